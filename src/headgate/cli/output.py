@@ -1,0 +1,160 @@
+"""What people read: tables that fit 80 columns, times as "3 min ago", changes as a diff.
+
+Everything here makes text from data and is independent of where the data came from. Text that others wrote (logs,
+errors, payloads) may hold control characters; they are shown, not obeyed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+WIDE = 200  # The width where nobody looks: a pipe gets whole lines, so that grep finds whole words.
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as the shell reports it for other programs.
+DASH = "–"
+
+_STYLES = {
+    "ok": "green",
+    "error": "red",
+    "degraded": "yellow",
+    "starting": "cyan",
+    "stopped": "dim",
+    "rejected": "red",
+}
+
+
+# Writing.
+
+
+def say(text: str) -> None:
+    """Write a line, or several, to stdout. A reader that went away ends the command quietly."""
+    try:
+        sys.stdout.write(f"{text}\n" if not text.endswith("\n") else text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end; by then there must be somewhere to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(BROKEN_PIPE) from None
+
+
+def complain(text: str) -> None:
+    """Write one line to stderr."""
+    sys.stderr.write(f"{one_line(text)}\n")
+    sys.stderr.flush()
+
+
+def to_json(data: Any, *, indent: int | None = 2) -> str:
+    """For machines."""
+    return json.dumps(data, ensure_ascii=False, indent=indent, default=str)
+
+
+# Words and numbers.
+
+
+def visible(text: str) -> str:
+    """The text with control characters spelled out, but for line feeds and tabs."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def one_line(text: str) -> str:
+    """The text as a single line, with its indentation."""
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    return indent + visible(" ".join(text.split()))
+
+
+def short(value: Any) -> str:
+    """A value as people write it."""
+    if value is None:
+        return DASH
+    return value if isinstance(value, str) else to_json(value, indent=None)
+
+
+def ago(when: str | None, now: datetime | None = None) -> str:
+    """`3 min ago`, of an ISO time."""
+    if not when:
+        return DASH
+    try:
+        then = datetime.fromisoformat(when)
+    except ValueError:
+        return when
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    span_s = ((now or datetime.now(UTC)) - then).total_seconds()
+    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if span_s >= size_s:
+            return f"{span_s / size_s:.0f} {unit} ago"
+    return f"{span_s:.0f} s ago" if span_s >= 1 else "now"
+
+
+def count(n: int, noun: str) -> str:
+    """`1 datasource`, `2 datasources`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+# Shapes.
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, right: Sequence[str] = ()) -> str:
+    """Columns without lines. The last column gives way when the terminal is narrow; the first is never cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[visible(short(cell)).replace("\n", " ") for cell in row] for row in rows]
+    if not cells:
+        return empty
+    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for index, head in enumerate(heads):
+        found.add_column(
+            head,
+            justify="right" if head in right else "left",
+            overflow="fold" if index == 0 else "ellipsis",
+            no_wrap=index > 0,
+            # What must stay whole keeps its width, as far as the terminal has room for it.
+            min_width=max((len(row[index]) for row in cells), default=0) if 0 < index < len(heads) - 1 else None,
+        )
+    for row in cells:
+        found.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    out = io.StringIO()
+    is_terminal = sys.stdout.isatty()
+    known = is_terminal or "COLUMNS" in os.environ
+    width = shutil.get_terminal_size().columns if known else WIDE
+    Console(file=out, width=width, force_terminal=is_terminal, highlight=False).print(found)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def pairs(items: Iterable[tuple[str, Any]]) -> str:
+    """`key  value` lines, aligned; a value of None is left out."""
+    kept = [(key, visible(short(value))) for key, value in items if value is not None]
+    width = max((len(key) for key, _ in kept), default=0)
+    return "\n".join(f"{key:<{width}}  {value}" for key, value in kept)
+
+
+def changes(found: Iterable[dict[str, Any]], indent: str = "") -> list[str]:
+    """A line per place that differs."""
+    lines = []
+    for change in found:
+        path, before, after = change["path"], change.get("before"), change.get("after")
+        if before is None:
+            line = f"+ {path}: {short(after)}"
+        elif after is None:
+            line = f"- {path}: {short(before)}"
+        else:
+            line = f"~ {path}: {short(before)} → {short(after)}"
+        lines.append(indent + one_line(line))
+    return lines
+
+
+def to_yaml(data: Any) -> str:
+    """A document as people edit it."""
+    import yaml
+
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,68 @@
+"""`headgate sql`: look into Headgate's database, also where no psql is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def sql(
+    query: Annotated[str, typer.Argument(help="One statement. It is read only unless --write is given.")],
+    database: Annotated[str | None, typer.Option(help="A PostgreSQL URL. Absent: the embedded one.")] = None,
+    home: Annotated[Path | None, typer.Option(help="HEADGATE_HOME.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Let the statement change something.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
+) -> None:
+    """Run one statement and print its rows."""
+    from headgate.config import load
+
+    settings = load(database=database, home=home)
+    if settings.database is not None:
+        rows = asyncio.run(_run(settings.database.get_secret_value(), query, write=write))
+    else:
+        from headgate.store.embedded import EmbeddedServer
+
+        server = EmbeddedServer.join(settings.home)
+        try:
+            rows = asyncio.run(_run(server.url, query, write=write))
+        finally:
+            server.leave()
+    if json:
+        for row in rows:
+            typer.echo(jsonlib.dumps(row, default=str))
+    else:
+        _print_table(rows)
+
+
+async def _run(url: str, query: str, *, write: bool) -> list[dict[str, Any]]:
+    import asyncpg
+
+    from headgate.errors import ConfigError
+    from headgate.store.database import connect
+
+    connection = await connect(url)
+    try:
+        async with connection.transaction(readonly=not write):
+            return [dict(row) for row in await connection.fetch(query)]
+    except asyncpg.PostgresError as error:
+        hint = "--write" if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else ""
+        raise ConfigError(" ".join(str(error).split()), hint=hint) from None
+    finally:
+        await connection.close()
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*(rows[0] if rows else ()), box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    console = Console()
+    if rows:
+        console.print(table)
+    console.print(f"{len(rows)} rows", style="dim")

@@ -1,0 +1,160 @@
+"""`headgate up`: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headgate.config import Settings
+    from headgate.runtime.node import Node
+
+DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
+
+
+def up(
+    database: Annotated[str | None, typer.Option(help="A PostgreSQL URL. Absent: embedded.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; the next free one if 8470 is taken.")] = None,
+    name: Annotated[str | None, typer.Option(help="A label for this node.")] = None,
+    advertise: Annotated[str | None, typer.Option(help="The URL at which others reach this node.")] = None,
+    home: Annotated[Path | None, typer.Option(help="Where the embedded database and the keys live.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Load two datasources to look at.")] = False,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Only on loopback.")] = False,
+) -> None:
+    """Run a node: with no database given, PostgreSQL comes along in HEADGATE_HOME."""
+    from headgate.config import load
+    from headgate.telemetry import logs
+
+    settings = load(
+        database=database,
+        host=host,
+        port=port,
+        node_name=name,
+        advertise=advertise,
+        home=home,
+        auth=False if no_auth else None,
+    )
+    logs.configure(settings.log)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_up(settings, demo=demo, search_port=port is None))
+
+
+async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
+    from headgate.runtime.node import Node, load_keyring
+    from headgate.web.auth import check_no_auth
+    from headgate.web.server import bind, serving, url_of
+
+    if not settings.auth:
+        check_no_auth(settings.host)
+    stop = _stop_signal()
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sock = bind(settings.host, settings.port, search=search_port)
+    async with contextlib.AsyncExitStack() as stack:
+        url = await _database_url(settings, stack)
+        node = Node(settings, url, load_keyring(settings, embedded=settings.database is None))
+        await node.start()
+        stack.push_async_callback(node.stop)
+        await stack.enter_async_context(serving(node, sock, auth=settings.auth))
+        await node.set_address(url_of(sock))
+        token = await _first_token(node) if settings.auth else None
+        if demo:
+            await _load_demo(node, url)
+        _announce(settings, url_of(sock), token, demo=demo)
+        await stop.wait()
+        typer.echo("stopping: streams are drained and given back", err=True)
+
+
+def _stop_signal() -> asyncio.Event:
+    """SIGTERM and Ctrl-C drain; a second one ends at once."""
+    stop = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    return stop
+
+
+async def _database_url(settings: Settings, stack: contextlib.AsyncExitStack) -> str:
+    """The database that was named, or the one that comes along; that one stops with its last node."""
+    if settings.database is not None:
+        return settings.database.get_secret_value()
+    from headgate.store.embedded import EmbeddedServer
+
+    server = await asyncio.to_thread(EmbeddedServer.join, settings.home)
+    stack.push_async_callback(asyncio.to_thread, server.leave)
+    return server.url
+
+
+async def _first_token(node: Node) -> str | None:
+    """A database without tokens gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    file = node.settings.home / "token"
+    if file.exists():
+        text = file.read_text().strip()
+        if await node.tokens.find(text) is not None:
+            return text
+    if await node.tokens.all() and not file.exists():
+        return None
+    _, text = await node.tokens.create("first", "admin")
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text + "\n")
+    return text
+
+
+async def _load_demo(node: Node, url: str) -> None:
+    """The demo's datasources, writing into the node's own database. What somebody has changed stays."""
+    from headgate.runtime.documents import read_yaml
+
+    if (await node.registry.secrets.read(["demo-database"])).get("demo-database") != url:
+        await node.registry.set_secret("demo-database", url, "demo")
+    documents = read_yaml(demo_text(), "demo.yaml")
+    present = {found.name for found in await node.registry.datasources.all()}
+    absent = {name: document for name, document in documents.items() if name not in present}
+    await node.registry.adopt(absent, "demo")
+
+
+def demo_text() -> str:
+    """The demo's document."""
+    from importlib import resources
+
+    return resources.files("headgate").joinpath("demo.yaml").read_text("utf-8")
+
+
+def _announce(settings: Settings, url: str, token: str | None, *, demo: bool) -> None:
+    """Say where to look. The file lets commands on this machine find us."""
+    _write(settings.home / "node.json", {"url": url})
+    lines = [f"Headgate is up: {url}"]
+    if token:
+        lines += [f"  console  {url}/?token={token}", f"  token    {token}  (also in {settings.home / 'token'})"]
+    elif settings.auth:
+        lines.append("  token    as created before: headgate tokens create, on a machine that has one")
+    else:
+        lines.append("  no token is asked for")
+    if demo:
+        header = f"-H 'Authorization: Bearer {token}' " if token else ""
+        lines += [
+            f"  try      curl {header}-d '{DEMO_ORDER}' {url}/hooks/demo-orders",
+            "  then     headgate sql 'SELECT * FROM demo_orders'",
+        ]
+    typer.echo("\n".join(lines))
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    """All at once: a reader never sees half of it."""
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(content))
+    beside.replace(file)

@@ -1,0 +1,219 @@
+"""Makes records out of nothing: for demos, for load tests, and for trying out a mapping or a sink.
+
+Record i is a pure function of (seed, i), so a stream that goes on after any position makes what it would have made
+without the pause. The only exception is the present moment: `ts` of the default order, and fields of the kind `now`.
+
+Everything costly is drawn once, into tables whose lengths are different primes; a record takes one entry of each. That
+is what makes millions of records per second possible. Values of one field therefore repeat after its table's length,
+while sequences, times and UUIDs never do. Records share the objects of the tables and must not be changed in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from pydantic import Field
+
+from headgate.connectors.api import Batch, Connector, Context, Options, Position, SourceKind, identity
+from headgate.errors import Cause, ConnectorError, EndOfStream
+
+Kind: TypeAlias = Literal["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]
+
+Column: TypeAlias = Callable[[int, int, float], Iterable[Any]]
+"""The values of one field: from (index of the first record, number of records, present Unix time)."""
+
+TICK_S = 0.01  # A fast stream wakes this often and makes all that is due, instead of waking for every record.
+TABLE_LENGTH = 4093  # Prime, long enough to look varied, short enough to stay in the processor's cache.
+FIRST_TIME = datetime(2025, 1, 1, tzinfo=UTC)  # The kind `time` begins here and goes on by a second per record.
+
+FIRST_NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Hedy", "Ken", "Leslie", "Radia", "Tim")
+LAST_NAMES = ("Allen", "Hamilton", "Hopper", "Kay", "Lamarr", "Lamport", "Liskov", "Lovelace", "Perlman", "Turing")
+ORDER_KINDS = ("order", "order", "order", "return", "quote", "refund")
+WORDS = ("basin", "canal", "delta", "eddy", "flume", "gate", "inlet", "lagoon", "pond", "quay", "sluice", "weir")
+
+
+class GeneratorOptions(Options):
+    """What to make, and how fast."""
+
+    rate: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Records per second; as fast as the sink takes them if absent."
+    )
+    count: int | None = Field(None, ge=0, description="How many records there are in all; endless if absent.")
+    batch: int = Field(5000, ge=1, le=100_000, description="The most records in one batch.")
+    seed: int = identity(0, description="Another seed makes other records.")
+    fields: dict[str, Kind | list[Any]] | None = identity(
+        None, description="Field → kind, or field → list of values to choose from; a plausible order if absent."
+    )
+
+
+class Generator:
+    """The source. Its position is the index of the last record made."""
+
+    def __init__(self, options: GeneratorOptions, context: Context) -> None:
+        self._options = options
+        self._now_s = context.now_s
+        self._make = _orders(options.seed) if options.fields is None else _records(options.seed, options.fields)
+        self._next = 0  # The index of the record to make next.
+        self._opened_with = 0  # The index that the pace counts from,
+        self._opened_at_s = 0.0  # and when, on the loop's clock.
+
+    async def check(self) -> None:
+        """There is nothing that could be missing."""
+
+    async def partitions(self) -> Sequence[str]:
+        return [""]
+
+    async def open(self, position: Position) -> None:
+        if position is not None and (type(position) is not int or position < 0):
+            raise ConnectorError(
+                f"a generator's position is the index of a record, not {position!r}", cause=Cause.CONFIG
+            )
+        self._next = self._opened_with = 0 if position is None else position + 1
+        self._opened_at_s = asyncio.get_running_loop().time()
+
+    async def read(self) -> Batch:
+        options = self._options
+        most = options.batch if options.count is None else min(options.batch, options.count - self._next)
+        if most <= 0:
+            raise EndOfStream(f"all {options.count} records were made")
+        # Without a pause of its own, an unlimited stream into a sink that never waits would keep the loop for itself.
+        number = await asyncio.sleep(0, most) if options.rate is None else await self._due(options.rate, most)
+        now_s = self._now_s()
+        records = self._make(self._next, number, now_s)
+        self._next += number
+        return Batch(records, position=self._next - 1, event_time_s=now_s)
+
+    async def _due(self, rate: float, most: int) -> int:
+        """Wait until a tick's worth of records is due, and say how many are.
+
+        The first is due one interval after opening, so that a stream that is opened often is never faster than its
+        rate. All dues are counted from there: a late wake-up makes one batch larger and moves nothing.
+        """
+        clock = asyncio.get_running_loop().time
+        made = self._next - self._opened_with
+        wanted = min(most, max(1, math.floor(rate * TICK_S)))
+        due_at_s = self._opened_at_s + (made + wanted) / rate
+        await asyncio.sleep(max(0.0, due_at_s - clock()))
+        due = math.floor((clock() - self._opened_at_s) * rate) - made
+        return max(wanted, min(most, due))
+
+    async def ack(self, position: Position) -> None:
+        """Nothing is kept, so nothing can be let go."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+Make: TypeAlias = Callable[[int, int, float], list[Any]]
+"""Records: from (index of the first, how many, present Unix time)."""
+
+
+def _orders(seed: int) -> Make:
+    """The default records. Spelled out as one dict display, which is several times faster than any loop over fields."""
+    draw = random.Random(f"{seed}/orders")
+    kinds = [draw.choice(ORDER_KINDS) for _ in range(1021)]
+    users = [_user(draw) for _ in range(2039)]
+    totals = [round(draw.uniform(5, 500), 2) for _ in range(TABLE_LENGTH)]
+    notes = [_text(draw) for _ in range(509)]
+
+    def make(first: int, number: int, now_s: float) -> list[Any]:
+        rows = zip(
+            range(first, first + number),
+            _around(kinds, first, number),
+            _around(users, first, number),
+            _around(totals, first, number),
+            _around(notes, first, number),
+            strict=True,
+        )
+        return [
+            {"id": id, "kind": kind, "user": user, "total": total, "ts": now_s, "note": note}
+            for id, kind, user, total, note in rows
+        ]
+
+    return make
+
+
+def _records(seed: int, fields: dict[str, Kind | list[Any]]) -> Make:
+    """Records of the fields that were asked for."""
+    names = tuple(fields)
+    columns = [_column(kind, f"{seed}/{name}") for name, kind in fields.items()]
+
+    def make(first: int, number: int, now_s: float) -> list[Any]:
+        if not columns:
+            return [{} for _ in range(number)]
+        rows = zip(*(column(first, number, now_s) for column in columns), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    return make
+
+
+def _column(kind: Kind | list[Any], seed: str) -> Column:
+    """How to make the values of one field."""
+    if isinstance(kind, list):
+        return _table(lambda draw: draw.choice(kind) if kind else None, seed)
+    match kind:
+        case "sequence":
+            return lambda first, number, now_s: range(first, first + number)
+        case "uuid":
+            return lambda first, number, now_s: [_uuid(seed, i) for i in range(first, first + number)]
+        case "time":
+            return lambda first, number, now_s: [_time(i) for i in range(first, first + number)]
+        case "now":
+            return lambda first, number, now_s: [now_s] * number
+        case _:
+            return _table(DRAWS[kind], seed)
+
+
+def _table(value: Callable[[random.Random], Any], seed: str) -> Column:
+    draw = random.Random(seed)
+    table = [value(draw) for _ in range(TABLE_LENGTH)]
+    return lambda first, number, now_s: _around(table, first, number)
+
+
+def _around(table: list[Any], first: int, number: int) -> list[Any]:
+    """A stretch of the table, which begins again where it ends."""
+    start = first % len(table)
+    if start + number > len(table):
+        table = table * (number // len(table) + 2)
+    return table[start : start + number]
+
+
+def _text(draw: random.Random) -> str:
+    return " ".join(draw.choices(WORDS, k=draw.randint(3, 9))).capitalize()
+
+
+def _user(draw: random.Random) -> dict[str, str]:
+    name = f"{draw.choice(FIRST_NAMES)} {draw.choice(LAST_NAMES)}"
+    return {"name": name, "email": f"{name.lower().replace(' ', '.')}{draw.randrange(1000)}@example.com"}
+
+
+def _uuid(seed: str, index: int) -> str:
+    return str(UUID(bytes=blake2b(f"{seed}/{index}".encode(), digest_size=16).digest(), version=4))
+
+
+def _time(index: int) -> str:
+    return (FIRST_TIME + timedelta(seconds=index)).isoformat()
+
+
+DRAWS: dict[str, Callable[[random.Random], Any]] = {
+    "int": lambda draw: draw.randrange(1_000_000),
+    "float": lambda draw: round(draw.uniform(0, 1000), 3),
+    "bool": lambda draw: draw.random() < 0.5,
+    "word": lambda draw: draw.choice(WORDS),
+    "text": _text,
+    "name": lambda draw: _user(draw)["name"],
+    "email": lambda draw: _user(draw)["email"],
+}
+
+CONNECTOR = Connector(
+    name="generator",
+    summary="Makes records, paced or as fast as possible",
+    source=SourceKind(options=GeneratorOptions, build=Generator),
+)

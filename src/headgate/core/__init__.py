@@ -1,0 +1,1 @@
+"""Decisions: pure functions over frozen values. No clock, no I/O, no randomness, no logging."""

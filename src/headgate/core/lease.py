@@ -1,0 +1,127 @@
+"""Who is alive, decided without comparing clocks.
+
+A node's row in PostgreSQL is one *incarnation*. While it lives it adds one to its `beat` every second and states its
+lease. Two questions follow, and each is answered on one clock only.
+
+*May I act?* (`Trust`.) A node trusts itself until the **sending time** of its last answered beat, plus its lease, minus
+a margin. The sending time, because the answer may have been under way for long; the margin, because the observers'
+clocks may run a little faster. A beat that finds no row says that somebody ended this incarnation: trust is over for
+good, and the node goes on as a new incarnation with nothing.
+
+*Is that one dead?* (`Observer`.) An observer reads all beats twice a second and expires a node whose beat it has seen
+unchanged for that node's lease on the observer's own clock. The proof must be unbroken: after a failed or late answer
+every count begins anew, since a silent database looks exactly like a silent node. So a restart of PostgreSQL expires
+nobody.
+
+Trust ends `MARGIN_S` before the earliest moment at which anyone may expire the node: it stops acting before another
+may begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+BEAT_S = 1.0
+OBSERVE_S = 0.5
+LEASE_S = 5.0
+MARGIN_S = 1.0
+LATE_S = 2.0  # An answer later than this proves nothing about what happened meanwhile.
+
+
+# May I act?
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """One incarnation's trust in itself."""
+
+    incarnation: UUID
+    lease_s: float = LEASE_S
+    margin_s: float = MARGIN_S
+    sent_at_s: float | None = None  # When the last answered beat was sent.
+    ended: bool = False  # Somebody ended this incarnation.
+
+    @property
+    def until_s(self) -> float:
+        """The moment at which trust ends; minus infinity if there is none."""
+        if self.ended or self.sent_at_s is None:
+            return float("-inf")
+        return self.sent_at_s + self.lease_s - self.margin_s
+
+    def left_s(self, now_s: float) -> float:
+        """How long this node may still act; zero if it may not."""
+        return max(0.0, self.until_s - now_s)
+
+
+def beat_answered(trust: Trust, sent_at_s: float) -> Trust:
+    """The database took the beat that was sent then. Only a later sending time extends trust."""
+    if trust.ended or (trust.sent_at_s is not None and sent_at_s <= trust.sent_at_s):
+        return trust
+    return replace(trust, sent_at_s=sent_at_s)
+
+
+def beat_refused(trust: Trust) -> Trust:
+    """The beat found no row: this incarnation is over."""
+    return replace(trust, ended=True)
+
+
+# Is that one dead?
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A beat, and since when it has been seen unchanged."""
+
+    beat: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBeat:
+    """What a node's row says."""
+
+    node: UUID
+    beat: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A node that was seen silent for its whole lease, and the beat it fell silent at."""
+
+    node: UUID
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """What one node has seen of the others."""
+
+    seen: Mapping[UUID, Sighting]
+
+
+def observed(
+    observer: Observer, beats: Iterable[NodeBeat], asked_at_s: float, answered_at_s: float
+) -> tuple[Observer, list[Expired]]:
+    """Take in an answer. A late one is treated as none, except that it begins the counts."""
+    if answered_at_s - asked_at_s > LATE_S:
+        observer = unanswered(observer)
+    seen: dict[UUID, Sighting] = {}
+    expired: list[Expired] = []
+    for row in beats:
+        before = observer.seen.get(row.node)
+        if before is None or before.beat != row.beat:
+            # The row may have been read at any moment up to the answer: the count begins at the latest of them.
+            seen[row.node] = Sighting(row.beat, answered_at_s)
+            continue
+        seen[row.node] = before
+        if asked_at_s - before.since_s >= row.lease_s:
+            expired.append(Expired(row.node, row.beat))
+    return Observer(seen), expired
+
+
+def unanswered(observer: Observer) -> Observer:
+    """The database did not answer: nothing that was counted so far is proof."""
+    return Observer({})

@@ -1,0 +1,742 @@
+"""The life of one stream's worker on one node.
+
+What should run is told by one command, `Want`, as often as anyone likes: start, stop, restart, reload and publish are
+all another `Want`, so each is idempotent by construction. What happens is told by facts, and every fact names the run
+it belongs to; a fact of an older run is dropped.
+
+    Idle ─▶ Acquiring ─▶ Opening ─▶ Running ─▶ Draining ─▶ Idle
+               │            │          │          └─▶ Acquiring (restart, swap)
+               ▼            ▼          ▼
+            Waiting      BackingOff ◀──┘──▶ Quarantined
+
+**Acquiring** asks for the stream; **Waiting** means that another node has it. **Opening** and **Running** are one run
+under one epoch. **Draining** ends a run: it finishes the write under way; at `cancel_at_s` it is cancelled, at
+`abandon_at_s` the stream is revoked and the run is left to itself, so a stop wins whatever the connector does.
+**BackingOff** waits to try again. **Quarantined** waits for somebody: a publish, a changed secret or a restart.
+
+**The old version stays until the new one has proved itself.** `published` is what the author asked for, `running` what
+has proved itself. While `running` runs, a new version is first checked beside it; then it is swapped in as a *trial*.
+A trial has proved itself with its first commit, or after `PROOF_S` of silence. If it fails for a reason of its own it
+is rejected and the old one goes on; if the network fails it is tried again, and after `TRIAL_S` the old one goes on
+meanwhile. A trial that reads another source (`starts_anew`) has no way back.
+
+Config and auth failures are not tried again blindly. Network and rate-limit failures are tried for ever, ever slower.
+Bugs and bad records are tried until their budget is spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
+
+from headgate.core import backoff
+from headgate.errors import Cause
+
+STOP_S = 10.0  # A stop is over by then, whatever the connector does.
+CANCEL_S = 8.0  # Leaves a cancelled connector two seconds to let go by itself.
+PROOF_S = 30.0  # A silent source proves a version by running this long.
+TRIAL_S = 120.0  # An unproved version gives way to the old one after this long.
+WAIT_S = 2.0  # How often to ask again for a stream that another node has. A wake-up is faster.
+
+HOPELESS = frozenset({Cause.CONFIG, Cause.AUTH})
+OUTSIDE = frozenset({Cause.NETWORK, Cause.RATE_LIMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the registry says should run."""
+
+    published: int  # The version that the author asked for.
+    running: int | None  # The version that has proved itself, if any has.
+    mark: int  # Rises when somebody asks for a restart or changes a secret.
+    rejected: bool = False  # The published version has been tried and rejected.
+
+    @property
+    def target(self) -> int | None:
+        """The version to end up with."""
+        return self.running if self.rejected else self.published
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run, or a check, failed."""
+
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A version that has yet to prove itself while an older one could go on."""
+
+    fallback: int
+    since_s: float
+    starts_anew: bool = False
+
+
+# States.
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing runs and nothing should, or the source has ended."""
+
+    reason: str = "init"
+
+
+@dataclass(frozen=True, slots=True)
+class Acquiring:
+    """Asked for the stream, or asked to regrant it."""
+
+    run: int
+    version: int
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Another node has the stream."""
+
+    version: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Granted; sink and source are being opened."""
+
+    run: int
+    version: int
+    trial: Trial | None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Records may move."""
+
+    run: int
+    version: int
+    trial: Trial | None
+    since_s: float
+    proved: bool
+    checking: int | None = None  # The version that is being checked beside this one.
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The run is ending; `then` is the version to go on with, or None to stop."""
+
+    run: int
+    version: int
+    then: int | None
+    trial: Trial | None
+    cancel_at_s: float
+    abandon_at_s: float
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackingOff:
+    """The run failed and will be tried again."""
+
+    version: int
+    trial: Trial | None
+    until_s: float
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """The run failed and trying again cannot help."""
+
+    version: int
+    failure: Failure
+
+
+Phase: TypeAlias = Idle | Acquiring | Waiting | Opening | Running | Draining | BackingOff | Quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The whole state: where it is, and what it must remember wherever it is."""
+
+    phase: Phase = Idle()
+    wanted: Wanted | None = None
+    runs: int = 0  # The number of the last run.
+    attempt: int = 0  # Failures in a row.
+    failures: tuple[float, ...] = ()  # In the budget's window.
+    trials: int = 0  # Failed tries of the published version in a row.
+    try_at_s: float = 0.0  # No check of the published version before this.
+
+
+# Commands.
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What should run now; None: nothing."""
+
+    wanted: Wanted | None
+    now_s: float
+
+
+# Facts.
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The stream is ours, for this run."""
+
+    run: int
+    now_s: float
+    starts_anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Another node has the stream."""
+
+    run: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Sink and source are open."""
+
+    run: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A batch became durable."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run ended in good order; `finished` if its source will never have more."""
+
+    run: int
+    now_s: float
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run failed. `jitter` in [0, 1) spreads the retries."""
+
+    run: int
+    now_s: float
+    failure: Failure
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The stream is not ours any more: the run was fenced, or the node's incarnation ended."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The published version was checked beside the running one."""
+
+    version: int
+    now_s: float
+    failure: Failure | None = None
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+    now_s: float
+
+
+Event: TypeAlias = Want | Granted | Denied | Opened | Committed | Ended | Failed | Lost | Checked | Tick
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireStream:
+    """Claim or regrant the stream for this run."""
+
+    run: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Open sink and source and move records."""
+
+    run: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Finish the write under way, then end."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End now."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Revoke the stream and leave the run to itself."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseStream:
+    """Give the stream back with its last position."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVersion:
+    """Check this version beside the running one."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Write down that this version has proved itself."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Write down that this version was tried and why it failed."""
+
+    version: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Record a failure, or that one is over, for people."""
+
+    type: str
+    failure: Failure | None = None
+
+
+Effect: TypeAlias = (
+    AcquireStream | Launch | Drain | Cancel | Abandon | ReleaseStream | CheckVersion | Prove | Reject | Report
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The new state, and what to do."""
+
+    worker: Worker
+    effects: tuple[Effect, ...] = ()
+
+
+def step(worker: Worker, event: Event) -> Step:
+    """Take in one event."""
+    match event:
+        case Want():
+            return _want(worker, event)
+        case Granted():
+            return _granted(worker, event)
+        case Denied():
+            return _denied(worker, event)
+        case Opened():
+            return _opened(worker, event)
+        case Committed():
+            return _committed(worker, event)
+        case Ended():
+            return _ended(worker, event)
+        case Failed():
+            return _failed(worker, event)
+        case Lost():
+            return _lost(worker, event)
+        case Checked():
+            return _checked(worker, event)
+        case Tick():
+            return _tick(worker, event.now_s)
+        case _:
+            assert_never(event)
+
+
+# What should run.
+
+
+def _want(worker: Worker, event: Want) -> Step:
+    """Bring what runs in line with what is wanted. Wanting the same thing twice changes nothing."""
+    before, wanted = worker.wanted, event.wanted
+    if before == wanted:
+        return Step(worker)
+    worker = replace(worker, wanted=wanted)
+    if wanted is None:
+        return _stop(worker, event.now_s)
+    anew = before is None or before.mark != wanted.mark
+    if anew or before is None or before.published != wanted.published:
+        worker = replace(worker, attempt=0, failures=(), trials=0, try_at_s=0.0)
+    phase = worker.phase
+    if isinstance(phase, Draining):
+        if not anew and phase.then in (wanted.target, wanted.running):
+            return Step(worker)
+        return Step(replace(worker, phase=replace(phase, then=_first(wanted), trial=None)))
+    if isinstance(phase, Idle) and before is not None and not anew and before.target == wanted.target:
+        return Step(worker)  # Its source has ended; only a new version or a restart begins again.
+    if anew and isinstance(phase, Acquiring | Opening | Running):
+        return _restart(worker, _first(wanted), event.now_s)
+    return _pursue(worker, event.now_s, fresh=anew or before is None or before.published != wanted.published)
+
+
+def _first(wanted: Wanted) -> int | None:
+    """The version to begin with: the one that has proved itself, if there is one."""
+    return wanted.running if wanted.running is not None else wanted.target
+
+
+def _pursue(worker: Worker, now_s: float, *, fresh: bool) -> Step:
+    """Move towards the wanted version from wherever we are."""
+    wanted = worker.wanted
+    assert wanted is not None
+    match worker.phase:
+        case Idle() | Waiting():
+            return _acquire(worker, _first(wanted))
+        case Acquiring() | Draining():
+            return Step(worker)  # Comes back here when it is answered, or has drained.
+        case Opening(version=version, trial=trial) | Running(version=version, trial=trial):
+            if version == wanted.target or (trial is None and version == wanted.running):
+                return _check(worker, now_s)
+            return _restart(worker, _first(wanted), now_s)
+        case BackingOff() | Quarantined():
+            if not fresh:
+                return Step(worker)
+            # Nothing runs that the new version could disturb: try it at once.
+            return _try(worker, wanted.target, now_s)
+        case _:
+            assert_never(worker.phase)
+
+
+def _try(worker: Worker, version: int | None, now_s: float) -> Step:
+    """Run this version, as a trial if an older one could go on in its place."""
+    wanted = worker.wanted
+    assert wanted is not None
+    fallback = wanted.running
+    trial = Trial(fallback, now_s) if fallback is not None and version != fallback else None
+    return _acquire(worker, version, trial)
+
+
+def _check(worker: Worker, now_s: float) -> Step:
+    """Check the published version beside the running one, if it is new and its time has come."""
+    phase, wanted = worker.phase, worker.wanted
+    if not isinstance(phase, Running) or wanted is None or wanted.target is None:
+        return Step(worker)
+    if wanted.target == phase.version or phase.checking == wanted.target or now_s < worker.try_at_s:
+        return Step(worker)
+    checking = replace(phase, checking=wanted.target)
+    return Step(replace(worker, phase=checking), (CheckVersion(wanted.target),))
+
+
+def _stop(worker: Worker, now_s: float) -> Step:
+    match worker.phase:
+        case Idle() | Waiting():
+            return Step(replace(worker, phase=Idle("stopped")))
+        case BackingOff() | Quarantined():
+            return Step(replace(worker, phase=Idle("stopped")), (ReleaseStream(),))
+        case Acquiring() | Opening() | Running():
+            return _restart(worker, None, now_s)
+        case Draining() as phase:
+            return Step(replace(worker, phase=replace(phase, then=None, trial=None)))
+        case _:
+            assert_never(worker.phase)
+
+
+def _restart(worker: Worker, then: int | None, now_s: float, trial: Trial | None = None) -> Step:
+    """End the run that is under way; go on with `then`."""
+    phase = worker.phase
+    assert isinstance(phase, Acquiring | Opening | Running)
+    draining = Draining(phase.run, phase.version, then, trial, now_s + CANCEL_S, now_s + STOP_S)
+    # An acquisition cannot be called back; its answer ends the draining.
+    effects: tuple[Effect, ...] = () if isinstance(phase, Acquiring) else (Drain(phase.run),)
+    return Step(replace(worker, phase=draining), effects)
+
+
+def _acquire(worker: Worker, version: int | None, trial: Trial | None = None) -> Step:
+    if version is None:  # Rejected, and nothing older could go on.
+        failure = Failure(Cause.CONFIG, "the published version was rejected and no older one has proved itself")
+        number = worker.wanted.published if worker.wanted else 0
+        return Step(replace(worker, phase=Quarantined(number, failure)))
+    run = worker.runs + 1
+    return Step(replace(worker, runs=run, phase=Acquiring(run, version, trial)), (AcquireStream(run, version),))
+
+
+# What happens.
+
+
+def _granted(worker: Worker, event: Granted) -> Step:
+    match worker.phase:
+        case Acquiring(run=run, version=version, trial=trial) if run == event.run:
+            if trial is not None:
+                trial = replace(trial, starts_anew=trial.starts_anew or event.starts_anew)
+            return Step(replace(worker, phase=Opening(run, version, trial)), (Launch(run, version),))
+        case Draining(run=run) if run == event.run:
+            return _drained(worker, event.now_s)
+        case _:
+            return Step(worker)
+
+
+def _denied(worker: Worker, event: Denied) -> Step:
+    match worker.phase:
+        case Acquiring(run=run, version=version) if run == event.run:
+            return Step(replace(worker, phase=Waiting(version, event.now_s + WAIT_S)))
+        case Draining(run=run, then=then, version=version) if run == event.run:
+            if then is None:
+                return Step(replace(worker, phase=Idle("stopped")))
+            return Step(replace(worker, phase=Waiting(version, event.now_s + WAIT_S)))
+        case _:
+            return Step(worker)
+
+
+def _opened(worker: Worker, event: Opened) -> Step:
+    match worker.phase:
+        case Opening(run=run, version=version, trial=trial) if run == event.run:
+            proved = worker.wanted is not None and worker.wanted.running == version
+            worker = replace(worker, phase=Running(run, version, trial, event.now_s, proved))
+            checked = _check(worker, event.now_s)
+            return Step(checked.worker, (Report("running"), *checked.effects))
+        case _:
+            return Step(worker)
+
+
+def _committed(worker: Worker, event: Committed) -> Step:
+    match worker.phase:
+        case Running(run=run) if run == event.run:
+            return _prove(replace(worker, attempt=0))
+        case _:
+            return Step(worker)
+
+
+def _prove(worker: Worker) -> Step:
+    phase = worker.phase
+    assert isinstance(phase, Running)
+    if phase.proved:
+        return Step(worker)
+    proved = replace(phase, proved=True, trial=None)
+    return Step(replace(worker, phase=proved, trials=0), (Prove(phase.version),))
+
+
+def _ended(worker: Worker, event: Ended) -> Step:
+    match worker.phase:
+        case Draining(run=run) if run == event.run:
+            return _drained(worker, event.now_s)
+        case Opening(run=run) | Running(run=run) if run == event.run and event.finished:
+            version = worker.phase.version if isinstance(worker.phase, Opening | Running) else 0
+            proof: tuple[Effect, ...] = (Prove(version),)
+            if isinstance(worker.phase, Running) and worker.phase.proved:
+                proof = ()
+            return Step(
+                replace(worker, phase=Idle("finished"), attempt=0), (*proof, ReleaseStream(), Report("finished"))
+            )
+        case Opening(run=run) | Running(run=run) if run == event.run:
+            # A run that ends without being asked to, and without saying why, is a bug of ours.
+            return _failed(worker, Failed(run, event.now_s, Failure(Cause.BUG, "the run ended without a reason")))
+        case _:
+            return Step(worker)
+
+
+def _drained(worker: Worker, now_s: float) -> Step:
+    """The run has ended as asked: go on, or give the stream back."""
+    phase = worker.phase
+    assert isinstance(phase, Draining)
+    if phase.then is None:
+        if worker.wanted is None:
+            return Step(replace(worker, phase=Idle("stopped")), (ReleaseStream(), Report("stopped")))
+        return _acquire(worker, None)
+    return _acquire(worker, phase.then, phase.trial)
+
+
+def _failed(worker: Worker, event: Failed) -> Step:
+    match worker.phase:
+        case Draining(run=run) if run == event.run:
+            return _drained(worker, event.now_s)  # It was ending anyway; its position is whatever was committed.
+        case Acquiring(run=run, version=version, trial=trial) if run == event.run:
+            return _fail(worker, event, version, trial)
+        case Opening(run=run, version=version, trial=trial) if run == event.run:
+            return _fail(worker, event, version, trial)
+        case Running(run=run, version=version, trial=trial) if run == event.run:
+            return _fail(worker, event, version, trial)
+        case _:
+            return Step(worker)
+
+
+def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> Step:
+    cause = event.failure.cause
+    if trial is not None and cause not in OUTSIDE:
+        return _reject(worker, event, version, trial)
+    attempt = worker.attempt + 1
+    failures = worker.failures if cause in OUTSIDE else backoff.spend(worker.failures, event.now_s)
+    worker = replace(worker, attempt=attempt, failures=failures)
+    if trial is not None and event.now_s - trial.since_s >= TRIAL_S and not trial.starts_anew:
+        return _fall_back(worker, event.now_s, trial, event.jitter)
+    if cause in HOPELESS or backoff.is_spent(failures):
+        quarantined = Quarantined(version, event.failure)
+        return Step(replace(worker, phase=quarantined), (Report("quarantined", event.failure), ReleaseStream()))
+    until_s = event.now_s + backoff.wait_s(attempt, event.jitter)
+    backing_off = BackingOff(version, trial, until_s, event.failure)
+    return Step(replace(worker, phase=backing_off), (Report("failed", event.failure),))
+
+
+def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
+    """The trial failed for a reason of its own: the old version goes on, unless there is no way back."""
+    assert worker.wanted is not None
+    worker = replace(worker, wanted=replace(worker.wanted, rejected=True), attempt=0)
+    rejected = Reject(version, event.failure)
+    if trial.starts_anew:
+        quarantined = Quarantined(version, event.failure)
+        effects = (rejected, Report("quarantined", event.failure), ReleaseStream())
+        return Step(replace(worker, phase=quarantined), effects)
+    again = _acquire(worker, trial.fallback)
+    return Step(again.worker, (rejected, *again.effects))
+
+
+def _fall_back(worker: Worker, now_s: float, trial: Trial, jitter: float) -> Step:
+    """The trial could not prove itself in time, through no fault of its own: the old one goes on meanwhile."""
+    return _acquire(_postponed(worker, now_s, jitter), trial.fallback)
+
+
+def _postponed(worker: Worker, now_s: float, jitter: float) -> Worker:
+    """The published version is tried again, but not soon: each try interrupts the one that works."""
+    trials = worker.trials + 1
+    try_at_s = now_s + backoff.LONGEST_S + backoff.wait_s(trials, jitter)
+    return replace(worker, trials=trials, try_at_s=try_at_s, attempt=0)
+
+
+def _lost(worker: Worker, event: Lost) -> Step:
+    """Whatever ran has no right to any more. Its task is cancelled, and the stream is asked for again."""
+    match worker.phase:
+        case Opening(run=run, version=version) | Running(run=run, version=version):
+            waiting = Waiting(version, event.now_s + WAIT_S)
+            return Step(replace(worker, phase=waiting), (Cancel(run), Report("lost")))
+        case Draining(run=run, then=then, version=version):
+            phase = Idle("stopped") if then is None else Waiting(version, event.now_s + WAIT_S)
+            return Step(replace(worker, phase=phase), (Cancel(run),))
+        case Acquiring(version=version):
+            return Step(replace(worker, phase=Waiting(version, event.now_s + WAIT_S)))
+        case Idle() | Waiting() | BackingOff() | Quarantined():
+            return Step(worker)
+        case _:
+            assert_never(worker.phase)
+
+
+def _checked(worker: Worker, event: Checked) -> Step:
+    phase, wanted = worker.phase, worker.wanted
+    if not isinstance(phase, Running) or phase.checking != event.version or wanted is None:
+        return Step(worker)
+    worker = replace(worker, phase=replace(phase, checking=None))
+    if event.version != wanted.target:
+        return _check(worker, event.now_s)
+    if event.failure is None:
+        return _restart(worker, event.version, event.now_s, Trial(phase.version, event.now_s))
+    if event.failure.cause not in OUTSIDE:
+        worker = replace(worker, wanted=replace(wanted, rejected=True))
+        return Step(worker, (Reject(event.version, event.failure),))
+    trials = worker.trials + 1
+    worker = replace(worker, trials=trials, try_at_s=event.now_s + backoff.wait_s(trials, event.jitter))
+    return Step(worker, (Report("check_failed", event.failure),))
+
+
+# Time.
+
+
+def due_s(worker: Worker) -> float | None:
+    """When the next `Tick` is needed; None if only an event can change anything."""
+    match worker.phase:
+        case Idle() | Acquiring() | Quarantined():
+            return None
+        case Waiting(until_s=until_s) | BackingOff(until_s=until_s):
+            return until_s
+        case Opening(trial=trial):
+            return None if trial is None else trial.since_s + TRIAL_S
+        case Draining() as phase:
+            return phase.abandon_at_s if phase.cancelled else phase.cancel_at_s
+        case Running() as phase:
+            moments = [] if phase.proved else [phase.since_s + PROOF_S]
+            if phase.checking is None and worker.wanted is not None and worker.wanted.target != phase.version:
+                moments.append(worker.try_at_s)
+            return min(moments, default=None)
+        case _:
+            assert_never(worker.phase)
+
+
+def _tick(worker: Worker, now_s: float) -> Step:
+    due = due_s(worker)
+    if due is None or now_s < due:
+        return Step(worker)
+    match worker.phase:
+        case Waiting():
+            return _pursue(worker, now_s, fresh=False)
+        case BackingOff(version=version, trial=trial):
+            return _acquire(worker, version, trial)
+        case Opening(trial=Trial() as trial):
+            if trial.starts_anew:
+                return Step(worker)
+            return _restart(_postponed(worker, now_s, jitter=0.0), trial.fallback, now_s)
+        case Draining(cancelled=False) as phase:
+            return Step(replace(worker, phase=replace(phase, cancelled=True)), (Cancel(phase.run),))
+        case Draining() as phase:
+            return _abandon(worker, phase, now_s)
+        case Running() as phase if not phase.proved and now_s >= phase.since_s + PROOF_S:
+            return _prove(replace(worker, attempt=0))
+        case _:
+            return _check(worker, now_s)
+
+
+def _abandon(worker: Worker, phase: Draining, now_s: float) -> Step:
+    """Stop wins: the stream is taken from the run, whatever the run still does."""
+    abandoned = (Abandon(phase.run), Report("abandoned"))
+    if worker.wanted is None:
+        return Step(replace(worker, phase=Idle("stopped")), abandoned)
+    again = _acquire(worker, phase.then, phase.trial)
+    return Step(again.worker, (*abandoned, *again.effects))
+
+
+# What people see.
+
+
+def status(worker: Worker) -> tuple[str, str]:
+    """`worker_status`, one of five, and a detail that says which of the finer states it is."""
+    match worker.phase:
+        case Idle(reason="init"):
+            return "INIT", "not started"
+        case Idle(reason=reason):
+            return "STOPPED", reason
+        case Acquiring():
+            return "STARTING", "acquiring"
+        case Waiting():
+            return "STARTING", "another node has the stream"
+        case Opening():
+            return "STARTING", "opening"
+        case Running(trial=trial, proved=proved):
+            if trial is not None:
+                return "RUNNING", "on trial"
+            return "RUNNING", "running" if proved else "not proved yet"
+        case Draining(then=then):
+            return ("RUNNING", "restarting") if then is not None else ("RUNNING", "stopping")
+        case BackingOff():
+            return "ERROR", "backing off"
+        case Quarantined():
+            return "ERROR", "quarantined"
+        case _:
+            assert_never(worker.phase)

@@ -1,0 +1,29 @@
+"""Names and ids: what may be called how."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+
+
+def new_id() -> uuid.UUID:
+    """A fresh id. Random, so that nodes need not agree on anything to draw one."""
+    return uuid.uuid4()
+
+
+def is_name(text: object) -> bool:
+    """Whether this may be the name of a datasource or a secret."""
+    return isinstance(text, str) and NAME.fullmatch(text) is not None
+
+
+def stream_name(datasource: str, index: int) -> str:
+    """A worker stream's name, as people write it: `orders:0`."""
+    return f"{datasource}:{index}"
+
+
+def lock_key(*parts: object) -> int:
+    """A stable 64-bit key for a PostgreSQL advisory lock."""
+    digest = uuid.uuid5(uuid.NAMESPACE_OID, "/".join(map(str, parts))).int >> 64
+    return digest - (1 << 64) if digest >= (1 << 63) else digest

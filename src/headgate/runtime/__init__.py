@@ -1,0 +1,1 @@
+"""Loops: each loads, steps, saves and performs."""

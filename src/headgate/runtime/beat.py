@@ -1,0 +1,178 @@
+"""The beat: a thread of its own that says once a second that this node lives, and keeps the node's trust.
+
+It has its own event loop and its own connection, so that a busy node still beats. But a node whose main loop gives no
+sign does no work, so the thread stops beating after `SILENT_S`. If no sign comes before trust ends, a connector is
+blocking the loop. Another node would take over the stream and be blocked in turn; so the thread sets the datasource
+aside whose run it was, and ends the process. With the database away it leaves a file that the next start reads.
+
+If the thread itself was not running (the whole process was stopped, the machine slept), silence proves nothing: the
+count begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from headgate.clock import boot_s
+from headgate.core import lease
+from headgate.core.lease import Trust
+from headgate.errors import HeadgateError, StoreError
+from headgate.store.database import Database
+from headgate.store.datasources import Datasources
+from headgate.store.nodes import Nodes
+
+SILENT_S = 2.0
+ANSWER_S = 2.0
+EXIT_BLOCKED = 70  # EX_SOFTWARE.
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RunLabel:
+    """Which run a task works for."""
+
+    datasource: UUID
+    stream: str
+
+
+current_run: ContextVar[RunLabel | None] = ContextVar("current_run", default=None)
+_labels: weakref.WeakKeyDictionary[asyncio.Task[Any], RunLabel] = weakref.WeakKeyDictionary()
+
+
+def label_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Remember for every task which run made it, however deep inside a connector."""
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=loop, **kwargs)
+        label = current_run.get()
+        if label is not None:
+            _labels[task] = label
+        return task
+
+    loop.set_task_factory(factory)
+
+
+class Beat:
+    """One incarnation's beat."""
+
+    def __init__(self, url: str, incarnation: UUID, lease_s: float, home: Path, on_ended: Callable[[], None]) -> None:
+        self.trust = Trust(incarnation, lease_s)
+        self._url = url
+        self._home = home
+        self._on_ended = on_ended
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._signed_at_s = boot_s()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating; trust runs out by itself."""
+        self._stop.set()
+        self._thread.join(timeout=ANSWER_S + 1.0)
+
+    def sign(self) -> None:
+        """The main loop is alive."""
+        self._signed_at_s = boot_s()
+
+    def trust_left_s(self) -> float:
+        """How long this node may still act."""
+        return self.trust.left_s(boot_s())
+
+    def _run(self) -> None:
+        asyncio.run(self._beat_until_stopped())
+
+    async def _beat_until_stopped(self) -> None:
+        database: Database | None = None
+        woke_at_s = boot_s()
+        while not self._stop.is_set() and not self.trust.ended:
+            now_s = boot_s()
+            if now_s - woke_at_s > lease.BEAT_S + 1.0:
+                self._signed_at_s = now_s  # We were stopped ourselves.
+            woke_at_s = now_s
+            if now_s - self._signed_at_s > SILENT_S:
+                if self.trust.left_s(now_s) == 0.0:
+                    await self._end_blocked_process(database)
+            else:
+                database = await self._beat(database)
+            await asyncio.sleep(max(0.05, lease.BEAT_S - (boot_s() - now_s)))
+        if database is not None:
+            await database.close()
+
+    async def _beat(self, database: Database | None) -> Database | None:
+        sent_at_s = boot_s()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                if database is None:
+                    database = await Database.open(self._url, size=1)
+                    sent_at_s = boot_s()
+                alive = await Nodes(database).beat(self.trust.incarnation)
+        except (HeadgateError, TimeoutError):
+            return database
+        if alive:
+            self.trust = lease.beat_answered(self.trust, sent_at_s)
+        else:
+            self.trust = lease.beat_refused(self.trust)
+            self._loop.call_soon_threadsafe(self._on_ended)
+        return database
+
+    async def _end_blocked_process(self, database: Database | None) -> None:
+        """The loop is blocked for good: set aside whose run it was, and die."""
+        task = asyncio.current_task(self._loop)
+        label = _labels.get(task) if task is not None else None
+        stack = "".join(traceback.format_stack(sys._current_frames().get(self._loop_thread)))
+        stream = label.stream if label else "unknown"
+        log.critical("the event loop is blocked: ending the process", stream=stream, stack=stack)
+        if label is not None:
+            await self._set_aside(database, label)
+        os._exit(EXIT_BLOCKED)
+
+    async def _set_aside(self, database: Database | None, label: RunLabel) -> None:
+        reason = f"the connector of {label.stream} blocked the event loop until this node's trust ended"
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                if database is None:
+                    database = await Database.open(self._url, size=1)
+                async with Datasources(database).change("headgate") as change:
+                    await change.quarantine(label.datasource, reason)
+        except (StoreError, TimeoutError):
+            write_set_aside(self._home, label.datasource, reason)
+
+
+def write_set_aside(home: Path, datasource: UUID, reason: str) -> None:
+    """For a database that is away: the next start reads this."""
+    folder = home / "set-aside"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{datasource}.json").write_bytes(msgspec.json.encode({"reason": reason}))
+
+
+def read_set_aside(home: Path) -> dict[UUID, str]:
+    """What was left for us."""
+    found = {}
+    for file in sorted((home / "set-aside").glob("*.json")):
+        found[UUID(file.stem)] = str(msgspec.json.decode(file.read_bytes())["reason"])
+    return found
+
+
+def clear_set_aside(home: Path, datasource: UUID) -> None:
+    """It has been dealt with."""
+    (home / "set-aside" / f"{datasource}.json").unlink(missing_ok=True)

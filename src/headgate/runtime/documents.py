@@ -1,0 +1,322 @@
+"""Datasource documents: read, checked as a whole, and made ready to run.
+
+Checking never stops at the first mistake. Every problem has a path into the document (`datasources.orders.sink.url`)
+and, where there is something to do, a hint.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from headgate.connectors import registry as connectors
+from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.core.mapping import Mapping as CompiledMapping
+from headgate.core.mapping import compile_mapping
+from headgate.errors import ConfigError, HeadgateError, Problem
+from headgate.ids import is_name
+from headgate.store.datasources import Content
+
+PARTS = ("enabled", "source", "mapping", "sink")
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Expect(Options):
+    """What a healthy datasource does."""
+
+    fresh_within: str | None = Field(None, description="A record at least this often: 30s, 10m, 2h, 1d.")
+    min_per_hour: int | None = Field(None, ge=1, description="At least this many records in the last hour.")
+
+    @field_validator("fresh_within")
+    @classmethod
+    def _duration(cls, value: str | None) -> str | None:
+        if value is not None:
+            seconds(value)
+        return value
+
+
+class DatasourceOptions(Options):
+    """What a document says beside source, mapping and sink."""
+
+    partitions: int = Field(1, ge=1, le=1, description="How many streams read the source. This version runs one.")
+    expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
+    description: str = Field("", description="For people.")
+
+
+def seconds(text: str) -> float:
+    """`10m` as seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
+    if match is None:
+        raise ValueError("must be a duration such as 30s, 10m, 2h or 1d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One datasource as its author writes it."""
+
+    name: str
+    enabled: bool
+    content: Content
+
+    def plain(self) -> dict[str, Any]:
+        """As it is exported: what was written, in its order."""
+        content = self.content
+        found: dict[str, Any] = {"enabled": self.enabled, "source": content.source}
+        if content.mapping is not None:
+            found["mapping"] = content.mapping
+        return {**found, "sink": content.sink, **content.options}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version that is ready to run: options checked, secrets in place, mapping compiled."""
+
+    source: Connector
+    source_options: Any
+    sink: Connector
+    sink_options: Any
+    mapping: CompiledMapping
+    options: DatasourceOptions
+
+    @property
+    def source_kind(self) -> SourceKind:
+        """How to build the source."""
+        assert self.source.source is not None
+        return self.source.source
+
+    @property
+    def sink_kind(self) -> SinkKind:
+        """How to build the sink."""
+        assert self.sink.sink is not None
+        return self.sink.sink
+
+    @property
+    def source_identity(self) -> str:
+        """Which data are read."""
+        return identity_of(self.source.name, self.source_options)
+
+    @property
+    def sink_identity(self) -> str:
+        """Where they are written."""
+        return identity_of(self.sink.name, self.sink_options)
+
+
+# Reading.
+
+
+def read_yaml(text: str, file: str = "") -> dict[str, Document]:
+    """The datasources of a YAML file. A broken file is reported with its line and column."""
+    try:
+        found = yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{file or 'YAML'}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem(file, " ".join(str(error).split()))]) from None
+    return read_all(found)
+
+
+def write_yaml(documents: list[Document]) -> str:
+    """The same, as text."""
+    plain = {"datasources": {document.name: document.plain() for document in documents}}
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def read_all(found: Any) -> dict[str, Document]:
+    """Many datasources: `{"datasources": {name: document}}`."""
+    if not isinstance(found, dict) or not isinstance(found.get("datasources"), dict):
+        raise ConfigError([Problem("", "there is no `datasources` mapping at the top", "datasources: {name: {…}}")])
+    problems = [Problem(str(key), "unknown part", "only `datasources`") for key in found if key != "datasources"]
+    documents: dict[str, Document] = {}
+    for name, raw in found["datasources"].items():
+        try:
+            documents[str(name)] = read_one(name, raw, f"datasources.{name}")
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return documents
+
+
+def read_one(name: Any, raw: Any, path: str = "") -> Document:
+    """One datasource. Only its shape is checked here; `prepare` checks what it says."""
+    at = f"{path}." if path else ""
+    problems = []
+    if not is_name(name):
+        problems.append(Problem(path or "name", f"{name!r} is not a name", "lower case, digits, - and _; 100 at most"))
+    if not isinstance(raw, dict):
+        raise ConfigError([*problems, Problem(path, "must be a mapping of source, sink and so on")])
+    for part in ("source", "sink"):
+        if not isinstance(raw.get(part), dict):
+            problems.append(Problem(f"{at}{part}", "is missing" if part not in raw else "must be a mapping", "type: …"))
+    if not isinstance(raw.get("mapping", {}), dict):
+        problems.append(Problem(f"{at}mapping", "must be a mapping"))
+    if not isinstance(raw.get("enabled", True), bool):
+        problems.append(Problem(f"{at}enabled", "must be true or false"))
+    if problems:
+        raise ConfigError(problems)
+    options = {key: value for key, value in raw.items() if key not in PARTS}
+    return Document(
+        str(name),
+        raw.get("enabled", True),
+        content_of(raw["source"], raw.get("mapping"), raw["sink"], options),
+    )
+
+
+def content_of(
+    source: dict[str, Any], mapping: dict[str, Any] | None, sink: dict[str, Any], options: dict[str, Any]
+) -> Content:
+    """The parts that have versions, with their hash and the secrets they name."""
+    plain = [source, mapping, sink, options]
+    digest = hashlib.sha256(msgspec.json.encode(plain, order="sorted", enc_hook=str)).hexdigest()
+    return Content(source, mapping, sink, options, tuple(sorted(secret_names(plain))), digest[:16])
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data, and no key twice. Dates stay text: what is exported is what was written."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is there twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block style without aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+# Secrets.
+
+
+def secret_names(value: Any) -> set[str]:
+    """The names that a document refers to as `{"$secret": name}`."""
+    if isinstance(value, dict):
+        if set(value) == {"$secret"}:
+            return {str(value["$secret"])}
+        return set().union(*(secret_names(item) for item in value.values()))
+    if isinstance(value, list):
+        return set().union(*(secret_names(item) for item in value))
+    return set()
+
+
+def _resolve(value: Any, secrets: Mapping[str, str | None], path: str, problems: list[Problem]) -> Any:
+    """The document with secrets in place of their names. What cannot be resolved is a problem."""
+    if isinstance(value, dict):
+        if set(value) == {"$secret"}:
+            name = str(value["$secret"])
+            if name not in secrets:
+                near = difflib.get_close_matches(name, secrets, 1)
+                hint = f"headgate secrets set {name}" + (f"; or did you mean {near[0]}?" if near else "")
+                problems.append(Problem(path, f"there is no secret {name!r}", hint))
+            elif secrets[name] is None:
+                problems.append(
+                    Problem(path, f"secret {name!r} cannot be decrypted here", "is HEADGATE_MASTER_KEY the right one?")
+                )
+            return secrets.get(name) or ""
+        return {key: _resolve(item, secrets, f"{path}.{key}", problems) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, secrets, f"{path}.{index}", problems) for index, item in enumerate(value)]
+    return value
+
+
+# Checking.
+
+
+def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "") -> Prepared:
+    """Check everything that can be checked without touching the outside; raise all problems at once."""
+    at = f"{path}." if path else ""
+    problems: list[Problem] = []
+    source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
+    sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
+    options = _model(DatasourceOptions, content.options, path, problems)
+    mapping = None
+    try:
+        mapping = compile_mapping(content.mapping, f"{at}mapping")
+    except ConfigError as error:
+        problems += error.problems
+    if mapping is not None and sink is not None and sink_options is not None:
+        assert sink.sink is not None
+        if sink.sink.needs_key(sink_options) and not mapping.key:
+            problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
+    if problems:
+        raise ConfigError(problems)
+    assert source is not None
+    assert sink is not None
+    assert mapping is not None
+    assert options is not None
+    return Prepared(source, source_options, sink, sink_options, mapping, options)
+
+
+def _side(
+    side: str, raw: dict[str, Any], secrets: Mapping[str, str | None], path: str, problems: list[Problem]
+) -> tuple[Connector | None, Any]:
+    """One side's connector and options, or what is wrong with them."""
+    name = raw.get("type")
+    if not isinstance(name, str):
+        problems.append(Problem(f"{path}.type", "is missing", "headgate connectors list"))
+        return None, None
+    try:
+        connector = connectors.get(name)
+    except HeadgateError as error:
+        problems.append(Problem(f"{path}.type", error.message, error.hint))
+        return None, None
+    kind = connector.source if side == "source" else connector.sink
+    if kind is None:
+        problems.append(Problem(f"{path}.type", f"{name} is not a {side}", f"headgate connectors show {name}"))
+        return None, None
+    before = len(problems)
+    resolved = _resolve({key: value for key, value in raw.items() if key != "type"}, secrets, path, problems)
+    unresolved = {problem.path for problem in problems[before:]}
+    return connector, _model(kind.options, resolved, path, problems, unresolved)
+
+
+def _model(
+    model: type[Options], raw: dict[str, Any], path: str, problems: list[Problem], skip: set[str] | None = None
+) -> Any:
+    """The options as a model. `skip`: paths that have a problem already."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        for item in error.errors(include_url=False, include_input=False, include_context=False):
+            where = ".".join([*([path] if path else []), *map(str, item["loc"])])
+            if skip and any(where == known or where.startswith(f"{known}.") for known in skip):
+                continue
+            problems.append(_problem(where, item, model))
+        return None
+
+
+def _problem(where: str, item: Any, model: type[Options]) -> Problem:
+    """One of pydantic's findings, in our words. Values are left out: they may be secret."""
+    name = str(item["loc"][-1]) if item["loc"] else ""
+    if item["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, model.model_fields, 1)
+        known = ", ".join(sorted(model.model_fields)) or "none"
+        return Problem(where, "unknown option", f"did you mean {near[0]}?" if near else f"options: {known}")
+    if item["type"] == "missing":
+        return Problem(where, "is missing", "required")
+    text = item["msg"].removeprefix("Value error, ")
+    return Problem(where, text[0].lower() + text[1:])

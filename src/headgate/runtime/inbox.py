@@ -1,0 +1,77 @@
+"""Inboxes: one reader serves all the webhooks of a node.
+
+A source that finds its inbox empty waits here. It is woken by a payload that came in through this node, by a wake-up
+from another node, or by a poll that asks for all waiting sources in one query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from uuid import UUID
+
+from headgate.connectors.api import Received
+from headgate.errors import StoreError
+from headgate.store.inbox import InboxTable
+
+POLL_S = 1.0
+
+
+class InboxHub:
+    """Who waits for what."""
+
+    def __init__(self, table: InboxTable) -> None:
+        self._table = table
+        self._waiting: dict[UUID, tuple[int, asyncio.Future[None]]] = {}
+        self._news = asyncio.Event()
+
+    def of(self, datasource: UUID) -> DatasourceInbox:
+        """One datasource's inbox."""
+        return DatasourceInbox(self, self._table, datasource)
+
+    def arrived(self, datasource: UUID) -> None:
+        """A payload for this datasource is durable."""
+        waiting = self._waiting.pop(datasource, None)
+        if waiting is not None and not waiting[1].done():
+            waiting[1].set_result(None)
+
+    def look(self) -> None:
+        """Something may have arrived through another node."""
+        self._news.set()
+
+    async def wait(self, datasource: UUID, id: int) -> None:
+        """Until there may be something after `id`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[datasource] = (id, future)
+        await future
+
+    async def run(self) -> None:
+        """Poll for all who wait, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), POLL_S)
+            self._news.clear()
+            self._waiting = {d: (id, f) for d, (id, f) in self._waiting.items() if not f.done()}
+            if not self._waiting:
+                continue
+            with contextlib.suppress(StoreError):
+                for datasource in await self._table.news({d: id for d, (id, _) in self._waiting.items()}):
+                    self.arrived(datasource)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasourceInbox:
+    """One datasource's inbox, as its source sees it."""
+
+    hub: InboxHub
+    table: InboxTable
+    datasource: UUID
+
+    async def after(self, id: int, limit: int) -> list[Received]:
+        """The oldest payloads after `id`; waits until there is one."""
+        while True:
+            payloads = await self.table.after(self.datasource, id, limit)
+            if payloads:
+                return payloads
+            await self.hub.wait(self.datasource, id)

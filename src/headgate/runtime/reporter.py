@@ -1,0 +1,83 @@
+"""Reports: states and events, written for all streams of a node together. Transitions at once, figures now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from headgate.clock import boot_s
+from headgate.core.lifecycle import Failure
+from headgate.errors import StoreError
+from headgate.runtime.handle import Handle, figures, state_of
+from headgate.runtime.registry import Registry
+
+FIGURES_S = 5.0
+RETRY_S = 1.0
+
+
+class Reporter:
+    """Gathers what changed, and writes it."""
+
+    def __init__(self, registry: Registry, node: UUID, handles: Callable[[], Iterable[Handle]]) -> None:
+        self._registry = registry
+        self._node = node
+        self._handles = handles
+        self._changed = asyncio.Event()
+        self._dirty: set[Handle] = set()
+        self._events: list[tuple[UUID, str, dict[str, Any]]] = []
+
+    def changed(self, handle: Handle) -> None:
+        """Its state should be written now."""
+        self._dirty.add(handle)
+        self._changed.set()
+
+    def event(self, handle: Handle, type: str, **payload: Any) -> None:
+        """Something happened."""
+        self._events.append((handle.datasource, type, {"stream": handle.name, **payload}))
+        self._changed.set()
+
+    def note(self, handle: Handle, type: str, failure: Failure | None) -> None:
+        """A step in a worker's life, for people: in the log and as an event."""
+        if failure is None:
+            handle.log.info(type)
+            self.event(handle, f"worker_{type}")
+        else:
+            handle.log.error(type, cause=str(failure.cause), error=failure.message)
+            self.event(handle, f"worker_{type}", cause=str(failure.cause), error=failure.message)
+            handle.stats.restarts += type == "failed"
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        figures_at_s = boot_s() + FIGURES_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), max(0.0, figures_at_s - boot_s()))
+            due, self._dirty = self._dirty, set()
+            self._changed.clear()
+            if boot_s() >= figures_at_s:
+                due = set(self._handles())
+                figures_at_s = boot_s() + FIGURES_S
+            try:
+                await self.write(due)
+            except StoreError:
+                self._dirty |= due
+                await asyncio.sleep(RETRY_S)
+
+    async def write(self, due: set[Handle]) -> None:
+        """Write the events, and those states that differ from what was last written."""
+        events, self._events = self._events, []
+        try:
+            if events:
+                await self._registry.record_events(events)
+        except StoreError:
+            self._events = events + self._events
+            raise
+        fresh = {handle: state_of(handle) for handle in due if not handle.forget}
+        changed = [handle for handle, state in fresh.items() if figures(state) != handle.reported]
+        if changed:
+            await self._registry.update_state(self._node, [fresh[handle] for handle in changed])
+            for handle in changed:
+                handle.reported = figures(fresh[handle])

@@ -1,0 +1,240 @@
+"""One run: source → mapping → sink → ack, under one grant.
+
+The next batch is read while the last one is written; nothing more is read ahead, so a slow sink slows the source. A
+batch is acknowledged only after the sink has it durably. Draining lets the write under way finish and drops what was
+read ahead: it was not acknowledged, and is read again.
+
+Without trust nothing is written. A write that outlasts our trust is cut off, not awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from headgate.clock import unix_s
+from headgate.connectors.api import Batch, Context, Grant, Held, Outgoing, Sink, Source
+from headgate.core.lifecycle import Failure
+from headgate.core.streams import agree
+from headgate.errors import (
+    BadRecord,
+    Cause,
+    ConfigError,
+    ConnectorError,
+    EndOfStream,
+    Fenced,
+    HeadgateError,
+    NotConnected,
+    RetryLater,
+    StoreError,
+)
+from headgate.runtime.documents import Prepared
+from headgate.runtime.threads import Threaded
+
+CLOSE_S = 2.0
+CHECK_S = 30.0
+TRUST_POLL_S = 0.1
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a stream has done since this node took it. Counters only rise."""
+
+    records_in: int = 0
+    records_out: int = 0
+    records_failed: int = 0
+    records_skipped: int = 0
+    bytes_in: int = 0
+    batches: int = 0
+    restarts: int = 0
+    write_s: float = 0.0  # Spent in the sink, in all.
+    last_write_s: float = 0.0
+    last_record_at_s: float | None = None  # When the newest batch became durable.
+    lag_s: float | None = None  # From the newest record's own time to its being durable.
+
+
+def build_source(prepared: Prepared, context: Context) -> Source:
+    """The source, made awaitable if its methods block."""
+    source = prepared.source_kind.build(prepared.source_options, context)
+    return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
+
+
+def build_sink(prepared: Prepared, context: Context) -> Sink:
+    """The sink, made awaitable if its methods block."""
+    sink = prepared.sink_kind.build(prepared.sink_options, context)
+    return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
+
+
+async def check(prepared: Prepared, context: Context) -> None:
+    """Whether this version could be opened, without taking anything that a running one holds."""
+    source, sink = build_source(prepared, context), build_sink(prepared, context)
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await asyncio.gather(source.check(), sink.check())
+    except TimeoutError:
+        raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
+    finally:
+        await _close(source, sink)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What to write down about an error, and what it means for the next try."""
+    match error:
+        case ConnectorError():
+            text = f"{error.message} ({error.hint})" if error.hint else error.message
+            return Failure(error.cause, text)
+        case ConfigError():
+            return Failure(Cause.CONFIG, error.message)
+        case StoreError():
+            return Failure(Cause.NETWORK, error.message)
+        case HeadgateError():
+            return Failure(Cause.CONFIG, error.message)
+        case OSError():
+            return Failure(Cause.NETWORK, f"{type(error).__name__}: {error}")
+        case _:
+            return Failure(Cause.BUG, f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+class Run:
+    """One run of one stream."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        context: Context,
+        grant: Grant,
+        stats: Stats,
+        on_opened: Callable[[Held], None],
+        on_commit: Callable[[Held], None],
+    ) -> None:
+        self._prepared = prepared
+        self._context = context
+        self._grant = grant
+        self._stats = stats
+        self._on_opened = on_opened
+        self._on_commit = on_commit
+        self._reading: asyncio.Task[Batch] | None = None
+        self._draining = False
+        self.abandoned = False  # Nothing may be written any more, whatever still runs.
+
+    def drain(self) -> None:
+        """Finish the write under way, then end."""
+        self._draining = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def run(self) -> bool:
+        """Move records until drained (False) or until the source has ended (True); raise if it cannot go on."""
+        source = build_source(self._prepared, self._context)
+        sink = build_sink(self._prepared, self._context)
+        try:
+            held = agree(self._grant.held, await sink.open(self._grant))
+            if self._grant.held.edits > held.edits:
+                held = replace(held, edits=self._grant.held.edits)
+            await source.open(held.position)
+            self._on_opened(held)
+            return await self._move(source, sink, held)
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+            await _close(source, sink)
+
+    async def _move(self, source: Source, sink: Sink, held: Held) -> bool:
+        while not self._draining:
+            if self._reading is None:
+                self._reading = self._read(source)
+            try:
+                batch = await self._reading
+            except asyncio.CancelledError:
+                if self._draining and not _is_cancelled():
+                    return False
+                raise
+            except EndOfStream:
+                return True
+            except RetryLater as later:
+                self._reading = None
+                await asyncio.sleep(later.after_s)
+                continue
+            self._reading = self._read(source)
+            held = replace(held, n=held.n + 1, position=batch.position)
+            await self._write(sink, batch, held)
+            await source.ack(batch.position)
+        return False
+
+    def _read(self, source: Source) -> asyncio.Task[Batch]:
+        task = asyncio.ensure_future(source.read())
+        task.add_done_callback(_retrieved)
+        return task
+
+    async def _write(self, sink: Sink, batch: Batch, held: Held) -> None:
+        mapped = self._prepared.mapping.apply(batch.records, batch.meta)
+        stats = self._stats
+        if mapped.failed:
+            if self._prepared.mapping.on_error == "fail":
+                index, text = mapped.failed[0]
+                raise BadRecord(f"record {index + 1} of {len(batch.records)} cannot be mapped: {text}", index=index)
+            stats.records_failed += len(mapped.failed)
+            self._context.log.warning("records skipped", count=len(mapped.failed), first=mapped.failed[0][1])
+        outgoing = Outgoing(mapped.records, held, self._prepared.mapping.key)
+        began = time.perf_counter()
+        await self._write_durably(sink, outgoing)
+        stats.last_write_s = time.perf_counter() - began
+        stats.write_s += stats.last_write_s
+        stats.records_in += len(batch.records)
+        stats.records_out += len(mapped.records)
+        stats.records_skipped += mapped.skipped
+        stats.bytes_in += batch.size_bytes
+        stats.batches += 1
+        stats.last_record_at_s = unix_s()
+        if batch.event_time_s is not None:
+            stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
+        self._on_commit(held)
+
+    async def _write_durably(self, sink: Sink, outgoing: Outgoing) -> None:
+        while True:
+            left_s = await self._trust()
+            try:
+                async with asyncio.timeout(left_s):
+                    return await sink.write(outgoing)
+            except RetryLater as later:
+                await asyncio.sleep(later.after_s)
+            except TimeoutError:
+                raise NotConnected("our trust ended during a write") from None
+
+    async def _trust(self) -> float:
+        """Wait until this node may act."""
+        while (left_s := self._grant.trust_left_s()) <= 0.0 and not self.abandoned:
+            await asyncio.sleep(TRUST_POLL_S)  # Trust is kept by another thread, and seldom gone.
+        if self.abandoned:
+            raise Fenced("this run was abandoned")
+        return left_s
+
+
+def _retrieved(task: asyncio.Task[Batch]) -> None:
+    """A batch read ahead may fail after its run has ended; that is nobody's concern any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _close(source: Source, sink: Sink) -> None:
+    """Close both. One that hangs or fails does not keep the other from it."""
+    for part in (source, sink):
+        await _quietly(part.close())
+
+
+async def _quietly(closing: Awaitable[T]) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await closing
+    except Exception as error:  # A run that has ended has nothing more to lose.
+        del error

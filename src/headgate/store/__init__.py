@@ -1,0 +1,1 @@
+"""PostgreSQL: rows in, values out, no decisions."""

@@ -1,0 +1,268 @@
+"""Datasources and their versions. Every change takes the next revision first, which also puts changes in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headgate.core.lifecycle import Wanted
+from headgate.core.reconcile import Entry
+from headgate.ids import new_id
+from headgate.store.database import Database, sql
+from headgate.store.events import Event, append
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What an author writes: the part of a datasource that has versions."""
+
+    source: dict[str, Any]
+    mapping: dict[str, Any] | None
+    sink: dict[str, Any]
+    options: dict[str, Any]
+    secrets: tuple[str, ...]  # The names it refers to.
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a datasource."""
+
+    datasource: UUID
+    number: int
+    status: str
+    content: Content
+    author: str
+    reason: str | None  # Why it was rejected.
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Datasource:
+    """One row of the registry."""
+
+    id: UUID
+    name: str
+    enabled: bool
+    published_version: int | None
+    running_version: int | None
+    revision: int
+    mark: int
+    quarantine: str | None
+    created_at: datetime
+
+
+class Change:
+    """One transaction on the registry, under one revision, with its events."""
+
+    def __init__(self, connection: Any, revision: int, actor: str) -> None:
+        self._connection = connection
+        self._events: list[Event] = []
+        self._actor = actor
+        self.revision = revision
+
+    def event(self, datasource: Datasource | None, type: str, **payload: Any) -> None:
+        """Record what happened; written last, in the same transaction."""
+        id, name = (datasource.id, datasource.name) if datasource else (None, None)
+        self._events.append(Event(id, name, type, payload, self._actor))
+
+    async def finish(self) -> None:
+        """Write the events."""
+        await append(self._connection, self._events)
+
+    async def create(self, name: str, enabled: bool) -> Datasource:
+        """A new datasource with one stream and no version."""
+        id = new_id()
+        await self._connection.execute(sql("datasources/insert"), id, name, enabled, self.revision)
+        await self._connection.execute(sql("streams/insert"), new_id(), id, 0)
+        found = await self.find(name)
+        assert found is not None
+        return found
+
+    async def find(self, name: str) -> Datasource | None:
+        """The datasource as it is now; the revision's lock keeps it so until we commit."""
+        row = await self._connection.fetchrow(sql("datasources/find"), name)
+        return _datasource(row) if row else None
+
+    async def draft(self, datasource: UUID) -> Version | None:
+        """The draft, if there is one."""
+        row = await self._connection.fetchrow(sql("versions/find_draft"), datasource)
+        return _version(row) if row else None
+
+    async def version(self, datasource: UUID, number: int | None) -> Version | None:
+        """One version."""
+        row = await self._connection.fetchrow(sql("versions/find"), datasource, number)
+        return _version(row) if row else None
+
+    async def put_draft(self, datasource: UUID, content: Content, author: str) -> int:
+        """Write the draft, in place of the one there may be. Returns its number."""
+        fields = _fields(content)
+        number = await self._connection.fetchval(sql("versions/rewrite_draft"), datasource, *fields, author)
+        if number is None:
+            number = await self._connection.fetchval(sql("versions/insert"), datasource, "draft", *fields, author)
+        return int(number)
+
+    async def publish_draft(self, datasource: UUID, number: int) -> None:
+        """The draft becomes the published version."""
+        await self._connection.execute(sql("versions/supersede"), datasource)
+        await self._connection.execute(sql("versions/set_status"), datasource, number, "published", None)
+        await self._connection.execute(sql("datasources/set_published"), datasource, number, self.revision)
+
+    async def publish_content(self, datasource: UUID, content: Content, author: str) -> int:
+        """Publish this content under a new number; a draft there may be stays."""
+        await self._connection.execute(sql("versions/supersede"), datasource)
+        fields = _fields(content)
+        number = await self._connection.fetchval(sql("versions/insert"), datasource, "published", *fields, author)
+        await self._connection.execute(sql("datasources/set_published"), datasource, number, self.revision)
+        return int(number)
+
+    async def reject(self, datasource: UUID, number: int, reason: str) -> bool:
+        """Mark a published version as tried and failed. False if it is not the published one any more."""
+        status = await self._connection.execute(sql("versions/reject"), datasource, number, reason)
+        await self._touch(datasource)
+        return bool(status != "UPDATE 0")
+
+    async def set_running(self, datasource: UUID, number: int) -> bool:
+        """Write down which version has proved itself. False if that was known."""
+        status = await self._connection.execute(sql("datasources/set_running"), datasource, number, self.revision)
+        return bool(status != "UPDATE 0")
+
+    async def set_enabled(self, datasource: UUID, enabled: bool) -> None:
+        """Whether it should run."""
+        await self._connection.execute(sql("datasources/set_enabled"), datasource, enabled, self.revision)
+
+    async def mark(self, datasources: list[UUID]) -> None:
+        """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""
+        await self._connection.execute(sql("datasources/mark"), datasources, self.revision)
+        await self._connection.execute(sql("versions/forgive"), datasources)
+
+    async def quarantine(self, datasource: UUID, reason: str) -> None:
+        """Set aside on all nodes."""
+        await self._connection.execute(sql("datasources/quarantine"), datasource, reason, self.revision)
+
+    async def delete(self, datasource: UUID) -> None:
+        """Delete; its name is free at once, its streams go when nobody holds them."""
+        await self._connection.execute(sql("datasources/delete"), datasource, self.revision)
+
+    async def using_secret(self, name: str) -> list[UUID]:
+        """The datasources whose versions refer to a secret."""
+        return [row["id"] for row in await self._connection.fetch(sql("datasources/using_secret"), name)]
+
+    async def execute(self, verb: str, *args: Any) -> Any:
+        """Another noun's statement in this same transaction."""
+        return await self._connection.fetch(sql(verb), *args)
+
+    async def _touch(self, datasource: UUID) -> None:
+        await self._connection.execute(
+            "UPDATE headgate.datasource SET revision = $2 WHERE id = $1", datasource, self.revision
+        )
+
+
+class Datasources:
+    """Reads, and the door to changes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def change(self, actor: str) -> AsyncIterator[Change]:
+        """One change of the registry: one transaction, one revision."""
+        async with self._database.transaction() as connection:
+            revision = await connection.fetchval(sql("registry/take_revision"))
+            change = Change(connection, revision, actor)
+            yield change
+            await change.finish()
+
+    async def installation(self) -> UUID:
+        """The id that tells this registry from all others."""
+        row = await self._database.fetchrow(sql("registry/read"))
+        return row["installation"]  # type: ignore[no-any-return]
+
+    async def find(self, name: str) -> Datasource | None:
+        """By name, or by id as text."""
+        row = await self._database.fetchrow(sql("datasources/find"), name)
+        if row is None and len(name) == 36:
+            try:
+                row = await self._database.fetchrow(sql("datasources/find_by_id"), UUID(name))
+            except ValueError:
+                return None
+        return _datasource(row) if row else None
+
+    async def all(self) -> list[Datasource]:
+        """All, by name."""
+        return [_datasource(row) for row in await self._database.fetch(sql("datasources/list"))]
+
+    async def entries_since(self, revision: int) -> list[Entry]:
+        """What changed after this revision, for reconciling; deleted ones included."""
+        return [_entry(row) for row in await self._database.fetch(sql("datasources/entries_since"), revision)]
+
+    async def version(self, datasource: UUID, number: int | None) -> Version | None:
+        """One version."""
+        row = await self._database.fetchrow(sql("versions/find"), datasource, number)
+        return _version(row) if row else None
+
+    async def draft(self, datasource: UUID) -> Version | None:
+        """The draft, if there is one."""
+        row = await self._database.fetchrow(sql("versions/find_draft"), datasource)
+        return _version(row) if row else None
+
+    async def versions(self, datasource: UUID) -> list[Version]:
+        """All versions, oldest first."""
+        return [_version(row) for row in await self._database.fetch(sql("versions/list"), datasource)]
+
+    async def published(self) -> dict[UUID, Version]:
+        """The published version of every datasource."""
+        rows = await self._database.fetch(sql("versions/list_published"))
+        return {row["datasource"]: _version(row) for row in rows}
+
+    async def with_draft(self) -> set[UUID]:
+        """Those that have a draft."""
+        return {row["datasource"] for row in await self._database.fetch(sql("versions/list_drafts"))}
+
+    async def purge(self) -> int:
+        """Remove what deleted datasources left behind."""
+        return int(await self._database.fetchval(sql("datasources/purge_streams")))
+
+
+def _fields(content: Content) -> tuple[Any, ...]:
+    def text(value: Any) -> str:
+        return msgspec.json.encode(value).decode()
+
+    mapping = None if content.mapping is None else text(content.mapping)
+    parts = (text(content.source), mapping, text(content.sink), text(content.options))
+    return (*parts, list(content.secrets), content.hash)
+
+
+def _datasource(row: Any) -> Datasource:
+    return Datasource(**{name: row[name] for name in Datasource.__slots__})
+
+
+def _version(row: Any) -> Version:
+    decode = msgspec.json.decode
+    content = Content(
+        source=decode(row["source"]),
+        mapping=None if row["mapping"] is None else decode(row["mapping"]),
+        sink=decode(row["sink"]),
+        options=decode(row["options"]),
+        secrets=tuple(row["secrets"]),
+        hash=row["hash"],
+    )
+    return Version(
+        row["datasource"], row["number"], row["status"], content, row["author"], row["reason"], row["created_at"]
+    )
+
+
+def _entry(row: Any) -> Entry:
+    wanted = None
+    if row["published_version"] is not None:
+        rejected = row["published_status"] == "rejected"
+        wanted = Wanted(row["published_version"], row["running_version"], row["mark"], rejected)
+    return Entry(
+        row["id"], row["name"], row["revision"], row["enabled"], row["deleted"], wanted, quarantine=row["quarantine"]
+    )

@@ -1,0 +1,50 @@
+"""The last lines that each stream logged, readable on any node. Unlogged: lines are for people, and cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headgate.store.database import Database, sql
+
+KEEP = 500  # Lines per stream.
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One log line of a stream."""
+
+    stream: UUID
+    at: datetime
+    level: str
+    text: str
+    fields: dict[str, Any]
+
+
+class Logs:
+    """Append and read lines."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append(self, lines: Sequence[Line]) -> None:
+        """Write many lines, and trim the streams they belong to."""
+        await self._database.execute(
+            sql("logs/append"),
+            [line.stream for line in lines],
+            [line.at for line in lines],
+            [line.level for line in lines],
+            [line.text for line in lines],
+            [msgspec.json.encode(line.fields, enc_hook=str).decode() for line in lines],
+        )
+        await self._database.execute(sql("logs/trim"), list({line.stream for line in lines}), KEEP)
+
+    async def after(self, datasource: UUID, id: int, limit: int = KEEP) -> list[dict[str, Any]]:
+        """The latest lines of a datasource after this id, oldest first."""
+        rows = await self._database.fetch(sql("logs/list"), datasource, id, limit)
+        return [dict(row) | {"fields": msgspec.json.decode(row["fields"])} for row in rows]

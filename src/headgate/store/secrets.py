@@ -1,0 +1,150 @@
+"""Secrets, encrypted at rest in two layers.
+
+Each secret has a data key of its own; a master key, which never enters the database, wraps the data keys. To rotate the
+master key only the wrapped keys are written anew, in one transaction, while the old master key is still at hand. The
+secret's name is authenticated with its ciphertext, so one row cannot be passed off as another.
+
+Master keys come from `HEADGATE_MASTER_KEY` (several, separated by commas: the first encrypts, all decrypt) or from a
+key file that is made on the first run.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import secrets as random
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from headgate.errors import ConfigError
+from headgate.store.database import Database, sql
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+
+
+class Keyring:
+    """The master keys. The first encrypts; all decrypt."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self._keys = {_key_id(key): key for key in keys}
+        self.current = _key_id(keys[0])
+
+    @classmethod
+    def load(cls, text: str | None, file: Path | None) -> Keyring | None:
+        """From the setting, or else from the file, which is made if it is absent. None: there are no keys."""
+        if text:
+            return cls([_parse_key(part) for part in text.split(",")])
+        if file is None:
+            return None
+        if not file.exists():
+            _write_key(file)
+        return cls([_parse_key(line) for line in file.read_text().split()])
+
+    def seal(self, name: str, plaintext: str) -> tuple[str, bytes, bytes]:
+        """Encrypt under a fresh data key: the master key's id, the wrapped data key, the ciphertext."""
+        data_key = AESGCM.generate_key(256)
+        wrapped = _encrypt(self._keys[self.current], data_key, name)
+        return self.current, wrapped, _encrypt(data_key, plaintext.encode(), name)
+
+    def unseal(self, name: str, key_id: str, wrapped: bytes, ciphertext: bytes) -> str | None:
+        """Decrypt; None if no key fits."""
+        data_key = self._unwrap(name, key_id, wrapped)
+        if data_key is None:
+            return None
+        try:
+            return _decrypt(data_key, ciphertext, name).decode()
+        except InvalidTag:
+            return None
+
+    def rewrap(self, name: str, key_id: str, wrapped: bytes) -> tuple[str, bytes] | None:
+        """The same data key under the current master key; None if no key fits."""
+        data_key = self._unwrap(name, key_id, wrapped)
+        if data_key is None:
+            return None
+        return self.current, _encrypt(self._keys[self.current], data_key, name)
+
+    def _unwrap(self, name: str, key_id: str, wrapped: bytes) -> bytes | None:
+        key = self._keys.get(key_id)
+        try:
+            return _decrypt(key, wrapped, name) if key else None
+        except InvalidTag:
+            return None
+
+
+def new_master_key() -> str:
+    """A fresh master key, as text."""
+    return base64.b64encode(random.token_bytes(_KEY_BYTES)).decode()
+
+
+def _write_key(file: Path) -> None:
+    """Never readable by others, not even for a moment."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(new_master_key() + "\n")
+
+
+def _parse_key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise ConfigError("a master key must be 32 bytes in base64", hint="make one with: openssl rand -base64 32")
+    return key
+
+
+def _key_id(key: bytes) -> str:
+    return hashlib.sha256(b"headgate-key-id" + key).hexdigest()[:12]
+
+
+def _encrypt(key: bytes, plaintext: bytes, name: str) -> bytes:
+    nonce = random.token_bytes(_NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, plaintext, name.encode())
+
+
+def _decrypt(key: bytes, sealed: bytes, name: str) -> bytes:
+    return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+
+
+class Secrets:
+    """Read and list secrets; they are written through a change of the registry."""
+
+    def __init__(self, database: Database, keyring: Keyring | None) -> None:
+        self._database = database
+        self.keyring = keyring
+
+    async def all(self) -> list[Any]:
+        """Names and when they changed; never a value."""
+        return await self._database.fetch(sql("secrets/list"))
+
+    async def read(self, names: list[str]) -> dict[str, str | None]:
+        """The values of those that exist; None for one that cannot be decrypted here."""
+        if not names:
+            return {}
+        found: dict[str, str | None] = {}
+        for row in await self._database.fetch(sql("secrets/read"), names):
+            keyring = self.keyring
+            sealed = (row["name"], row["key_id"], row["wrapped_key"], row["ciphertext"])
+            found[row["name"]] = keyring.unseal(*sealed) if keyring else None
+        return found
+
+    async def rotate(self) -> tuple[int, list[str]]:
+        """Wrap every data key with the current master key. Returns how many, and the names that no key fits."""
+        if self.keyring is None:
+            raise ConfigError("there is no master key", hint="set HEADGATE_MASTER_KEY")
+        done, stuck = 0, []
+        async with self._database.transaction() as connection:
+            for row in await connection.fetch(sql("secrets/read_all")):
+                wrapped = self.keyring.rewrap(row["name"], row["key_id"], row["wrapped_key"])
+                if wrapped is None:
+                    stuck.append(row["name"])
+                elif row["key_id"] != self.keyring.current:
+                    await connection.execute(sql("secrets/rewrap"), row["name"], *wrapped)
+                    done += 1
+        return done, stuck

@@ -1,0 +1,1 @@
+SELECT * FROM headgate.datasource WHERE id = $1 AND NOT deleted

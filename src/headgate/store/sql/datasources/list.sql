@@ -1,0 +1,1 @@
+SELECT * FROM headgate.datasource WHERE NOT deleted ORDER BY name

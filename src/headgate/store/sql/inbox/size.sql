@@ -1,0 +1,1 @@
+SELECT rows, bytes FROM headgate.inbox_size WHERE datasource = $1

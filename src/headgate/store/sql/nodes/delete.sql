@@ -1,0 +1,1 @@
+DELETE FROM headgate.node WHERE id = $1 RETURNING id

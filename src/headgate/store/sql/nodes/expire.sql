@@ -1,0 +1,1 @@
+DELETE FROM headgate.node WHERE id = $1 AND beat = $2 RETURNING id

@@ -1,0 +1,1 @@
+SELECT id, beat, lease_s FROM headgate.node

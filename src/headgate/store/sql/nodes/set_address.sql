@@ -1,0 +1,1 @@
+UPDATE headgate.node SET address = $2 WHERE id = $1

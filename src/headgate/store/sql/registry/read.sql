@@ -1,0 +1,1 @@
+SELECT installation, revision FROM headgate.registry

@@ -1,0 +1,1 @@
+UPDATE headgate.registry SET revision = revision + 1 RETURNING revision

@@ -1,0 +1,1 @@
+DELETE FROM headgate.secret WHERE name = $1 RETURNING name

@@ -1,0 +1,1 @@
+INSERT INTO headgate.stream (id, datasource, index) VALUES ($1, $2, $3)

@@ -1,0 +1,1 @@
+DELETE FROM headgate.token WHERE id = $1 RETURNING name

@@ -1,0 +1,1 @@
+SELECT id, name, role FROM headgate.token WHERE hash = $1

@@ -1,0 +1,1 @@
+INSERT INTO headgate.token (id, name, role, hash) VALUES ($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT * FROM headgate.datasource_version WHERE datasource = $1 AND number = $2

@@ -1,0 +1,1 @@
+SELECT datasource FROM headgate.datasource_version WHERE status = 'draft'

@@ -1,0 +1,2 @@
+UPDATE headgate.datasource_version SET status = 'superseded'
+WHERE datasource = $1 AND status IN ('published', 'rejected')

@@ -1,0 +1,1 @@
+"""Logs and metrics: what a running node says about itself."""

@@ -1,0 +1,106 @@
+"""Metrics for Prometheus, computed when they are asked for: nothing is counted twice, and nothing costs at rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from headgate.clock import unix_s
+from headgate.core import lifecycle
+from headgate.runtime.handle import Handle
+
+STATUSES = ("INIT", "STARTING", "RUNNING", "ERROR", "STOPPED")
+
+# Field of Stats → name and help of the counter.
+COUNTERS = {
+    "records_in": ("headgate_records_in", "Records read from the source."),
+    "records_out": ("headgate_records_out", "Records made durable in the sink."),
+    "records_failed": ("headgate_records_failed", "Records that could not be mapped and were skipped."),
+    "records_skipped": ("headgate_records_skipped", "Records that the mapping's `where` left out."),
+    "bytes_in": ("headgate_bytes_in", "Bytes read from the source."),
+    "batches": ("headgate_batches", "Batches made durable."),
+    "write_s": ("headgate_write_seconds", "Time spent in the sink."),
+    "restarts": ("headgate_restarts", "Runs that failed and were tried again."),
+}
+GAUGES = {
+    "headgate_lag_seconds": "From the newest record's own time to its being durable in the sink.",
+    "headgate_freshness_seconds": "Since a batch last became durable.",
+    "headgate_last_write_seconds": "How long the last batch took in the sink.",
+    "headgate_worker_status": "1 for the status that the worker has.",
+    "headgate_trust_seconds": "How long this node may act without another answered beat.",
+    "headgate_loop_delay_seconds": "How late the event loop last was.",
+}
+WEBHOOKS = ("headgate_webhooks", "Webhook calls, by datasource and answer.")
+
+
+class NodeCollector:
+    """All metrics of one node."""
+
+    def __init__(
+        self,
+        handles: Callable[[], Iterable[Handle]],
+        trust_left_s: Callable[[], float],
+        loop_delay_s: Callable[[], float],
+        webhooks: Counter[tuple[str, int]],
+    ) -> None:
+        self._handles = handles
+        self._trust_left_s = trust_left_s
+        self._loop_delay_s = loop_delay_s
+        self._webhooks = webhooks
+
+    def collect(self) -> Iterator[Metric]:
+        """Asked for by Prometheus."""
+        handles = sorted(self._handles(), key=lambda handle: handle.name)
+        yield from (self._counter(field, handles) for field in COUNTERS)
+        yield from self._stream_gauges(handles)
+        yield _gauge("headgate_trust_seconds", [((), self._trust_left_s())], ())
+        yield _gauge("headgate_loop_delay_seconds", [((), self._loop_delay_s())], ())
+        webhooks = CounterMetricFamily(*WEBHOOKS, labels=("datasource", "answer"))
+        for (datasource, answer), count in sorted(self._webhooks.items()):
+            webhooks.add_metric((datasource, str(answer)), count)
+        yield webhooks
+
+    def _counter(self, field: str, handles: list[Handle]) -> Metric:
+        name, text = COUNTERS[field]
+        family = CounterMetricFamily(name, text, labels=("datasource", "stream"))
+        for handle in handles:
+            family.add_metric(_labels(handle), getattr(handle.stats, field))
+        return family
+
+    def _stream_gauges(self, handles: list[Handle]) -> Iterator[Metric]:
+        now_s = unix_s()
+        seen = [handle for handle in handles if handle.stats.last_record_at_s is not None]
+        yield _gauge(
+            "headgate_lag_seconds", [(_labels(h), h.stats.lag_s) for h in handles if h.stats.lag_s is not None]
+        )
+        fresh = [(_labels(h), max(0.0, now_s - (h.stats.last_record_at_s or now_s))) for h in seen]
+        yield _gauge("headgate_freshness_seconds", fresh)
+        yield _gauge("headgate_last_write_seconds", [(_labels(h), h.stats.last_write_s) for h in seen])
+        statuses = []
+        for handle in handles:
+            current = lifecycle.status(handle.state)[0]
+            statuses += [((*_labels(handle), status), float(status == current)) for status in STATUSES]
+        yield _gauge("headgate_worker_status", statuses, ("datasource", "stream", "status"))
+
+
+def _labels(handle: Handle) -> tuple[str, str]:
+    return handle.name.rpartition(":")[0], handle.name
+
+
+def _gauge(name: str, values: Iterable[Any], labels: tuple[str, ...] = ("datasource", "stream")) -> Metric:
+    family = GaugeMetricFamily(name, GAUGES[name], labels=labels)
+    for names, value in values:
+        family.add_metric(names, value)
+    return family
+
+
+def render(collector: NodeCollector) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry)

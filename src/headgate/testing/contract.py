@@ -1,0 +1,320 @@
+"""The acceptance suite that every connector passes, ours and yours.
+
+Derive a class from `SourceContract`, `SinkContract` or `TransactionalSinkContract` in a test module, say how to make
+the source or sink and what to expect, and pytest finds the tests:
+
+    class TestFilesSource(SourceContract):
+        @pytest.fixture(autouse=True)
+        def data(self, tmp_path): ...
+
+        def make_source(self): return FilesSource(options, make_context())
+
+        def expected(self): return [{"id": i} for i in range(100)]
+
+Choose options that make small batches: a suite that reads everything at once proves little. Run it against the real
+service. pytest and pytest-asyncio are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from headgate.connectors.api import Batch, Held, Outgoing, Position, Sink, Source
+from headgate.errors import ConnectorError, EndOfStream, Fenced
+from headgate.testing.factories import make_grant
+
+T = TypeVar("T")
+
+WAIT_S = 20.0  # No step of a healthy connector takes as long; a test that waits longer has failed.
+CANCEL_AFTER = (0, 1, 2, 5, 20)  # Turns of the event loop after which a read is cancelled.
+
+
+class SourceContract(ABC):
+    """What every source does."""
+
+    pytestmark = pytest.mark.asyncio
+    ends = True  # Whether the source says `EndOfStream` after the last record; one that follows does not.
+
+    @abstractmethod
+    def make_source(self) -> Source:
+        """A new source, not opened, on the data of this test."""
+
+    @abstractmethod
+    def expected(self) -> list[Any]:
+        """All records, in order."""
+
+    def comparable(self, record: Any) -> Any:
+        """The record without what differs each time it is read."""
+        return record
+
+    async def test_reads_all_in_order(self) -> None:
+        async with self._opened(None) as source:
+            batches = await self._read(source, len(self.expected()))
+            self._same(batches, self.expected())
+            if self.ends:
+                with pytest.raises(EndOfStream):
+                    await _soon(source.read())
+
+    async def test_resumes_after_any_position_with_no_gap_and_no_repeat(self) -> None:
+        batches = await self._read_all()
+        assert len(batches) > 1, "choose options that make several batches"
+        handled = 0
+        for batch in batches:
+            handled += len(batch.records)
+            async with self._opened(_stored(batch.position)) as source:
+                self._same(await self._read(source, len(self.expected()) - handled), self.expected()[handled:])
+
+    async def test_survives_a_close_and_a_reopen_after_every_batch(self) -> None:
+        batches: list[Batch] = []
+        position: Position = None
+        while sum(len(batch.records) for batch in batches) < len(self.expected()):
+            async with self._opened(position) as source:
+                batch = await _soon(source.read())
+                await source.ack(batch.position)
+            batches.append(batch)
+            position = _stored(batch.position)
+        self._same(batches, self.expected())
+
+    async def test_redelivers_what_was_not_acked(self) -> None:
+        async with self._opened(None) as source:
+            first = await _soon(source.read())
+            await source.ack(first.position)
+            await self._read(source, len(self.expected()) - len(first.records))
+        async with self._opened(_stored(first.position)) as source:
+            rest = await self._read(source, len(self.expected()) - len(first.records))
+        self._same([first, *rest], self.expected())
+
+    async def test_a_check_takes_nothing_from_a_running_source(self) -> None:
+        async with self._opened(None) as source:
+            first = await _soon(source.read())
+            other = self.make_source()
+            await _soon(other.check())
+            await other.close()
+            rest = await self._read(source, len(self.expected()) - len(first.records))
+        self._same([first, *rest], self.expected())
+
+    async def test_a_cancelled_read_loses_nothing(self) -> None:
+        for turns in CANCEL_AFTER:
+            async with self._opened(None) as source:
+                batches = await _cancelled(source, turns)
+                handled = sum(len(batch.records) for batch in batches)
+                batches += await self._read(source, len(self.expected()) - handled)
+            self._same(batches, self.expected())
+
+    async def test_names_each_partition_once(self) -> None:
+        source = self.make_source()
+        names = list(await _soon(source.partitions()))
+        await source.close()
+        assert names
+        assert len(names) == len(set(names))
+
+    async def test_may_be_closed_twice_and_without_being_opened(self) -> None:
+        await _soon(self.make_source().close())
+        async with self._opened(None) as source:
+            await _soon(source.close())
+
+    async def test_leaks_no_files_and_no_tasks(self) -> None:
+        await self._read_all()  # Whatever the client library keeps for good is there from now on.
+        before = _held_resources()
+        for turns in CANCEL_AFTER:
+            await self._read_all()
+            async with self._opened(None) as source:
+                await _cancelled(source, turns)
+        await _until_no_more_than(before)
+
+    @asynccontextmanager
+    async def _opened(self, position: Position) -> AsyncIterator[Source]:
+        source = self.make_source()
+        try:
+            await _soon(source.open(position))
+            yield source
+        finally:
+            await _soon(source.close())
+
+    async def _read_all(self) -> list[Batch]:
+        async with self._opened(None) as source:
+            return await self._read(source, len(self.expected()))
+
+    async def _read(self, source: Source, count: int) -> list[Batch]:
+        """Batches until there are at least so many records."""
+        batches = []
+        while count > 0:
+            batches.append(await _soon(source.read()))
+            assert batches[-1].records, "a batch has at least one record"
+            count -= len(batches[-1].records)
+        return batches
+
+    def _same(self, batches: list[Batch], expected: list[Any]) -> None:
+        found = [self.comparable(record) for batch in batches for record in batch.records]
+        assert found == [self.comparable(record) for record in expected]
+
+
+class SinkContract(ABC):
+    """What every sink does."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @abstractmethod
+    def make_sink(self) -> Sink:
+        """A new sink, not opened, on the place of this test."""
+
+    @abstractmethod
+    async def read_back(self) -> list[dict[str, Any]] | None:
+        """All records that the sink has, in the order of `id`; None if nobody can know."""
+
+    def make_records(self, first: int, number: int) -> list[dict[str, Any]]:
+        """Records that the sink takes, with the integers from `first` on as their `id`."""
+        return [{"id": id, "text": f"record {id}"} for id in range(first, first + number)]
+
+    async def test_records_are_there_when_a_write_returns(self) -> None:
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, n=1)
+            await self._has(10)
+            await self._write(sink, 10, 20, n=2)
+            await self._has(20)
+
+    async def test_goes_on_after_a_close_and_a_reopen(self) -> None:
+        for epoch in (1, 2, 3):
+            async with self._opened(epoch) as sink:
+                await self._write(sink, 10 * (epoch - 1), 10 * epoch, n=epoch)
+        await self._has(30)
+
+    async def test_takes_an_empty_batch(self) -> None:
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 0, n=1)
+        await self._has(0)
+
+    async def test_a_check_changes_nothing(self) -> None:
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, n=1)
+            other = self.make_sink()
+            await _soon(other.check())
+            await other.close()
+            await self._write(sink, 10, 20, n=2)
+        await self._has(20)
+
+    async def test_may_be_closed_twice_and_without_being_opened(self) -> None:
+        await _soon(self.make_sink().close())
+        async with self._opened(1) as sink:
+            await _soon(sink.close())
+
+    async def test_leaks_no_files_and_no_tasks(self) -> None:
+        async with self._opened(1) as sink:  # Whatever the client library keeps for good is there from now on.
+            await self._write(sink, 0, 10, n=1)
+        before = _held_resources()
+        for epoch in (2, 3, 4):
+            async with self._opened(epoch) as sink:
+                await self._write(sink, 10 * epoch, 10 * epoch + 10, n=epoch)
+        await _until_no_more_than(before)
+
+    @asynccontextmanager
+    async def _opened(self, epoch: int) -> AsyncIterator[Sink]:
+        sink = self.make_sink()
+        try:
+            await _soon(sink.open(make_grant(epoch=epoch)))
+            yield sink
+        finally:
+            await _soon(sink.close())
+
+    async def _write(self, sink: Sink, first: int, end: int, n: int) -> None:
+        records = self.make_records(first, end - first)
+        await _soon(sink.write(Outgoing(records, Held(n=n, position=end), key=("id",))))
+
+    async def _has(self, number: int) -> None:
+        """The sink has exactly the first so many records."""
+        found = await self.read_back()
+        assert found is None or found == self.make_records(0, number)
+
+
+class TransactionalSinkContract(SinkContract):
+    """What every sink does that keeps the position with the data."""
+
+    def make_refused_records(self) -> list[dict[str, Any]] | None:
+        """Good records and then one that the sink refuses; None if it refuses none."""
+        return None
+
+    async def test_open_returns_what_was_committed(self) -> None:
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, n=1)
+            await self._write(sink, 10, 20, n=2)
+        assert await self._held(2) == Held(n=2, position=20)
+
+    async def test_open_with_a_stale_epoch_is_fenced(self) -> None:
+        async with self._opened(5) as sink:
+            await self._write(sink, 0, 10, n=1)
+            for epoch in (4, 5):
+                with pytest.raises(Fenced):
+                    await self._held(epoch)
+            await self._write(sink, 10, 20, n=2)
+        await self._has(20)
+
+    async def test_a_write_with_a_stale_epoch_is_fenced_and_changes_nothing(self) -> None:
+        async with self._opened(1) as old, self._opened(2) as new:
+            await self._write(new, 0, 10, n=1)
+            with pytest.raises(Fenced):
+                await self._write(old, 10, 20, n=2)
+        await self._has(10)
+        assert await self._held(3) == Held(n=1, position=10)
+
+    async def test_position_and_data_commit_together_or_not_at_all(self) -> None:
+        refused = self.make_refused_records()
+        if refused is None:
+            pytest.skip("this sink refuses no record")
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, n=1)
+            with pytest.raises(ConnectorError):
+                await _soon(sink.write(Outgoing(refused, Held(n=2, position=20), key=("id",))))
+        await self._has(10)
+        assert await self._held(2) == Held(n=1, position=10)
+
+    async def _held(self, epoch: int) -> Held | None:
+        sink = self.make_sink()
+        try:
+            return await _soon(sink.open(make_grant(epoch=epoch)))
+        finally:
+            await _soon(sink.close())
+
+
+async def _soon(waiting: Awaitable[T]) -> T:
+    """The result, or a failed test instead of one that hangs."""
+    return await asyncio.wait_for(waiting, WAIT_S)
+
+
+async def _cancelled(source: Source, turns: int) -> list[Batch]:
+    """What a read returned that was cancelled after so many turns of the loop: one batch if it was quicker, or none."""
+    reading = asyncio.ensure_future(source.read())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    reading.cancel()
+    with suppress(asyncio.CancelledError):
+        return [await reading]
+    return []
+
+
+async def _until_no_more_than(before: tuple[int, int]) -> None:
+    """Wait until everything is let go. The thread of a cancelled call, and a peer, may need a moment."""
+    end_s = asyncio.get_running_loop().time() + WAIT_S
+    while any(now > then for now, then in zip(_held_resources(), before, strict=True)):
+        assert asyncio.get_running_loop().time() < end_s, f"files and tasks: {_held_resources()}, before: {before}"
+        gc.collect()
+        await asyncio.sleep(0.01)
+
+
+def _held_resources() -> tuple[int, int]:
+    """How many files are open, where that can be known, and how many tasks there are."""
+    files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    return files, len(asyncio.all_tasks())
+
+
+def _stored(position: Position) -> Position:
+    """The position as it comes back from the database."""
+    return msgspec.json.decode(msgspec.json.encode(position))

@@ -1,0 +1,79 @@
+"""What the runtime hands to a connector, made for tests, with defaults for everything."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID, uuid5
+
+import structlog
+
+from headgate.connectors.api import Context, Grant, Held, Inbox, Shared
+
+INSTALLATION = UUID("6f1c2c0e-2f0b-4d6e-9a53-0d5c1b7f8e21")
+
+
+class SharedThings:
+    """One thing per key, made on first use, closed when its last user gives it back."""
+
+    def __init__(self) -> None:
+        self._things: dict[str, Any] = {}
+        self._users: dict[str, int] = {}
+        self._lock = asyncio.Lock()
+
+    async def get(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        async with self._lock:
+            if key not in self._things:
+                self._things[key] = await make()
+            self._users[key] = self._users.get(key, 0) + 1
+            return self._things[key]
+
+    async def give_back(self, key: str) -> None:
+        async with self._lock:
+            self._users[key] -= 1
+            if self._users[key]:
+                return
+            del self._users[key]
+            await _close(self._things.pop(key))
+
+
+async def _close(thing: Any) -> None:
+    close = getattr(thing, "close", None)
+    closing = close() if close else None
+    if inspect.isawaitable(closing):
+        await closing
+
+
+def make_context(
+    stream: str = "test",
+    *,
+    now_s: Callable[[], float] = time.time,
+    shared: Shared | None = None,
+    inbox: Inbox | None = None,
+) -> Context:
+    """A context whose logger writes through structlog and whose shared things live as long as it does."""
+    log = structlog.get_logger().bind(stream=stream)
+    return Context(stream=stream, log=log, now_s=now_s, shared=shared or SharedThings(), inbox=inbox)
+
+
+def make_grant(
+    name: str = "test",
+    *,
+    epoch: int = 1,
+    held: Held | None = None,
+    trust_left_s: float | Callable[[], float] = 30.0,
+    installation: UUID = INSTALLATION,
+    stream: UUID | None = None,
+) -> Grant:
+    """A grant. The same name makes the same stream, so that two grants of one name differ only in their epoch."""
+    return Grant(
+        installation=installation,
+        stream=stream or uuid5(installation, name),
+        name=name,
+        epoch=epoch,
+        held=held or Held(),
+        trust_left_s=trust_left_s if callable(trust_left_s) else lambda: trust_left_s,
+    )

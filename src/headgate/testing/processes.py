@@ -1,0 +1,105 @@
+"""A node as a process of its own, to be talked to over HTTP, stopped, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_S = 60.0
+
+
+@dataclass
+class NodeProcess:
+    """One `headgate up`."""
+
+    process: subprocess.Popen[bytes]
+    home: Path
+    url: str
+    token: str
+
+    @classmethod
+    def start(
+        cls,
+        home: Path,
+        *,
+        database: str | None = None,
+        flags: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        port: int = 0,
+    ) -> NodeProcess:
+        """Start one and wait until it is ready. Without a database it brings its own."""
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "node.json").unlink(missing_ok=True)
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+        variables = {**inherited, "HEADGATE_HOME": str(home), "HEADGATE_LOG": "json", **(environment or {})}
+        if database is not None:
+            variables["HEADGATE_DATABASE"] = database
+            variables.setdefault("HEADGATE_MASTER_KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+        log = (home / "node.log").open("ab")
+        command = [sys.executable, "-m", "headgate.cli", "up", "--port", str(port), *flags]
+        process = subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=home)
+        node = cls(process, home, "", "")
+        node._wait_until_up()
+        return node
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the node ended at its start:\n{self.log()[-3000:]}")
+            if (self.home / "node.json").exists():
+                self.url = json.loads((self.home / "node.json").read_text())["url"]
+                token = self.home / "token"
+                self.token = token.read_text().strip() if token.exists() else ""
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"the node did not start in {START_S:.0f} s:\n{self.log()[-3000:]}")
+
+    def log(self) -> str:
+        """What it has printed."""
+        return (self.home / "node.log").read_text(errors="replace")
+
+    def call(self, method: str, path: str, body: Any = None, **kwargs: Any) -> Any:
+        """One call of the API; raises if it is refused."""
+        answer = self.request(method, path, json=body, **kwargs) if body is not None else self.request(method, path)
+        if answer.is_error:
+            raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text}")
+        return answer.json() if answer.content and "json" in answer.headers["content-type"] else answer.text
+
+    def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """One request, with the node's own token unless another is given."""
+        headers = {"Authorization": f"Bearer {self.token}"} | kwargs.pop("headers", {})
+        return httpx.request(method, self.url + path, headers=headers, timeout=30, **kwargs)
+
+    def apply(self, datasources: dict[str, Any]) -> Any:
+        """Publish datasources."""
+        return self.call("POST", "/api/apply", {"datasources": datasources})
+
+    def wait_for(self, name: str, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0) -> dict[str, Any]:
+        """Until this holds of a datasource."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found: dict[str, Any] = self.call("GET", f"/api/datasources/{name}")
+            if is_so(found):
+                return found
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not get there in {timeout_s:.0f} s: {found}\n{self.log()[-2000:]}")
+            time.sleep(0.05)
+
+    def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """End it and wait; returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            if how == signal.SIGKILL:
+                self.process.send_signal(signal.SIGCONT)
+        return self.process.wait(timeout_s)

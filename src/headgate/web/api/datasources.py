@@ -1,0 +1,228 @@
+"""Datasources: create, edit, publish, act, and see what they do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Controller, delete, get, post, put
+from litestar.connection import Request
+from litestar.params import Parameter
+from litestar.response import ServerSentEvent
+
+from headgate.errors import ConfigError, NotFound, Problem
+from headgate.runtime.documents import Document, read_one
+from headgate.runtime.health import explain, health
+from headgate.runtime.node import Node
+from headgate.runtime.registry import diff
+from headgate.store.datasources import Content, Version
+from headgate.web import sse
+from headgate.web.api import views
+from headgate.web.auth import needs
+
+VIEW, OPERATE = [needs("viewer")], [needs("operator")]
+Req = Request[Any, Any, Any]
+
+
+def _document(name: str, data: dict[str, Any]) -> Document:
+    return read_one(name, {key: value for key, value in data.items() if key != "name"})
+
+
+class DatasourcesApi(Controller):
+    """`/api/datasources`."""
+
+    path = "/api/datasources"
+    tags = ("datasources",)
+
+    @get("/", guards=VIEW, summary="All datasources, with their health")
+    async def list_all(self, node: Node) -> dict[str, Any]:
+        """All datasources."""
+        return {"items": [views.summary(facts, has_draft=draft) for facts, draft in await views.all_facts(node)]}
+
+    @post("/", guards=OPERATE, summary="Create a datasource with a draft")
+    async def create(self, node: Node, request: Req, data: dict[str, Any]) -> dict[str, Any]:
+        """A new datasource. Its draft runs once it is published."""
+        await node.registry.create(_document(data.get("name", ""), data), request.user.name)
+        return await _full(node, str(data["name"]))
+
+    @get("/{name:str}", guards=VIEW, summary="One datasource, with its versions and states")
+    async def show(self, node: Node, name: str) -> dict[str, Any]:
+        """One datasource."""
+        return await _full(node, name)
+
+    @put("/{name:str}", guards=OPERATE, summary="Create a datasource, or replace its draft")
+    async def replace(self, node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Idempotent: the same call twice leaves the same draft."""
+        document = _document(name, data)
+        if await node.registry.datasources.find(name) is None:
+            await node.registry.create(document, request.user.name)
+        else:
+            await node.registry.put_draft(name, document.content, request.user.name)
+            if "enabled" in data:
+                await node.registry.set_enabled(name, document.enabled, request.user.name)
+        return await _full(node, name)
+
+    @delete("/{name:str}", guards=OPERATE, summary="Delete a datasource")
+    async def remove(self, node: Node, request: Req, name: str) -> None:
+        """Its name is free at once; its streams go when they have stopped."""
+        await node.registry.delete(name, request.user.name)
+
+    @put("/{name:str}/draft", guards=OPERATE, summary="Write the draft")
+    async def draft(
+        self, node: Node, request: Req, name: str, data: dict[str, Any], expected_hash: str | None = None
+    ) -> dict[str, Any] | None:
+        """`expected_hash` is the hash of what the author saw; another one is a 409."""
+        content = _document(name, data).content
+        return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
+
+    @post("/{name:str}/validate", guards=VIEW, status_code=200, summary="Everything that is wrong with a document")
+    async def validate(self, node: Node, request: Req, name: str) -> dict[str, Any]:
+        """The document in the body, or the draft if there is none."""
+        body = await request.json() if await request.body() else None
+        try:
+            content = _document(name, body).content if body else (await _draft(node, name)).content
+            problems = await node.registry.problems(content)
+        except ConfigError as error:
+            problems = error.problems
+        return {"problems": [{"path": p.path, "message": p.message, "hint": p.hint} for p in problems]}
+
+    @post("/{name:str}/publish", guards=OPERATE, status_code=200, summary="Publish the draft")
+    async def publish(self, node: Node, request: Req, name: str) -> dict[str, Any] | None:
+        """`hash`, if given, must be the draft's."""
+        body = await request.json() if await request.body() else {}
+        return views.version(await node.registry.publish(name, request.user.name, body.get("hash")))
+
+    @post("/{name:str}/rollback", guards=OPERATE, status_code=200, summary="Publish an old version again")
+    async def rollback(self, node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        """Under a new number, so that history stays a line."""
+        number = data.get("version")
+        if not isinstance(number, int):
+            raise ConfigError([Problem("version", "must be the number of a version")])
+        return views.version(await node.registry.rollback(name, number, request.user.name))
+
+    @post("/{name:str}/start", guards=OPERATE, status_code=200, summary="Start")
+    async def start(self, node: Node, request: Req, name: str) -> dict[str, str]:
+        """Starting what runs changes nothing."""
+        await node.registry.set_enabled(name, True, request.user.name)
+        return {"name": name, "action": "start"}
+
+    @post("/{name:str}/stop", guards=OPERATE, status_code=200, summary="Stop gracefully")
+    async def stop(self, node: Node, request: Req, name: str) -> dict[str, str]:
+        """Over within its deadline, whatever the connector does."""
+        await node.registry.set_enabled(name, False, request.user.name)
+        return {"name": name, "action": "stop"}
+
+    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Run anew")
+    async def restart(self, node: Node, request: Req, name: str) -> dict[str, str]:
+        """Also ends a quarantine, and gives a rejected version another chance."""
+        await node.registry.restart(name, request.user.name)
+        return {"name": name, "action": "restart"}
+
+    @post("/{name:str}/reload", guards=OPERATE, status_code=200, summary="Read the configuration now")
+    async def reload(self, node: Node, request: Req, name: str) -> dict[str, str]:
+        """What a wake-up does by itself."""
+        await node.registry.reload(name, request.user.name)
+        return {"name": name, "action": "reload"}
+
+    @get("/{name:str}/versions", guards=VIEW, summary="All versions")
+    async def versions(self, node: Node, name: str) -> dict[str, Any]:
+        """Oldest first."""
+        found = await node.registry.get(name)
+        return {"items": [views.version(v) for v in await node.registry.datasources.versions(found.id)]}
+
+    @get("/{name:str}/versions/{number:int}", guards=VIEW, summary="One version")
+    async def one_version(self, node: Node, name: str, number: int) -> dict[str, Any] | None:
+        """By number."""
+        return views.version(await _version(node, name, str(number)))
+
+    @get("/{name:str}/diff", guards=VIEW, summary="How two versions differ")
+    async def difference(
+        self,
+        node: Node,
+        name: str,
+        before: Annotated[str, Parameter(query="from")] = "published",
+        after: Annotated[str, Parameter(query="to")] = "draft",
+    ) -> dict[str, Any]:
+        """Numbers, or `published` and `draft`."""
+        old, new = await _version(node, name, before), await _version(node, name, after)
+        changes = diff(_plain(old.content), _plain(new.content))
+        return {"from": old.number, "to": new.number, "changes": changes}
+
+    @get("/{name:str}/state", guards=VIEW, summary="What its streams do")
+    async def state(self, node: Node, name: str) -> dict[str, Any]:
+        """Health and each stream's state."""
+        facts = await views.one_facts(node, await node.registry.get(name))
+        return {"health": health(facts), "states": [views.state(row) for row in facts.states]}
+
+    @get("/{name:str}/explain", guards=VIEW, summary="Why it is not moving, in plain words")
+    async def explanation(self, node: Node, name: str) -> dict[str, Any]:
+        """Sentences, the most telling first."""
+        found = await node.registry.get(name)
+        facts = await views.one_facts(node, found)
+        return {"name": found.name, "health": health(facts), "lines": explain(facts)}
+
+    @get("/{name:str}/events", guards=VIEW, summary="What happened to it")
+    async def events(self, node: Node, name: str, after: int | None = None, limit: int = 100) -> dict[str, Any]:
+        """The latest, or those after an id."""
+        found = await node.registry.get(name)
+        limit = max(1, min(limit, 1000))
+        if after is None:
+            rows = await node.registry.events.last(found.id, limit)
+        else:
+            rows = await node.registry.events.after(found.id, after, limit)
+        return {"items": [views.event(row) for row in rows]}
+
+    @get("/{name:str}/events/stream", guards=VIEW, summary="The same, live (SSE)")
+    async def events_live(self, node: Node, name: str, after: int = 0) -> ServerSentEvent:
+        """Each event once, in order."""
+        found = await node.registry.get(name)
+
+        async def read(id: int) -> list[dict[str, Any]]:
+            return [views.event(row) for row in await node.registry.events.after(found.id, id)]
+
+        return sse.items(node.listener, "events", read, after)
+
+    @get("/{name:str}/logs", guards=VIEW, summary="The last log lines of its streams; live (SSE) unless follow=false")
+    async def logs(self, node: Node, name: str, follow: bool = True, after: int = 0) -> Any:
+        """From any node, whichever runs it."""
+        found = await node.registry.get(name)
+
+        async def read(id: int) -> list[dict[str, Any]]:
+            return [views.line(row) for row in await node.logs.after(found.id, id)]
+
+        return sse.items(node.listener, "logs", read, after) if follow else {"items": await read(after)}
+
+
+async def _full(node: Node, name: str) -> dict[str, Any]:
+    found = await node.registry.get(name)
+    facts = await views.one_facts(node, found)
+    draft = await node.registry.datasources.draft(found.id)
+    return {
+        **views.summary(facts, has_draft=draft is not None),
+        "draft": views.version(draft),
+        "published": views.version(facts.published),
+        "states": [views.state(row) for row in facts.states],
+    }
+
+
+async def _draft(node: Node, name: str) -> Version:
+    return await _version(node, name, "draft")
+
+
+async def _version(node: Node, name: str, which: str) -> Version:
+    found = await node.registry.get(name)
+    if which == "draft":
+        version = await node.registry.datasources.draft(found.id)
+    elif which == "published":
+        version = await node.registry.datasources.version(found.id, found.published_version)
+    else:
+        number = int(which) if which.isdigit() and len(which) < 10 else 0
+        version = await node.registry.datasources.version(found.id, number)
+    if version is None:
+        raise NotFound(f"datasource {found.name!r} has no version {which}", hint=f"headgate ds show {found.name}")
+    return version
+
+
+def _plain(content: Content) -> dict[str, Any]:
+    document = Document("", True, content).plain()
+    del document["enabled"]
+    return document

@@ -1,0 +1,55 @@
+"""Whether the node lives, whether it is ready, and its metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, Response, get
+
+from headgate.errors import StoreError
+from headgate.runtime.health import health
+from headgate.runtime.node import Node
+from headgate.telemetry.metrics import render
+from headgate.web.api import views
+from headgate.web.auth import needs
+
+
+@get("/healthz", tags=["health"], summary="The process answers", sync_to_thread=False)
+def healthz() -> dict[str, str]:
+    """Open to anyone."""
+    return {"status": "ok"}
+
+
+@get("/readyz", tags=["health"], summary="The node can do its work")
+async def readyz(node: Node, request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
+    """Open to anyone: the status alone. With a token: what is degraded, and why."""
+    reasons = []
+    if node.trust_left_s() <= 0.0:
+        reasons.append("this node may not act: its beats are not answered")
+    if node.manager is None or not node.manager.synced.is_set():
+        reasons.append("the registry has not been read yet")
+    body: dict[str, Any] = {"status": "unavailable" if reasons else "ok"}
+    try:
+        token = await request.app.state.gate.identify(request.headers, cookie_allowed=True)
+        if token is not None:
+            body["degraded"] = reasons + await _unhealthy(node)
+    except StoreError:
+        body["status"] = "unavailable"
+    return Response(body, status_code=200 if body["status"] == "ok" else 503)
+
+
+async def _unhealthy(node: Node) -> list[str]:
+    return [
+        f"datasource {facts.datasource.name}: {word}"
+        for facts, _ in await views.all_facts(node)
+        if (word := health(facts)) in ("error", "degraded")
+    ]
+
+
+@get("/metrics", guards=[needs("viewer")], tags=["health"], summary="Metrics for Prometheus", sync_to_thread=False)
+def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """In the text format."""
+    return Response(render(request.app.state.collector), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+ROUTES = [healthz, readyz, metrics]

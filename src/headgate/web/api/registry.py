@@ -1,0 +1,79 @@
+"""The registry as a whole: plan, apply, export, reload, and everything that happens."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.connection import Request
+from litestar.response import ServerSentEvent
+
+from headgate.runtime.documents import Document, read_all, read_yaml, write_yaml
+from headgate.runtime.node import Node
+from headgate.web import sse
+from headgate.web.api import views
+from headgate.web.auth import needs
+
+Req = Request[Any, Any, Any]
+
+
+def _documents(data: dict[str, Any]) -> dict[str, Document]:
+    if isinstance(data.get("yaml"), str):
+        return read_yaml(data["yaml"], str(data.get("file", "")))
+    return read_all(data)
+
+
+@post("/api/plan", guards=[needs("viewer")], status_code=200, tags=["registry"], summary="What applying would change")
+async def plan(node: Node, data: dict[str, Any], prune: bool = False) -> dict[str, Any]:
+    """Nothing is changed."""
+    changes = await node.registry.plan(_documents(data), prune=prune)
+    return {"changes": [asdict(change) for change in changes]}
+
+
+@post("/api/apply", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Apply a document")
+async def apply(node: Node, request: Req, data: dict[str, Any], prune: bool = False) -> dict[str, Any]:
+    """All of it or nothing."""
+    changes = await node.registry.apply(_documents(data), request.user.name, prune=prune)
+    return {"changes": [asdict(change) for change in changes]}
+
+
+@get("/api/export", guards=[needs("viewer")], tags=["registry"], summary="All published datasources as YAML")
+async def export(node: Node) -> Response[str]:
+    """Lossless; secrets by name only."""
+    return Response(write_yaml(await node.registry.export()), media_type="application/yaml")
+
+
+@post("/registry/reload/{id:str}", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Reload")
+async def reload(node: Node, request: Req, id: str) -> dict[str, str]:
+    """By id or name: every node reads this datasource's configuration now."""
+    found = await node.registry.reload(id, request.user.name)
+    return {"name": found.name, "action": "reload"}
+
+
+@get("/api/events", guards=[needs("viewer")], tags=["registry"], summary="Everything that happens, live (SSE)")
+async def events(node: Node, after: int | None = None) -> ServerSentEvent:
+    """Each event once, in order; from now on, or after an id."""
+    if after is None:
+        last = await node.registry.events.last(None, 1)
+        after = last[-1]["id"] if last else 0
+
+    async def read(id: int) -> list[dict[str, Any]]:
+        return [views.event(row) for row in await node.registry.events.after(None, id)]
+
+    return sse.items(node.listener, "events", read, after)
+
+
+@get("/api/overview", guards=[needs("viewer")], tags=["registry"], summary="All datasources, live (SSE)")
+async def overview(node: Node) -> ServerSentEvent:
+    """What the console's first page shows, once a second while it changes."""
+
+    async def read() -> dict[str, Any]:
+        rows = [views.summary(facts, has_draft=draft) for facts, draft in await views.all_facts(node)]
+        nodes = [{"name": row["name"], "streams": row["streams"]} for row in await node.nodes.all()]
+        return {"datasources": rows, "nodes": nodes}
+
+    return sse.snapshots(read, 1.0)
+
+
+ROUTES = [plan, apply, export, reload, events, overview]

@@ -1,0 +1,132 @@
+"""How things look in answers: plain data, made from what the store returns. Nothing secret passes through here."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headgate.clock import unix_s
+from headgate.runtime.documents import Document
+from headgate.runtime.health import Facts, health
+from headgate.runtime.node import Node
+from headgate.store.datasources import Datasource, Version
+
+
+def version(found: Version | None) -> dict[str, Any] | None:
+    """A version, with its document."""
+    if found is None:
+        return None
+    document = Document("", True, found.content).plain()
+    del document["enabled"]
+    return {
+        "number": found.number,
+        "status": found.status,
+        "hash": found.content.hash,
+        "author": found.author,
+        "reason": found.reason,
+        "created_at": found.created_at.isoformat(),
+        "document": document,
+    }
+
+
+def state(row: dict[str, Any]) -> dict[str, Any]:
+    """One stream's state."""
+    return {
+        "stream": str(row["stream"]),
+        "index": row["index"],
+        "worker_status": row["worker_status"],
+        "detail": row["detail"],
+        "node": row["node_name"],
+        "heartbeat": row["heartbeat"],
+        "version": row["version"],
+        "epoch": row["epoch"],
+        "metrics": row["metrics"],
+        "error": row["error"],
+        "changed_at": row["changed_at"].isoformat(),
+    }
+
+
+def summary(facts: Facts, *, has_draft: bool) -> dict[str, Any]:
+    """A datasource in one line."""
+    found, published = facts.datasource, facts.published
+    first = facts.states[0] if facts.states else None
+    return {
+        "id": str(found.id),
+        "name": found.name,
+        "enabled": found.enabled,
+        "health": health(facts),
+        "worker_status": first["worker_status"] if first else "INIT",
+        "detail": first["detail"] if first else "not started",
+        "published_version": found.published_version,
+        "running_version": found.running_version,
+        "published_status": published.status if published else None,
+        "has_draft": has_draft,
+        "source_type": published.content.source.get("type") if published else None,
+        "sink_type": published.content.sink.get("type") if published else None,
+        "metrics": first["metrics"] if first else {},
+        "error": first["error"] if first else None,
+        "node": first["node_name"] if first else None,
+        "quarantine": found.quarantine,
+    }
+
+
+def event(row: Any) -> dict[str, Any]:
+    """Something that happened."""
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "type": row["type"],
+        "payload": msgspec.json.decode(row["payload"]),
+        "actor": row["actor"],
+        "at": row["at"].isoformat(),
+    }
+
+
+def line(row: dict[str, Any]) -> dict[str, Any]:
+    """A log line."""
+    return {
+        "id": row["id"],
+        "at": row["at"].isoformat(),
+        "level": row["level"],
+        "text": row["text"],
+        "fields": row["fields"],
+    }
+
+
+def facts(node: Node, found: Datasource, published: Version | None, states: list[dict[str, Any]], nodes: int) -> Facts:
+    """What is known of a datasource. Streams of this node have their newest figures."""
+    live = {handle.stream: handle for handle in node.manager.handles()} if node.manager else {}
+    for row in states:
+        handle = live.get(row["stream"])
+        if handle is not None and handle.epoch is not None and row["node"] == node.incarnation:
+            row["metrics"] = _stats(handle)
+    alive = all(row["heartbeat"] is not None for row in states)
+    return Facts(found, published, states, alive, nodes, unix_s())
+
+
+def _stats(handle: Any) -> dict[str, Any]:
+    return {name: getattr(handle.stats, name) for name in handle.stats.__slots__}
+
+
+async def all_facts(node: Node) -> list[tuple[Facts, bool]]:
+    """Every datasource, with whether it has a draft, in four queries."""
+    datasources = await node.registry.datasources.all()
+    published = await node.registry.datasources.published()
+    drafts = await node.registry.datasources.with_draft()
+    by_datasource: dict[UUID, list[dict[str, Any]]] = {}
+    for row in await node.registry.states.all():
+        by_datasource.setdefault(row["datasource"], []).append(row)
+    nodes = len(await node.nodes.all())
+    return [
+        (facts(node, found, published.get(found.id), by_datasource.get(found.id, []), nodes), found.id in drafts)
+        for found in datasources
+    ]
+
+
+async def one_facts(node: Node, found: Datasource) -> Facts:
+    """One datasource."""
+    published = await node.registry.datasources.version(found.id, found.published_version)
+    states = await node.registry.states.all(found.id)
+    return facts(node, found, published, states, len(await node.nodes.all()))

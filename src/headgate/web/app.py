@@ -1,0 +1,82 @@
+"""The ASGI application of a node: webhooks go straight through their own door, everything else through Litestar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar
+from litestar.config.response_cache import ResponseCacheConfig
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, SwaggerRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+
+from headgate import __version__
+from headgate.runtime.node import Node
+from headgate.telemetry.metrics import NodeCollector
+from headgate.web.api import cluster, connectors, health, registry, secrets
+from headgate.web.api.datasources import DatasourcesApi
+from headgate.web.auth import Gate
+from headgate.web.console import ROUTES as CONSOLE
+from headgate.web.problems import HANDLERS
+from headgate.web.webhooks import Receive, Scope, Send, WebhookDoor
+
+MOST_BODY_BYTES = 16 * 1024 * 1024
+
+
+class App:
+    """What uvicorn calls."""
+
+    def __init__(self, node: Node, *, auth: bool) -> None:
+        gate = Gate(node.tokens, auth=auth)
+        self.door = WebhookDoor(node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s)
+        collector = NodeCollector(
+            lambda: node.manager.handles() if node.manager else (),
+            node.trust_left_s,
+            lambda: node.loop_delay_s,
+            self.door.answers,
+        )
+        self.api = make_api(node, State({"gate": gate, "collector": collector}))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and scope["path"].startswith("/hooks/"):
+            await self.door(scope, receive, send)
+        else:
+            await self.api(scope, receive, send)  # type: ignore[arg-type]
+
+
+def make_api(node: Any, state: State) -> Litestar:
+    """Everything but webhooks. `node` may be None to write down the schema."""
+
+    def provide_node() -> Any:
+        return node
+
+    return Litestar(
+        route_handlers=[
+            DatasourcesApi,
+            *registry.ROUTES,
+            *cluster.ROUTES,
+            *secrets.ROUTES,
+            *connectors.ROUTES,
+            *health.ROUTES,
+            *CONSOLE,
+        ],
+        dependencies={"node": Provide(provide_node, sync_to_thread=False)},
+        signature_namespace={"Node": Node},
+        exception_handlers=HANDLERS,
+        state=state,
+        request_max_body_size=MOST_BODY_BYTES,
+        response_cache_config=ResponseCacheConfig(),
+        openapi_config=OpenAPIConfig(
+            title="Headgate",
+            version=__version__,
+            path="/api/schema",
+            use_handler_docstrings=True,
+            components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
+            security=[{"token": []}],
+            render_plugins=[JsonRenderPlugin(path="/"), SwaggerRenderPlugin(path="/swagger")],
+        ),
+        logging_config=None,
+    )

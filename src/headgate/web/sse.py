@@ -1,0 +1,63 @@
+"""Server-sent events: what is new, as it comes. A wake-up makes it prompt; a poll makes it sure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+
+from headgate.errors import StoreError
+from headgate.store.wake import Listener
+
+POLL_S = 2.0
+
+
+def items(
+    listener: Listener, topic: str, read: Callable[[int], Awaitable[list[dict[str, Any]]]], after: int
+) -> ServerSentEvent:
+    """Rows with rising ids: each is sent once, in order."""
+    return ServerSentEvent(_items(listener, topic, read, after))
+
+
+async def _items(
+    listener: Listener, topic: str, read: Callable[[int], Awaitable[list[dict[str, Any]]]], after: int
+) -> AsyncIterator[ServerSentEventMessage]:
+    news = asyncio.Event()
+    stop = listener.on(topic, lambda number: news.set())
+    try:
+        while True:
+            news.clear()
+            rows = []
+            with contextlib.suppress(StoreError):
+                rows = await read(after)
+            for row in rows:
+                after = row["id"]
+                yield ServerSentEventMessage(data=msgspec.json.encode(row, enc_hook=str).decode(), id=after)
+            if not rows:
+                yield ServerSentEventMessage(comment="")  # Finds out whether anyone still listens.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), POLL_S)
+    finally:
+        stop()
+
+
+def snapshots(read: Callable[[], Awaitable[Any]], every_s: float) -> ServerSentEvent:
+    """The whole of something, again and again; only when it has changed."""
+
+    async def produce() -> AsyncIterator[ServerSentEventMessage]:
+        last = b""
+        while True:
+            with contextlib.suppress(StoreError):
+                text = msgspec.json.encode(await read(), enc_hook=str)
+                if text != last:
+                    yield ServerSentEventMessage(data=text.decode())
+                else:
+                    yield ServerSentEventMessage(comment="")
+                last = text
+            await asyncio.sleep(every_s)
+
+    return ServerSentEvent(produce())

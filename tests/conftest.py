@@ -1,0 +1,94 @@
+"""What all tests share: one real PostgreSQL for the run, and a fresh database for each test that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from headgate.store.database import Database
+from headgate.store.embedded import EmbeddedServer
+from headgate.store.migrate import migrate
+from headgate.testing.processes import NodeProcess
+
+pytest.register_assert_rewrite("headgate.testing.contract")
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """One server for the whole run. Not durable: tests that kill a server bring their own."""
+    home = Path(tempfile.mkdtemp(prefix="hg"))
+    settings = {"fsync": "off", "max_connections": "300", "listen_addresses": "127.0.0.1", "full_page_writes": "off"}
+    running = EmbeddedServer.join(home, settings)
+    asyncio.run(_make_template(running.url))
+    yield running
+    running.leave()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+async def _make_template(url: str) -> None:
+    """A database with the schema in it, to copy from."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE DATABASE template_headgate")
+    await connection.close()
+    database = await Database.open(url.replace("/headgate?", "/template_headgate?"))
+    await migrate(database)
+    await database.close()
+
+
+@pytest.fixture
+async def empty_url(server: EmbeddedServer) -> AsyncIterator[str]:
+    """The URL of a new, empty database."""
+    async for url in _fresh(server, "template1"):
+        yield url
+
+
+@pytest.fixture
+async def url(server: EmbeddedServer) -> AsyncIterator[str]:
+    """The URL of a new database with Headgate's schema."""
+    async for url in _fresh(server, "template_headgate"):
+        yield url
+
+
+async def _fresh(server: EmbeddedServer, template: str) -> AsyncIterator[str]:
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    connection = await asyncpg.connect(server.url)
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    try:
+        yield server.url.replace("/headgate?", f"/{name}?")
+    finally:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await connection.close()
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    """A connected database with the schema."""
+    database = await Database.open(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def start_node(tmp_path: Path, url: str) -> Iterator[object]:
+    """Start `headgate up` as a process of its own, on this test's database. Ends what is left."""
+    started: list[NodeProcess] = []
+
+    def start(home: str = "home", **options: object) -> NodeProcess:
+        node = NodeProcess.start(tmp_path / home, database=url, **options)  # type: ignore[arg-type]
+        started.append(node)
+        return node
+
+    yield start
+    for node in started:
+        node.end(signal.SIGKILL)
