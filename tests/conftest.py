@@ -28,7 +28,7 @@ _numbers = itertools.count()
 def server() -> Iterator[EmbeddedServer]:
     """One server for the whole run. Not durable: tests that kill a server bring their own."""
     home = Path(tempfile.mkdtemp(prefix="hg"))
-    settings = {"fsync": "off", "max_connections": "300", "listen_addresses": "127.0.0.1", "full_page_writes": "off"}
+    settings = {"fsync": "off", "max_connections": "300", "full_page_writes": "off"}
     running = EmbeddedServer.join(home, settings)
     asyncio.run(_make_template(running.url))
     yield running

@@ -7,6 +7,7 @@ can be without them. Modules that only a few commands need are imported inside t
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
@@ -20,13 +21,13 @@ from headgate.ids import is_name
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", envvar="HEADGATE_URL", metavar="URL", help="The node to ask.", rich_help_panel="Shared"),
+    typer.Option("--url", envvar="HEADGATE_URL", metavar="URL", help="The node to ask."),
 ]
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="HEADGATE_TOKEN", metavar="TOKEN", help="Who asks.", rich_help_panel="Shared"),
+    typer.Option("--token", envvar="HEADGATE_TOKEN", metavar="TOKEN", help="Who asks."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON for machines.", rich_help_panel="Shared")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON for machines.")]
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The datasource.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -68,6 +69,7 @@ def noun(help: str) -> typer.Typer:
 
 
 def show_help(context: typer.Context) -> None:
+    """Say which commands there are, if none was given."""
     if context.invoked_subcommand is None:
         say(context.get_help())
         raise typer.Exit(2)
@@ -78,7 +80,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Run], Run]:
 
     def register(run: Run) -> Run:
         signature = inspect.signature(run, eval_str=True)
-        shared = inspect.signature(Shared, eval_str=True).parameters
+        shared = inspect.signature(_shared, eval_str=True).parameters
         own = list(signature.parameters.values())[1:]
         keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared.values())]
 
@@ -94,7 +96,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Run], Run]:
     return register
 
 
-def Shared(url: Url = None, token: Token = None, as_json: Json = False) -> None:
+def _shared(url: Url = None, token: Token = None, as_json: Json = False) -> None:
     """The options of every command."""
 
 
@@ -112,8 +114,6 @@ def checked(name: str, noun: str, hint: str) -> str:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before what cannot be undone. Without a terminal nobody can answer, so --yes must have been said."""
-    import sys
-
     if yes:
         return
     if not sys.stdin.isatty():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8470"
 CONNECT_S = 5.0
 ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
-SILENCE_S = 60.0  # A stream that says nothing for this long is asked for again: its connection may be half-open.
+SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked anew.
 
 _KINDS: dict[int, type[HeadgateError]] = {
     401: Unauthorized,
@@ -41,6 +41,7 @@ _KINDS: dict[int, type[HeadgateError]] = {
     409: Refused,
     503: StoreError,
 }
+_MESSAGES = {401: "the token is missing or wrong", 403: "this token's role does not allow that"}
 _HINTS = {401: "give a token with --token or HEADGATE_TOKEN", 403: "use a token with another role"}
 
 
@@ -101,7 +102,7 @@ class Client:
 
     def get_text(self, path: str) -> str:
         """Read what is not JSON."""
-        return self._checked(self.send("GET", path)).text
+        return str(self._checked(self.send("GET", path)).text)
 
     def post(self, path: str, body: Any = None, **params: Any) -> Any:
         """Do."""
@@ -148,11 +149,17 @@ class Client:
 
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         # A proxy of the environment leads elsewhere, and cannot see this machine's loopback.
-        is_local = urlsplit(self.url).hostname in ("127.0.0.1", "::1", "localhost")
+        parts = urlsplit(self.url)
+        is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
         try:
-            return httpx.Client(base_url=self.url, headers=headers, trust_env=not is_local)
+            # Reading certificates takes longer than the request; plain HTTP has no use for them.
+            return httpx.Client(
+                base_url=self.url, headers=headers, trust_env=not is_local, verify=parts.scheme != "http"
+            )
         except (httpx.InvalidURL, ValueError) as error:
-            raise ConfigError(f"{self.url} or the token cannot be used: {error}", hint="check --url and --token") from None
+            raise ConfigError(
+                f"{self.url} or the token cannot be used: {error}", hint="check --url and --token"
+            ) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -188,7 +195,7 @@ def _failure(response: Any) -> HeadgateError:
         said = None
     said = said if isinstance(said, dict) else {}
     status = response.status_code
-    message = said.get("detail") or said.get("title") or f"{response.url} answers with status {status}"
+    message = said.get("detail") or _MESSAGES.get(status) or f"{response.url} answers with status {status}"
     hint = said.get("hint") or _HINTS.get(status, "")
     if status in (400, 422):
         found = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -65,9 +66,8 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text as a single line, with its indentation."""
-    indent = text[: len(text) - len(text.lstrip(" "))]
-    return indent + visible(" ".join(text.split()))
+    """The text as a single line."""
+    return visible(re.sub(r"\s*[\r\n]+\s*", " ", text.rstrip()))
 
 
 def short(value: Any) -> str:

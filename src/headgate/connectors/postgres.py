@@ -259,9 +259,9 @@ class PostgresSink:
                 cause=Cause.CONFIG,
                 hint=f"ALTER TABLE {quoted(self._options.table)} ADD COLUMN {quoted(unknown[0])} …, then restart",
             )
-        for index, column in enumerate(columns):
-            if self._columns[column] in ("json", "jsonb") and not self._as_json:
-                rows = [(*row[:index], _json_text(row[index]), *row[index + 1 :]) for row in rows]
+        if not self._as_json:
+            for index, column in enumerate(columns):
+                rows = _fitted(rows, index, self._columns[column])
         return columns, rows
 
     async def _insert(self, connection: Any, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
@@ -312,6 +312,31 @@ class PostgresSink:
         )
 
 
+def _fitted(rows: list[Any], index: int, type: str) -> list[Any]:
+    """The rows with one column in the form that the driver wants, where it would fail or round by itself."""
+    if type in ("json", "jsonb"):
+        fit: Callable[[Any], Any] = _json_text
+    elif type in ("int2", "int4", "int8", "numeric") and any(row[index].__class__ is float for row in rows):
+        fit = _decimal_of if type == "numeric" else _integer_of
+    else:
+        return rows
+    return [(*row[:index], fit(row[index]), *row[index + 1 :]) for row in rows]
+
+
+def _decimal_of(value: Any) -> Any:
+    """0.1 as people write it, not as the machine holds it."""
+    return Decimal(repr(value)) if value.__class__ is float else value
+
+
+def _integer_of(value: Any) -> Any:
+    """The driver would cut a fraction off without a word."""
+    if value.__class__ is not float:
+        return value
+    if not value.is_integer():
+        raise BadRecord(f"{value} is not an integer")
+    return int(value)
+
+
 def _only(field: str) -> Callable[[dict[str, Any]], tuple[Any]]:
     return lambda record: (record[field],)
 
@@ -321,22 +346,17 @@ def _json_text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """For values that JSON has no word for, the text that PostgreSQL reads."""
-    if isinstance(value, bytes):
-        return "\\x" + value.hex()
-    raise TypeError(f"a {type(value).__name__} cannot be written to PostgreSQL")
+    """For values that JSON has no word for, or another one, the text that PostgreSQL reads."""
+    kind = value.__class__
+    if kind is float and value - value != 0:  # NaN and infinities: JSON would make them null.
+        return str(value)
+    return "\\x" + value.hex() if kind is bytes else value
 
 
 def _as_json_rows(columns: list[str], rows: list[Any]) -> str:
-    """The rows as one JSON text. NaN and infinities become text, which PostgreSQL reads; JSON would make them null."""
-    records = [
-        {
-            column: str(value) if type(value) is float and value - value != 0 else value
-            for column, value in zip(columns, row, strict=True)
-        }
-        for row in rows
-    ]
-    return msgspec.json.encode(records, enc_hook=_plain).decode()
+    """The rows as one JSON text."""
+    records = [dict(zip(columns, map(_plain, row), strict=True)) for row in rows]
+    return msgspec.json.encode(records).decode()
 
 
 class _steering:

@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID, uuid5
 
 import structlog
 
 from headgate.connectors.api import Context, Grant, Held, Inbox, Shared
+from headgate.runtime.shared import SharedThings
 
 INSTALLATION = UUID("6f1c2c0e-2f0b-4d6e-9a53-0d5c1b7f8e21")
-
-
-class SharedThings:
-    """One thing per key, made on first use, closed when its last user gives it back."""
-
-    def __init__(self) -> None:
-        self._things: dict[str, Any] = {}
-        self._users: dict[str, int] = {}
-        self._lock = asyncio.Lock()
-
-    async def get(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        async with self._lock:
-            if key not in self._things:
-                self._things[key] = await make()
-            self._users[key] = self._users.get(key, 0) + 1
-            return self._things[key]
-
-    async def give_back(self, key: str) -> None:
-        async with self._lock:
-            self._users[key] -= 1
-            if self._users[key]:
-                return
-            del self._users[key]
-            await _close(self._things.pop(key))
-
-
-async def _close(thing: Any) -> None:
-    close = getattr(thing, "close", None)
-    closing = close() if close else None
-    if inspect.isawaitable(closing):
-        await closing
 
 
 def make_context(

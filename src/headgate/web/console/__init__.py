@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-ROUTES: list[Any] = []
+from headgate.web.console import assets, overview, session
+
+ROUTES: list[Any] = [overview.overview_page, session.sign_in, session.sign_out, assets.asset]

@@ -1,0 +1,120 @@
+"""`headgate plan|apply|import|export`: all datasources as one file.
+
+`import` and `export` also work without a node, straight on the database: with `--database`, or when no node answers and
+`HEADGATE_DATABASE` is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli import documents
+from headgate.cli.call import Call, Yes, confirm
+from headgate.cli.client import Unreachable
+from headgate.cli.documents import STDIN, File
+from headgate.cli.output import changes, complain, count, say, to_json
+from headgate.errors import HeadgateError
+
+Prune = Annotated[bool, typer.Option("--prune", help="Delete the datasources that the file does not have.")]
+Database = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="Work straight on this database. Or: HEADGATE_DATABASE."),
+]
+
+_SIGNS = {"create": "+", "update": "~", "enable": "~", "disable": "~", "delete": "-"}
+
+
+def plan(call: Call, file: File, prune: Prune = False) -> None:
+    """What applying a file would change. Nothing is changed."""
+    call.show(call.node.post("/api/plan", _body(file), prune=prune), lambda found: _render(found, "to "))
+
+
+def apply(call: Call, file: File, prune: Prune = False, yes: Yes = False) -> None:
+    """Make the datasources what the file says, all of them or none."""
+    body = _body(file)
+    if prune:
+        planned = call.node.post("/api/plan", body, prune=True)["changes"]
+        doomed = [change["name"] for change in planned if change["action"] == "delete"]
+        if doomed:
+            confirm(f"Delete {count(len(doomed), 'datasource')} ({', '.join(doomed)})?", yes=yes)
+    call.show(call.node.post("/api/apply", body, prune=prune), _render)
+
+
+def import_(call: Call, file: File, database: Database = None) -> None:
+    """Create or update every datasource of a file; delete none."""
+    body = _body(file)
+
+    def straight(url: str) -> Any:
+        from headgate.cli import direct
+
+        return direct.apply(url, body["yaml"], body["file"])
+
+    call.show(_either(lambda: call.node.post("/api/apply", body), straight, database), _render)
+
+
+def export(
+    call: Call,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Where to write; - is stdout.")] = STDIN,
+    database: Database = None,
+) -> None:
+    """Write every published datasource as YAML, or with --json as JSON. Secrets are there by name only."""
+
+    def straight(url: str) -> Any:
+        from headgate.cli import direct
+
+        return direct.export(url)
+
+    text: str = _either(lambda: call.node.get_text("/api/export"), straight, database)
+    if call.as_json:
+        text = to_json(documents.parse(text, "the export"))
+    if file == STDIN:
+        say(text)
+        return
+    try:
+        Path(file).write_text(text if text.endswith("\n") else f"{text}\n", "utf-8")
+    except OSError as error:
+        raise HeadgateError(f"{file} cannot be written: {error.strerror}") from None
+    complain(f"wrote {file}")
+
+
+def _either(ask: Callable[[], Any], straight: Callable[[str], Any], database: str | None) -> Any:
+    """Straight if that was said; else ask a node; straight again if none answers and we know the database."""
+    if database is not None:
+        return straight(database)
+    try:
+        return ask()
+    except Unreachable:
+        known = os.environ.get("HEADGATE_DATABASE")
+        if not known:
+            raise
+        return straight(known)
+
+
+def _body(file: str) -> dict[str, str]:
+    return {"yaml": documents.read_text(file), "file": "stdin" if file == STDIN else file}
+
+
+def _render(found: dict[str, Any], tense: str = "") -> str:
+    """What changes, and how much of it; what stays is only counted."""
+    lines = []
+    for change in found["changes"]:
+        if change["action"] != "keep":
+            lines.append(f"{_SIGNS.get(change['action'], '~')} {change['action']} {change['name']}")
+        if change["action"] in ("update", "enable", "disable"):
+            lines += changes(change["changes"], "    ")
+    counts = Counter(change["action"] for change in found["changes"])
+    kept = counts.pop("keep", 0)
+    if not counts:
+        return f"nothing {tense or 'had to '}change; {count(kept, 'datasource')} unchanged"
+    verbs = [f"{n} {tense}{action}" if tense else f"{n} {_past(action)}" for action, n in counts.items()]
+    return "\n".join([*lines, ", ".join([*verbs, f"{kept} unchanged"])])
+
+
+def _past(action: str) -> str:
+    return f"{action}d" if action.endswith("e") else f"{action}ed"

@@ -1,0 +1,133 @@
+"""The doctor's look into the database. Nothing is changed there, and a check that fails does not end the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+
+from headgate.cli.direct import opened
+from headgate.cli.output import count
+from headgate.cli.verdict import Verdict, fail, ok, warn
+from headgate.config import Settings
+from headgate.core.lease import BEAT_S
+from headgate.errors import HeadgateError
+from headgate.store.database import Database, connect, split_url
+from headgate.store.migrate import OLDEST_SERVER, migrations
+from headgate.store.nodes import Nodes
+from headgate.store.secrets import Keyring, Secrets
+
+NOTIFY_S = 3.0
+CLOCK_WARN_S = 2.0  # No decision hangs on it, but people read these times.
+CHANNEL = "headgate_doctor"
+SET_UP = "headgate.migration"
+
+
+async def examine(url: str, settings: Settings) -> list[Verdict]:
+    """Everything, in the order in which to mend it."""
+    async with opened(url) as database:
+        found = [ok("database", "reachable"), await _guarded("server", _server(database))]
+        found.append(await _guarded("listen", _listen(database)))
+        found.append(await _guarded("clock", _clock(database)))
+        found.append(await _guarded("schema", _schema(database)))
+        if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
+            found.append(await _guarded("secrets", _secrets(database, settings)))
+            found.append(await _guarded("nodes", _nodes(database)))
+        return found
+
+
+async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:
+    try:
+        return await check
+    except HeadgateError as error:
+        return fail(name, error.message, error.hint)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        return fail(name, " ".join(str(error).split()) or type(error).__name__, "check the rights of this user")
+
+
+async def _server(database: Database) -> Verdict:
+    number = int(await database.fetchval("SHOW server_version_num"))
+    name = f"PostgreSQL {await database.fetchval('SHOW server_version')}"
+    return ok("server", name) if number >= OLDEST_SERVER else fail("server", name, "Headgate needs 15 or newer")
+
+
+async def _schema(database: Database) -> Verdict:
+    newest = migrations()[-1][0]
+    if not await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
+        return warn("schema", "not set up yet", "headgate up sets it up")
+    number = await database.fetchval("SELECT coalesce(max(number), 0) FROM headgate.migration")
+    if number < newest:
+        return fail("schema", f"{number}, and this Headgate has {newest}", "headgate up brings it up to date")
+    if number > newest:
+        return fail("schema", f"{number}, and this Headgate knows {newest}", "upgrade Headgate here")
+    return ok("schema", f"{number}, up to date")
+
+
+async def _listen(database: Database) -> Verdict:
+    """A notification, sent over one connection and heard over another."""
+    heard = asyncio.Event()
+
+    def hear(*_: Any) -> None:
+        heard.set()
+
+    connection = await connect(database.url)
+    try:
+        await connection.add_listener(CHANNEL, hear)
+        began_s = time.monotonic()
+        await database.execute("SELECT pg_notify($1, '')", CHANNEL)
+        async with asyncio.timeout(NOTIFY_S):
+            await heard.wait()
+        return ok("listen", f"a wake-up takes {(time.monotonic() - began_s) * 1000:.0f} ms")
+    except TimeoutError:
+        verdict: Callable[[str, str, str], Verdict] = warn if split_url(database.url)[1] else fail
+        hint = "connect past the pooler; until then changes are found by polling, seconds later"
+        return verdict("listen", "wake-ups do not arrive", hint)
+    finally:
+        connection.terminate()
+
+
+async def _clock(database: Database) -> Verdict:
+    before_s = time.time()
+    theirs_s = float(await database.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8"))
+    after_s = time.time()
+    apart_s = theirs_s - (before_s + after_s) / 2
+    detail = f"the database is {abs(apart_s):.3f} s {'ahead' if apart_s > 0 else 'behind'}"
+    if abs(apart_s) > CLOCK_WARN_S + (after_s - before_s):
+        return warn("clock", detail, "set both by NTP: times that people read are off")
+    return ok("clock", detail)
+
+
+async def _secrets(database: Database, settings: Settings) -> Verdict:
+    """The key of the setting or of the file; unlike a node, the doctor makes none."""
+    text = settings.master_key.get_secret_value() if settings.master_key else None
+    file = settings.home / "master.key"
+    keyring = Keyring.load(text, file if file.exists() else None)
+    secrets = Secrets(database, keyring)
+    names = [row["name"] for row in await secrets.all()]
+    if keyring is None and not names:
+        return warn("secrets", "no master key, and no secrets", "set HEADGATE_MASTER_KEY before `headgate secrets set`")
+    if keyring is None:
+        return fail("secrets", f"no master key for {count(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
+    stuck = [name for name, value in (await secrets.read(names)).items() if value is None]
+    if stuck:
+        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them anew"
+        return fail("secrets", f"cannot be decrypted: {', '.join(sorted(stuck))}", hint)
+    return ok("secrets", f"the master key decrypts {count(len(names), 'secret')}")
+
+
+async def _nodes(database: Database) -> Verdict:
+    """A node that lives has beaten again by the second look."""
+    nodes = Nodes(database)
+    before = {row.node: row.beat for row in await nodes.observe()}
+    if not before:
+        return warn("nodes", "none", "headgate up starts one")
+    await asyncio.sleep(2 * BEAT_S + 0.5)
+    silent = [row.node for row in await nodes.observe() if before.get(row.node) == row.beat]
+    if silent:
+        names = {row["id"]: row["name"] for row in await nodes.all()}
+        listed = ", ".join(sorted(str(names.get(node, node)) for node in silent))
+        return warn("nodes", f"{len(silent)} of {len(before)} silent: {listed}", "the next node takes their streams")
+    return ok("nodes", f"{count(len(before), 'node')} beating")

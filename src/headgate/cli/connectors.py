@@ -1,0 +1,65 @@
+"""`headgate connectors`: what can be read from and written to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.call import Call, checked, command, noun
+from headgate.cli.output import short, table, visible
+
+app = noun("Connectors: what can be read from and written to.")
+
+
+@command(app, "list")
+def list_(call: Call) -> None:
+    """All connectors that the node has."""
+    call.show(call.node.get("/api/connectors"), _table)
+
+
+@command(app, "show")
+def show(call: Call, name: Annotated[str, typer.Argument(metavar="NAME", help="The connector.")]) -> None:
+    """One connector and its options."""
+    path = f"/api/connectors/{checked(name, 'connector', 'headgate connectors list')}"
+    call.show(call.node.get(path), _page)
+
+
+def _table(found: dict[str, Any]) -> str:
+    rows = [(one["name"], " + ".join(one["sides"]) or "broken", one["summary"]) for one in found["items"]]
+    return table(("CONNECTOR", "SIDES", "SUMMARY"), rows, empty="no connectors")
+
+
+def _page(found: dict[str, Any]) -> str:
+    parts = [f"{found['name']}: {visible(found['summary'])}"]
+    for side in ("source", "sink"):
+        if schema := found.get(side):
+            note = " (transactional)" if side == "sink" and found.get("transactional") else ""
+            parts.append(f"As a {side}{note}:\n{_options(schema)}")
+    return "\n\n".join(parts)
+
+
+def _options(schema: dict[str, Any]) -> str:
+    required = schema.get("required", [])
+    rows = [
+        (
+            name,
+            _type(one, schema.get("$defs", {})),
+            "required" if name in required else short(one.get("default")),
+            one.get("description", ""),
+        )
+        for name, one in schema.get("properties", {}).items()
+    ]
+    return table(("OPTION", "TYPE", "DEFAULT", "MEANING"), rows, empty="It has no options.")
+
+
+def _type(schema: dict[str, Any], known: dict[str, Any]) -> str:
+    """A JSON Schema's type in a few words; the whole schema is what --json is for."""
+    if "$ref" in schema:
+        return _type(known.get(str(schema["$ref"]).rpartition("/")[2], {}), known)
+    if "enum" in schema or "const" in schema:
+        return "|".join(map(str, schema.get("enum", [schema.get("const")])))
+    if several := schema.get("anyOf") or schema.get("oneOf"):
+        words = [_type(one, known) for one in several]
+        return "|".join(dict.fromkeys(word for word in words if word != "null"))
+    return str(schema.get("type", "any"))

@@ -1,0 +1,90 @@
+"""Work on the database without a node, for the few commands that allow it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import asyncpg
+import structlog
+
+from headgate.config import load
+from headgate.errors import HeadgateError
+from headgate.runtime.documents import read_yaml, write_yaml
+from headgate.runtime.node import load_keyring
+from headgate.runtime.registry import Registry
+from headgate.store.database import Database
+from headgate.store.migrate import migrate
+from headgate.store.secrets import Secrets
+from headgate.store.wake import Waker
+
+T = TypeVar("T")
+
+
+def apply(url: str, text: str, file: str) -> dict[str, Any]:
+    """Create or update what the text has, in one transaction. Running nodes hear of it."""
+    found = read_yaml(text, file)
+
+    async def act(registry: Registry) -> dict[str, Any]:
+        done = await registry.apply(found, _actor())
+        return {"changes": [asdict(change) for change in done]}
+
+    return asyncio.run(_with_registry(url, act))
+
+
+def export(url: str) -> str:
+    """Every published datasource, as YAML."""
+
+    async def act(registry: Registry) -> str:
+        return write_yaml(await registry.export())
+
+    return asyncio.run(_with_registry(url, act))
+
+
+async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T:
+    async with opened(url) as database:
+        settings = load(database=url)
+        await migrate(database)
+        waker = Waker(database)
+        file = settings.registry_file
+        read_only = f"the registry is the file {file}; edit that" if file else ""
+        secrets = Secrets(database, load_keyring(settings, embedded=False))
+        try:
+            return await act(Registry(database, secrets, waker, read_only=read_only))
+        finally:
+            await waker.close()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Database]:
+    """The database; what it refuses becomes a line that people can read."""
+    quiet()
+    database = await Database.open(url, size=2)
+    try:
+        yield database
+    except asyncpg.PostgresError as error:
+        raise HeadgateError(f"the database refuses: {' '.join(str(error).split())}") from error
+    finally:
+        await database.close()
+
+
+def quiet() -> None:
+    """Logs are for nodes: here only what cannot be said otherwise, and never on stdout."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _actor() -> str:
+    """Who did it, for the events."""
+    try:
+        return f"{getpass.getuser()} (import)"
+    except (KeyError, OSError):  # A container may run as a user without a name.
+        return "import"

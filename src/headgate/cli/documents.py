@@ -1,0 +1,96 @@
+"""Documents on their way in: from a file, from stdin, or from an editor."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headgate.errors import ConfigError, HeadgateError, NotFound, Problem
+
+STDIN = "-"
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON with `datasources:`; - is stdin.")]
+DocumentFile = Annotated[
+    str | None,
+    typer.Option(
+        "--file", "-f", metavar="FILE", help="YAML or JSON: one document, or `datasources:` with it; - is stdin."
+    ),
+]
+
+
+def read_text(file: str) -> str:
+    """The text of a file, or of stdin."""
+    try:
+        return sys.stdin.read() if file == STDIN else Path(file).read_text("utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {file}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise HeadgateError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def parse(text: str, file: str) -> Any:
+    """YAML or JSON as plain data, read as a node reads it: dates stay text, and no key may be there twice."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass  # It may still be YAML in flow style; if not, YAML's error has a line and a column too.
+    import yaml
+
+    from headgate.runtime.documents import _Loader
+
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem(file, " ".join(str(error).split()))]) from None
+
+
+def read_one(file: str, name: str) -> dict[str, Any]:
+    """The document of this datasource: the whole file, or its entry under `datasources`."""
+    return pick(parse(read_text(file), file), file, name)
+
+
+def pick(found: Any, file: str, name: str) -> dict[str, Any]:
+    """One document of what was read."""
+    if isinstance(found, dict) and isinstance(found.get("datasources"), dict):
+        among = found["datasources"]
+        if name not in among:
+            names = ", ".join(map(str, among)) or "none"
+            raise NotFound(f"there is no datasource {name!r} in {file}", hint=f"it has: {names}")
+        found = among[name]
+    if not isinstance(found, dict):
+        raise ConfigError([Problem(file, "must be a mapping of source, sink and so on")])
+    return found
+
+
+def edit(text: str, name: str) -> tuple[str, Path]:
+    """Let a person edit the text. Returns it, and the file that keeps it until the caller removes it."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    descriptor, path = tempfile.mkstemp(prefix=f"{name}-", suffix=".yaml")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        out.write(text)
+    file = Path(path)
+    try:
+        ended = subprocess.run([*shlex.split(editor), path]).returncode
+    except (OSError, ValueError) as error:
+        file.unlink()
+        raise HeadgateError(
+            f"the editor {editor!r} does not start: {error}", hint="set EDITOR, or use --file"
+        ) from None
+    if ended != 0:
+        raise HeadgateError(f"the editor {editor!r} ended with code {ended}", hint=f"your text is in {file}")
+    return read_text(path), file

@@ -1,0 +1,134 @@
+"""`headgate ds create|edit|validate|publish|rollback|diff`: documents from first draft to published version."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli import documents
+from headgate.cli.call import Call, Name, checked, command, datasource
+from headgate.cli.documents import DocumentFile
+from headgate.cli.ds import app
+from headgate.cli.failures import NOT_FOUND
+from headgate.cli.output import changes, complain, count, to_yaml
+from headgate.errors import ConfigError, HeadgateError, Problem
+
+Version = Annotated[int, typer.Argument(metavar="VERSION", help="The number of a version that was published.")]
+Hash = Annotated[
+    str | None, typer.Option("--hash", metavar="HASH", help="Publish only if the draft is still the one of this hash.")
+]
+Side = Annotated[str | None, typer.Argument(help="A number, `published` or `draft`.")]
+
+
+@command(app, "create")
+def create(
+    call: Call,
+    name: Name,
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="YAML or JSON; - is stdin.")],
+) -> None:
+    """Create a datasource with a draft. It runs once it is published."""
+    document = documents.read_one(file, checked_new(name))
+    found = call.node.post("/api/datasources", {**document, "name": name})
+    call.say(found, f"created {name} with a draft (publish it: headgate ds publish {name})")
+
+
+@command(app, "edit")
+def edit(call: Call, name: Name, file: DocumentFile = None) -> None:
+    """Write the draft: from a file, or in $EDITOR."""
+    if file is not None:
+        written = call.node.put(datasource(name, "draft"), _content(documents.read_one(file, name)))
+    else:
+        edited = _edit(call, name)
+        if edited is None:
+            return
+        written = edited
+    call.say(written, f"draft {written['number']} of {name}, hash {written['hash']} (headgate ds publish {name})")
+
+
+@command(app, "validate")
+def validate(
+    call: Call,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The datasource.")] = None,
+    file: DocumentFile = None,
+) -> None:
+    """Check a draft, a document in a file, or a whole file; change nothing."""
+    if name is None and file is None:
+        raise typer.BadParameter("give a NAME, a --file, or both")
+    if name is None:
+        assert file is not None
+        call.node.post("/api/plan", {"yaml": documents.read_text(file), "file": file})
+        call.say({"problems": []}, f"{file} is valid")
+        return
+    body = documents.read_one(file, name) if file is not None else None
+    found = call.node.post(datasource(name, "validate"), body)
+    problems = [Problem(one["path"], one["message"], one.get("hint") or "") for one in found["problems"]]
+    if problems and not call.as_json:
+        raise ConfigError(problems)
+    call.say(found, f"{name} is valid")
+    if problems:
+        raise typer.Exit(NOT_FOUND)
+
+
+@command(app, "publish")
+def publish(call: Call, name: Name, hash: Hash = None) -> None:
+    """Make the draft the version that runs."""
+    found = call.node.post(datasource(name, "publish"), {"hash": hash} if hash else {})
+    call.say(found, f"published version {found['number']} of {name}")
+
+
+@command(app, "rollback")
+def rollback(call: Call, name: Name, version: Version) -> None:
+    """Publish an old version again, under a new number."""
+    found = call.node.post(datasource(name, "rollback"), {"version": version})
+    call.say(found, f"published version {found['number']} of {name}, the same as version {version}")
+
+
+@command(app, "diff")
+def diff(call: Call, name: Name, before: Side = None, after: Side = None) -> None:
+    """How two versions differ; by default the published one and the draft."""
+    found = call.node.get(datasource(name, "diff"), **{"from": before or "published", "to": after or "draft"})
+
+    def render(found: dict[str, Any]) -> str:
+        lines = changes(found["changes"])
+        head = f"{name}, {found['from']} → {found['to']}: {count(len(lines), 'change')}"
+        return "\n".join([head, *lines])
+
+    call.show(found, render)
+
+
+def checked_new(name: str) -> str:
+    """A name that a new datasource may have."""
+    try:
+        return checked(name, "datasource", "")
+    except HeadgateError:
+        raise ConfigError(f"{name!r} is not a name", hint="lower case, digits, - and _; 100 at most") from None
+
+
+def _content(document: dict[str, Any]) -> dict[str, Any]:
+    """What of a document has versions. Whether it is enabled has none."""
+    if "enabled" in document:
+        complain("headgate: `enabled` is no part of a draft and stays as it is (headgate ds start, headgate ds stop)")
+    return {key: value for key, value in document.items() if key != "enabled"}
+
+
+def _edit(call: Call, name: str) -> dict[str, Any] | None:
+    """Let a person edit. What they wrote is never lost: if it cannot be saved, it stays in its file."""
+    found = call.node.get(datasource(name))
+    seen = found["draft"] or found["published"]
+    before = to_yaml(seen["document"])
+    text, file = documents.edit(before, name)
+    if text == before:
+        file.unlink()
+        call.say(seen, "nothing changed")
+        return None
+    try:
+        document = documents.pick(documents.parse(text, str(file)), str(file), name)
+        written: dict[str, Any] = call.node.put(
+            datasource(name, "draft"), _content(document), expected_hash=seen["hash"]
+        )
+    except BaseException:
+        complain(f"headgate: the draft was not written; your text is in {file}")
+        raise
+    file.unlink()
+    return written

@@ -1,0 +1,73 @@
+"""`headgate secrets`: values go in and never come out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.call import Call, checked, command, noun
+from headgate.cli.documents import read_text
+from headgate.cli.failures import FAILED
+from headgate.cli.output import ago, complain, count, table
+
+app = noun("Secrets: what documents refer to as {$secret: NAME}.")
+
+Secret = Annotated[str, typer.Argument(metavar="NAME", help="The secret.")]
+FromFile = Annotated[
+    str | None, typer.Option("--from-file", metavar="FILE", help="Read the value from here; - is stdin.")
+]
+
+
+@command(app, "set")
+def set_(call: Call, name: Secret, from_file: FromFile = None) -> None:
+    """Write a secret, from stdin or a hidden prompt; what uses it restarts."""
+    path = _path(name)
+    value = _value(name, from_file)
+    if not value:
+        raise typer.BadParameter("the value is empty")
+    found = call.node.put(path, {"value": value})
+    call.say(found, f"wrote secret {name}; {count(found['restarted'], 'datasource')} restarted")
+
+
+@command(app, "list")
+def list_(call: Call) -> None:
+    """The names of all secrets, and who wrote them."""
+    call.show(call.node.get("/api/secrets"), _table)
+
+
+@command(app, "delete")
+def delete(call: Call, name: Secret) -> None:
+    """Delete a secret; refused while something uses it."""
+    call.node.delete(_path(name))
+    call.say({"name": name, "action": "delete"}, f"deleted secret {name}")
+
+
+@command(app, "rotate")
+def rotate(call: Call) -> None:
+    """Wrap every secret with the first of the master keys."""
+    found = call.node.post("/api/secrets/rotate")
+    call.say(found, f"{count(found['rewrapped'], 'secret')} wrapped anew")
+    if found["stuck"]:
+        names = ", ".join(found["stuck"])
+        complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them anew)")
+        raise typer.Exit(FAILED)
+
+
+def _path(name: str) -> str:
+    return f"/api/secrets/{checked(name, 'secret', 'headgate secrets list')}"
+
+
+def _value(name: str, from_file: str | None) -> str:
+    """Never from an argument: those end up in the shell's history and in the list of processes."""
+    if from_file is None and sys.stdin.isatty():
+        return str(typer.prompt(f"Value of {name}", hide_input=True, err=True))
+    text = read_text(from_file or "-")
+    # `echo` and editors end a file with a line feed that is no part of the value.
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _table(found: dict[str, Any]) -> str:
+    rows = [(one["name"], ago(one["changed_at"]), one["author"]) for one in found["items"]]
+    return table(("SECRET", "CHANGED", "BY"), rows, empty="no secrets (headgate secrets set NAME)")

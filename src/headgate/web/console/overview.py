@@ -1,0 +1,78 @@
+"""The first page: every datasource, what is wrong first. It is whole without scripts; with them it is live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Response, get
+
+from headgate.clock import unix_s
+from headgate.errors import StoreError
+from headgate.runtime.health import HEALTHS
+from headgate.runtime.node import Node
+from headgate.web.api import views
+from headgate.web.auth import ANYONE
+from headgate.web.console import session, words
+from headgate.web.console.pages import database_away, page
+from headgate.web.console.session import Req
+
+
+@get("/", include_in_schema=False)
+async def overview_page(node: Node, request: Req, token: str | None = None) -> Response[Any]:
+    """The page, or the way to it."""
+    try:
+        if token is not None:
+            return await session.enter(request, token)
+        holder = await session.holder(request)
+        if holder is not None:
+            return await _overview(node, "" if holder is ANYONE else holder.name)
+    except StoreError:
+        return database_away()
+    if session.came_from_elsewhere(request):
+        # The cookie stayed behind. When our own page asks, it is sent.
+        return page("notice.html", again_s=0, title="One moment", text="Opening the console.")
+    return session.sign_in_page()
+
+
+async def _overview(node: Node, holder: str) -> Response[str]:
+    summaries = [views.summary(facts, has_draft=draft) for facts, draft in await views.all_facts(node)]
+    summaries.sort(key=lambda summary: (HEALTHS.index(summary["health"]), summary["name"]))
+    counts = dict.fromkeys(HEALTHS, 0)
+    for summary in summaries:
+        counts[summary["health"]] += 1
+    return page(
+        "overview.html",
+        holder=holder,
+        headline=words.headline(counts),
+        counts=counts,
+        rows=[_row(summary) for summary in summaries],
+        blank=BLANK,
+        nodes=[row["name"] for row in await node.nodes.all()],
+    )
+
+
+def _row(summary: dict[str, Any]) -> dict[str, Any]:
+    """A datasource as its row shows it."""
+    metrics = summary["metrics"]
+    last_s = metrics.get("last_record_at_s")
+    return {
+        **{name: summary[name] for name in ("id", "name", "health", "has_draft")},
+        "detail": words.detail(summary),
+        "route": f"{summary['source_type'] or '?'} → {summary['sink_type'] or '?'}",
+        "version": words.version(summary),
+        "other_version": words.other_version(summary),
+        "total": words.count(metrics.get("records_out")),
+        "lag": words.span(metrics.get("lag_s")),
+        "ago": words.ago(None if last_s is None else unix_s() - last_s),
+        "node": summary["node"] or words.NOTHING,
+        "why": words.why(summary),
+    }
+
+
+# The script fills in copies of this row for datasources that appear later.
+BLANK = {
+    **dict.fromkeys(("id", "name", "detail", "route", "version", "other_version", "total"), ""),
+    **dict.fromkeys(("lag", "ago", "node", "why"), ""),
+    "health": "starting",
+    "has_draft": False,
+}

@@ -1,0 +1,48 @@
+"""How a page is answered: from a template, with headers that let nothing in from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar import MediaType, Response
+
+from headgate import __version__
+from headgate.web.console import words
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+_templates = Environment(
+    loader=PackageLoader("headgate.web.console"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.globals["release"] = __version__
+_templates.filters["count"] = words.count
+
+
+def page(template: str, *, status: int = 200, **values: Any) -> Response[str]:
+    """A whole page."""
+    text = _templates.get_template(template).render(values)
+    return Response(text, media_type=MediaType.HTML, status_code=status, headers=HEADERS)
+
+
+def database_away() -> Response[str]:
+    """The node lives, but knows nothing at the moment."""
+    return page(
+        "notice.html",
+        status=503,
+        again_s=3,
+        title="The database does not answer",
+        text="This node cannot reach its database and keeps trying. This page tries again by itself.",
+    )

@@ -1,0 +1,309 @@
+"""Every command does what it says, shows it in 80 columns, and gives machines nothing but JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FakeNode, Run, full, minutes_ago, summary, version
+
+DOCUMENT = "source: {type: webhook}\nsink: {type: postgres, since: 2024-01-02}\n"
+CHANGES = {
+    "changes": [
+        {"name": "new", "action": "create", "changes": [{"path": "source", "before": None, "after": {}}]},
+        {"name": "orders", "action": "update", "changes": [{"path": "sink.table", "before": "a", "after": "b"}]},
+        {"name": "same", "action": "keep", "changes": []},
+    ]
+}
+DELETION = {"changes": [{"name": "old", "action": "delete", "changes": []}]}
+EVENT = {"id": 7, "name": "orders", "type": "published", "payload": {"version": 3}, "actor": "ada"}
+LINE = {"id": 9, "level": "warning", "text": "slow\x1b[31m", "fields": {"after_s": 2}}
+SCHEMA = {
+    "properties": {
+        "path": {"type": "string", "description": "A file."},
+        "mode": {"anyOf": [{"enum": ["append", "upsert"]}, {"type": "null"}], "default": None, "description": "How."},
+        "limit": {"$ref": "#/$defs/Limit", "default": 5},
+    },
+    "$defs": {"Limit": {"type": "integer"}},
+    "required": ["path"],
+}
+
+DS = "/api/datasources/orders"
+ROUTES: dict[tuple[str, str], Any] = {
+    ("GET", "/api/datasources"): {"items": [summary()]},
+    ("POST", "/api/datasources"): full(),
+    ("GET", DS): full(),
+    ("DELETE", DS): None,
+    ("PUT", f"{DS}/draft"): version(4, status="draft"),
+    ("POST", f"{DS}/validate"): {"problems": []},
+    ("POST", f"{DS}/publish"): version(4),
+    ("POST", f"{DS}/rollback"): version(5),
+    ("GET", f"{DS}/diff"): {"from": 3, "to": 4, "changes": [{"path": "sink.table", "before": "a", "after": "b"}]},
+    ("GET", f"{DS}/explain"): {"name": "orders", "health": "ok", "lines": ["It is running."]},
+    ("GET", f"{DS}/events"): {"items": [{**EVENT, "at": minutes_ago(3)}]},
+    ("GET", f"{DS}/logs"): {"items": [{**LINE, "at": minutes_ago(3)}]},
+    ("POST", "/api/plan"): CHANGES,
+    ("POST", "/api/apply"): CHANGES,
+    ("GET", "/api/export"): "datasources:\n  orders:\n    enabled: true\n",
+    ("GET", "/api/streams"): {
+        "items": [
+            {
+                "id": "1",
+                "name": "orders:0",
+                "datasource": "orders",
+                "index": 0,
+                "owner": "5f1c8e7e-aaaa",
+                "epoch": 2,
+                "edits": 0,
+                "n": 5,
+                "position": {"offset": 18204, "file": "/var/log/app/2025-11-16-and-a-long-name.jsonl"},
+                "version": 3,
+            }
+        ]
+    },
+    ("GET", "/api/nodes"): {
+        "items": [
+            {
+                "id": "5f1c8e7e-aaaa",
+                "name": "alpha",
+                "beat": 9,
+                "lease_s": 5.0,
+                "address": "http://10.0.0.1:8470",
+                "version": "0.1.0",
+                "started_at": minutes_ago(180),
+                "streams": 4,
+            }
+        ]
+    },
+    ("GET", "/api/secrets"): {"items": [{"name": "warehouse", "author": "ada", "changed_at": minutes_ago(2880)}]},
+    ("PUT", "/api/secrets/warehouse"): {"name": "warehouse", "restarted": 2},
+    ("DELETE", "/api/secrets/warehouse"): None,
+    ("POST", "/api/secrets/rotate"): {"rewrapped": 3, "stuck": []},
+    ("GET", "/api/tokens"): {
+        "items": [{"id": "aa11", "name": "ci", "role": "viewer", "created_at": minutes_ago(0)}],
+    },
+    ("POST", "/api/tokens"): {"id": "aa11", "name": "ci", "role": "viewer", "token": "hg_secret"},
+    ("DELETE", "/api/tokens/aa11"): None,
+    ("GET", "/api/connectors"): {"items": [{"name": "files", "summary": "JSON Lines.", "sides": ["source", "sink"]}]},
+    ("GET", "/api/connectors/files"): {
+        "name": "files",
+        "summary": "JSON Lines.",
+        "runs": "thread",
+        "source": SCHEMA,
+        "sink": {"properties": {}},
+        "transactional": False,
+    },
+    ("GET", "/readyz"): {"status": "ok"},
+    **{("POST", f"{DS}/{act}"): {"name": "orders", "action": act} for act in ("start", "stop", "restart", "reload")},
+}
+
+# What to run, and words that the answer must have.
+HAPPY: list[tuple[str, list[str]]] = [
+    ("ds list", ["orders", "ok", "12,340", "webhook → postgres"]),
+    ("ds show orders", ["RUNNING, reading, on alpha", "3 by ada, 3 min ago, hash hash3", "table: orders"]),
+    ("ds create orders --file doc.yaml", ["created orders", "headgate ds publish orders"]),
+    ("ds edit orders --file doc.yaml", ["draft 4 of orders", "hash4"]),
+    ("ds validate orders", ["orders is valid"]),
+    ("ds validate orders --file doc.yaml", ["orders is valid"]),
+    ("ds validate --file all.yaml", ["all.yaml is valid"]),
+    ("ds publish orders --hash hash4", ["published version 4 of orders"]),
+    ("ds rollback orders 2", ["published version 5 of orders", "version 2"]),
+    ("ds diff orders", ["3 → 4: 1 change", "~ sink.table: a → b"]),
+    ("ds start orders", ["started orders"]),
+    ("ds stop orders", ["stopped orders"]),
+    ("ds restart orders", ["restarted orders"]),
+    ("ds reload orders", ["reloaded orders"]),
+    ("ds events orders --limit 5", ["3 min ago", "published", "version=3", "by ada"]),
+    ("ds logs orders", ["warning", "slow\\x1b[31m", "after_s=2"]),
+    ("ds delete orders --yes", ["deleted orders"]),
+    ("explain orders", ["orders: ok", "It is running."]),
+    ("plan all.yaml", ["+ create new", "~ update orders", "~ sink.table: a → b", "1 to create, 1 to update"]),
+    ("apply all.yaml", ["1 created, 1 updated, 1 unchanged"]),
+    ("import all.yaml", ["1 created, 1 updated, 1 unchanged"]),
+    ("export", ["datasources:"]),
+    ("streams list", ["orders:0", "5f1c8e7e", "offset"]),
+    ("nodes list", ["alpha", "3 h ago", "http://10.0.0.1:8470"]),
+    ("secrets set warehouse --from-file doc.yaml", ["2 datasources restarted"]),
+    ("secrets list", ["warehouse", "2 d ago", "ada"]),
+    ("secrets delete warehouse", ["deleted secret warehouse"]),
+    ("secrets rotate", ["3 secrets wrapped anew"]),
+    ("tokens create ci --role viewer", ["hg_secret"]),
+    ("tokens list", ["ci", "viewer", "aa11"]),
+    ("tokens revoke ci", ["revoked ci"]),
+    ("connectors list", ["files", "source + sink", "JSON Lines."]),
+    ("connectors show files", ["append|upsert", "integer", "required", "It has no options."]),
+    ("doctor", ["✓ python", "✓ node"]),
+]
+
+
+@pytest.fixture(autouse=True)
+def world(node: FakeNode, tmp_path: Path) -> None:
+    for (method, path), body in ROUTES.items():
+        node.on(method, path, body, 200 if body is not None else 204)
+    (tmp_path / "doc.yaml").write_text(DOCUMENT)
+    (tmp_path / "all.yaml").write_text("datasources: {orders: {}}\n")
+
+
+@pytest.mark.parametrize(("line", "words"), HAPPY, ids=[line for line, _ in HAPPY])
+def test_a_command_answers_in_words(run: Run, line: str, words: list[str]) -> None:
+    result = run(*line.split())
+    assert result.exit_code == 0, result.output
+    for word in words:
+        assert word in result.stdout
+    if not line.startswith("doctor"):
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("line", [line for line, _ in HAPPY])
+def test_a_machine_gets_json_and_nothing_else(run: Run, line: str) -> None:
+    result = run(*line.split(), "--json")
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads(result.stdout), dict)
+
+
+@pytest.mark.parametrize("line", [line for line, _ in HAPPY if line != "doctor"])
+def test_what_does_not_exist_is_exit_code_3(run: Run, node: FakeNode, line: str) -> None:
+    node.refuse(404, "no datasource 'orders'", "headgate ds list")
+    result = run(*line.split())
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == "headgate: no datasource 'orders' (headgate ds list)\n"
+
+
+def test_a_document_is_sent_as_a_node_would_read_it(run: Run, node: FakeNode) -> None:
+    run("ds", "create", "orders", "--file", "-", input=DOCUMENT)
+    sent = {"source": {"type": "webhook"}, "sink": {"type": "postgres", "since": "2024-01-02"}, "name": "orders"}
+    assert node.asked[-1].body == sent
+
+
+def test_json_documents_may_be_indented_with_tabs(run: Run, node: FakeNode) -> None:
+    run("ds", "create", "orders", "--file", "-", input='{\n\t"source": {},\n\t"sink": {}\n}')
+    assert node.asked[-1].body == {"source": {}, "sink": {}, "name": "orders"}
+
+
+def test_a_datasource_is_taken_out_of_a_file_of_many(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    (tmp_path / "many.yaml").write_text("datasources: {a: {source: {type: x}}, orders: {enabled: true, source: {}}}")
+    result = run("ds", "edit", "orders", "--file", "many.yaml")
+    assert node.asked[-1].body == {"source": {}}
+    assert "`enabled` is no part of a draft" in result.stderr
+    result = run("ds", "edit", "absent", "--file", "many.yaml")
+    assert result.exit_code == 3
+    assert "it has: a, orders" in result.stderr
+
+
+def test_editing_sends_the_hash_that_the_author_saw(
+    run: Run, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "sed -i s/table:.*/table:\\ other/")
+    assert run("ds", "edit", "orders").exit_code == 0
+    asked = node.asked[-1]
+    assert asked.query == {"expected_hash": "hash3"}
+    assert asked.body["sink"]["table"] == "other"
+
+
+def test_editing_nothing_writes_nothing(run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDITOR", "true")
+    assert run("ds", "edit", "orders").stdout == "nothing changed\n"
+    assert [asked.method for asked in node.asked] == ["GET"]
+
+
+def test_an_edit_that_is_refused_is_kept_in_its_file(
+    run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "sed -i s/table:.*/table:\\ mine/")
+    node.on("PUT", f"{DS}/draft", {"detail": "somebody else has changed it meanwhile"}, 409)
+    result = run("ds", "edit", "orders")
+    assert result.exit_code == 4
+    kept = Path(result.stderr.splitlines()[0].rpartition(" ")[2])
+    assert "mine" in kept.read_text()
+    kept.unlink()
+
+
+def test_problems_of_a_draft_are_listed_and_are_exit_code_3(run: Run, node: FakeNode) -> None:
+    problems = [{"path": f"sink.{i}", "message": "is missing", "hint": "required"} for i in range(2)]
+    node.on("POST", f"{DS}/validate", {"problems": problems})
+    result = run("ds", "validate", "orders")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.splitlines()[1] == "  sink.0: is missing (required)"
+    result = run("ds", "validate", "orders", "--json")
+    assert (result.exit_code, json.loads(result.stdout)) == (3, {"problems": problems})
+
+
+def test_pruning_asks_before_it_deletes(run: Run, node: FakeNode) -> None:
+    node.on("POST", "/api/plan", DELETION)
+    node.on("POST", "/api/apply", DELETION)
+    refused = run("apply", "all.yaml", "--prune")
+    assert refused.exit_code == 4
+    assert "old" in refused.stderr
+    assert [asked.path for asked in node.asked] == ["/api/plan"]
+    done = run("apply", "all.yaml", "--prune", "--yes")
+    assert "1 deleted" in done.stdout
+    assert node.asked[-1].query == {"prune": "true"}
+
+
+def test_one_that_fails_does_not_keep_the_others_from_being_done(run: Run, node: FakeNode) -> None:
+    node.on("POST", f"{DS}x/start", {"detail": "no datasource 'ordersx'", "hint": "headgate ds list"}, 404)
+    result = run("ds", "start", "ordersx", "orders")
+    assert (result.exit_code, result.stdout) == (3, "started orders\n")
+    assert "ordersx" in result.stderr
+
+
+def test_a_list_says_what_is_wrong_below_it(run: Run, node: FakeNode) -> None:
+    error = {"cause": "network", "message": "connection\nrefused"}
+    bad = summary("billing", health="error", error=error, has_draft=True, running_version=2)
+    node.on("GET", "/api/datasources", {"items": [summary(), bad]})
+    lines = run("ds", "list").stdout.splitlines()
+    assert "3, 2 runs, draft" in lines[2]
+    assert lines[3] == "! billing: network: connection refused (headgate explain billing)"
+
+
+def test_an_empty_list_says_what_to_do_next(run: Run, node: FakeNode) -> None:
+    node.on("GET", "/api/datasources", {"items": []})
+    assert "headgate ds create" in run("ds", "list").stdout
+
+
+def test_names_are_never_cut(run: Run, node: FakeNode) -> None:
+    name = "a-name-of-a-datasource-that-somebody-made-long-enough-to-fill-the-line-to-its-end-0123456789"
+    node.on("GET", "/api/datasources", {"items": [summary(name)]})
+    first_column = [line.split("  ")[0].strip() for line in run("ds", "list").stdout.splitlines()[1:]]
+    assert name in "".join(first_column)
+
+
+@pytest.mark.parametrize(("text", "value"), [("s3cret\n", "s3cret"), ("a\nb\n", "a\nb"), ("plain", "plain")])
+def test_a_secret_comes_from_stdin_without_its_last_line_feed(
+    run: Run, node: FakeNode, text: str, value: str
+) -> None:
+    result = run("secrets", "set", "warehouse", input=text)
+    assert node.asked[-1].body == {"value": value}
+    assert value not in result.output
+
+
+def test_an_empty_secret_is_a_mistake(run: Run, node: FakeNode) -> None:
+    assert run("secrets", "set", "warehouse", input="\n").exit_code == 2
+    assert not node.asked
+
+
+def test_secrets_that_no_key_fits_are_named(run: Run, node: FakeNode) -> None:
+    node.on("POST", "/api/secrets/rotate", {"rewrapped": 1, "stuck": ["old-one"]})
+    result = run("secrets", "rotate")
+    assert result.exit_code == 1
+    assert "old-one" in result.stderr
+
+
+def test_only_the_token_itself_is_on_stdout(run: Run) -> None:
+    assert run("tokens", "create", "ci", "--role", "admin").stdout == "hg_secret\n"
+
+
+def test_an_ambiguous_token_name_is_refused(run: Run, node: FakeNode) -> None:
+    twice = [{"id": id, "name": "ci", "role": "viewer", "created_at": minutes_ago(1)} for id in ("aa11", "bb22")]
+    node.on("GET", "/api/tokens", {"items": twice})
+    result = run("tokens", "revoke", "ci")
+    assert result.exit_code == 4
+    assert "aa11, bb22" in result.stderr
+
+
+def test_an_export_goes_to_a_file(run: Run, tmp_path: Path) -> None:
+    result = run("export", "out.yaml")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert (tmp_path / "out.yaml").read_text().startswith("datasources:")

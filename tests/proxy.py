@@ -1,0 +1,74 @@
+"""A real TCP proxy that tests can cut, freeze and let go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Proxy:
+    """Stands between a client and a unix socket."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+        self.accepted = 0
+        self.refuse = False
+
+    def freeze(self) -> None:
+        """Half-open: connections stay, nothing passes, nobody is told."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Let everything pass again."""
+        self._flowing.set()
+
+    def cut(self) -> None:
+        """End all connections at once."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self.refuse:
+            writer.transport.abort()
+            return
+        try:
+            there_reader, there_writer = await asyncio.open_unix_connection(self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, there_writer}
+        await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
+        self._writers -= {writer, there_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy before the server of this URL, and the URL through it."""
+    before, _, query = url.partition("?host=")
+    folder = query.partition("&")[0]
+    proxy = Proxy(f"{folder}/.s.PGSQL.5432")
+    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    scheme, _, rest = before.partition("://")
+    user, _, path = rest.partition("@/")
+    try:
+        yield proxy, f"{scheme}://{user}@127.0.0.1:{proxy.port}/{path}?sslmode=disable"
+    finally:
+        proxy.thaw()
+        proxy.cut()
+        server.close()
