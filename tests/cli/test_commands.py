@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FakeNode, Run, full, minutes_ago, summary, version
+from fake_node import FakeNode, Run, full, minutes_ago, summary, version
 
 DOCUMENT = "source: {type: webhook}\nsink: {type: postgres, since: 2024-01-02}\n"
 CHANGES = {
@@ -183,9 +183,11 @@ def test_json_documents_may_be_indented_with_tabs(run: Run, node: FakeNode) -> N
 
 
 def test_a_datasource_is_taken_out_of_a_file_of_many(run: Run, node: FakeNode, tmp_path: Path) -> None:
-    (tmp_path / "many.yaml").write_text("datasources: {a: {source: {type: x}}, orders: {enabled: true, source: {}}}")
+    (tmp_path / "many.yaml").write_text(
+        "datasources: {a: {source: {type: x}}, orders: {enabled: true, source: {}, sink: {}}}"
+    )
     result = run("ds", "edit", "orders", "--file", "many.yaml")
-    assert node.asked[-1].body == {"source": {}}
+    assert node.asked[-1].body == {"source": {}, "sink": {}}
     assert "`enabled` is no part of a draft" in result.stderr
     result = run("ds", "edit", "absent", "--file", "many.yaml")
     assert result.exit_code == 3
@@ -208,9 +210,7 @@ def test_editing_nothing_writes_nothing(run: Run, node: FakeNode, monkeypatch: p
     assert [asked.method for asked in node.asked] == ["GET"]
 
 
-def test_an_edit_that_is_refused_is_kept_in_its_file(
-    run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_that_is_refused_is_kept_in_its_file(run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", "sed -i s/table:.*/table:\\ mine/")
     node.on("PUT", f"{DS}/draft", {"detail": "somebody else has changed it meanwhile"}, 409)
     result = run("ds", "edit", "orders")
@@ -271,9 +271,7 @@ def test_names_are_never_cut(run: Run, node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("s3cret\n", "s3cret"), ("a\nb\n", "a\nb"), ("plain", "plain")])
-def test_a_secret_comes_from_stdin_without_its_last_line_feed(
-    run: Run, node: FakeNode, text: str, value: str
-) -> None:
+def test_a_secret_comes_from_stdin_without_its_last_line_feed(run: Run, node: FakeNode, text: str, value: str) -> None:
     result = run("secrets", "set", "warehouse", input=text)
     assert node.asked[-1].body == {"value": value}
     assert value not in result.output

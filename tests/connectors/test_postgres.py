@@ -170,7 +170,8 @@ async def test_explicit_columns_decide_the_types_of_a_new_table(empty_url: str) 
     await written(empty_url, "made", [{"id": 1, "n": None}], columns={"n": "numeric(10,2)"})
     types = await rows(
         empty_url,
-        "SELECT format_type(atttypid, atttypmod) AS t FROM pg_attribute WHERE attname = 'n' AND attrelid = 'made'::regclass",
+        "SELECT format_type(atttypid, atttypmod) AS t FROM pg_attribute"
+        " WHERE attname = 'n' AND attrelid = 'made'::regclass",
     )
     assert types[0]["t"] == "numeric(10,2)"
 

@@ -122,6 +122,10 @@ class Client:
 
         given = {key: value for key, value in (params or {}).items() if value is not None}
         try:
+            json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"this cannot be sent as JSON: {error}") from None
+        try:
             return self._http.request(method, path, json=body, params=given, timeout=_timeout(answer_s))
         except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
             raise self._unreachable(error) from error

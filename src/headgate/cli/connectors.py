@@ -50,7 +50,7 @@ def _options(schema: dict[str, Any]) -> str:
         )
         for name, one in schema.get("properties", {}).items()
     ]
-    return table(("OPTION", "TYPE", "DEFAULT", "MEANING"), rows, empty="It has no options.")
+    return table(("OPTION", "TYPE", "DEFAULT", "MEANING"), rows, empty="It has no options.", wrap=True)
 
 
 def _type(schema: dict[str, Any], known: dict[str, Any]) -> str:

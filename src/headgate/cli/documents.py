@@ -57,6 +57,10 @@ def parse(text: str, file: str) -> Any:
         raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(file, " ".join(str(error).split()))]) from None
+    except RecursionError:
+        raise ConfigError([Problem(file, "is nested too deeply")]) from None
+    except (ValueError, LookupError) as error:  # `!!int abc` and the like.
+        raise ConfigError([Problem(file, f"a value does not fit its tag: {error}", "leave the tag out")]) from None
 
 
 def read_one(file: str, name: str) -> dict[str, Any]:
@@ -65,7 +69,9 @@ def read_one(file: str, name: str) -> dict[str, Any]:
 
 
 def pick(found: Any, file: str, name: str) -> dict[str, Any]:
-    """One document of what was read."""
+    """One document of what was read. Its shape is checked here: some of what YAML can say is lost in JSON."""
+    from headgate.runtime.documents import read_one as check
+
     if isinstance(found, dict) and isinstance(found.get("datasources"), dict):
         among = found["datasources"]
         if name not in among:
@@ -74,6 +80,7 @@ def pick(found: Any, file: str, name: str) -> dict[str, Any]:
         found = among[name]
     if not isinstance(found, dict):
         raise ConfigError([Problem(file, "must be a mapping of source, sink and so on")])
+    check(name, found)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -60,12 +61,10 @@ def validate(
         call.node.post("/api/plan", {"yaml": documents.read_text(file), "file": file})
         call.say({"problems": []}, f"{file} is valid")
         return
-    body = documents.read_one(file, name) if file is not None else None
-    found = call.node.post(datasource(name, "validate"), body)
-    problems = [Problem(one["path"], one["message"], one.get("hint") or "") for one in found["problems"]]
+    problems = _problems(call, name, file)
     if problems and not call.as_json:
         raise ConfigError(problems)
-    call.say(found, f"{name} is valid")
+    call.say({"problems": [asdict(problem) for problem in problems]}, f"{name} is valid")
     if problems:
         raise typer.Exit(NOT_FOUND)
 
@@ -103,6 +102,16 @@ def checked_new(name: str) -> str:
         return checked(name, "datasource", "")
     except HeadgateError:
         raise ConfigError(f"{name!r} is not a name", hint="lower case, digits, - and _; 100 at most") from None
+
+
+def _problems(call: Call, name: str, file: str | None) -> list[Problem]:
+    """What is wrong with a draft or a document, wherever it was found to be wrong."""
+    path = datasource(name, "validate")
+    try:
+        found = call.node.post(path, documents.read_one(file, name) if file is not None else None)
+    except ConfigError as error:
+        return error.problems
+    return [Problem(one["path"], one["message"], one.get("hint") or "") for one in found["problems"]]
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _news(node: Client, path: str, seen: list[dict[str, Any]], **params: Any) ->
 
 def _event(one: dict[str, Any]) -> str:
     payload = " ".join(f"{key}={short(value)}" for key, value in (one.get("payload") or {}).items())
-    return one_line(f"{ago(one['at']):<11} {one['type']:<12} {payload} by {one['actor']}")
+    return one_line(f"{ago(one['at']):<11} {one['type']:<14} {payload} by {one['actor']}")
 
 
 def _line(one: dict[str, Any]) -> str:

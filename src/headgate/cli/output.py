@@ -19,7 +19,10 @@ from typing import Any
 import typer
 
 WIDE = 200  # The width where nobody looks: a pipe gets whole lines, so that grep finds whole words.
+CHUNK = 16_384  # An unbuffered stdout hides that the rest of one large write was lost; the next write tells.
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as the shell reports it for other programs.
+GAP = 2
+LAST = 24  # The last column yields down to this, and only then do the others.
 DASH = "–"
 
 _STYLES = {
@@ -38,7 +41,9 @@ _STYLES = {
 def say(text: str) -> None:
     """Write a line, or several, to stdout. A reader that went away ends the command quietly."""
     try:
-        sys.stdout.write(f"{text}\n" if not text.endswith("\n") else text)
+        whole = text if text.endswith("\n") else f"{text}\n"
+        for start in range(0, len(whole), CHUNK):
+            sys.stdout.write(whole[start : start + CHUNK])
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes once more at its end; by then there must be somewhere to write to.
@@ -102,8 +107,10 @@ def count(n: int, noun: str) -> str:
 # Shapes.
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, right: Sequence[str] = ()) -> str:
-    """Columns without lines. The last column gives way when the terminal is narrow; the first is never cut."""
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, right: Sequence[str] = (), wrap: bool = False
+) -> str:
+    """Columns without lines. Where the terminal is narrow the last column gives way: it is cut, or wrapped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -111,24 +118,33 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, ri
     cells = [[visible(short(cell)).replace("\n", " ") for cell in row] for row in rows]
     if not cells:
         return empty
-    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for index, head in enumerate(heads):
-        found.add_column(
-            head,
-            justify="right" if head in right else "left",
-            overflow="fold" if index == 0 else "ellipsis",
-            no_wrap=index > 0,
-            # What must stay whole keeps its width, as far as the terminal has room for it.
-            min_width=max((len(row[index]) for row in cells), default=0) if 0 < index < len(heads) - 1 else None,
-        )
+    is_terminal = sys.stdout.isatty()
+    known = is_terminal or "COLUMNS" in os.environ
+    room = shutil.get_terminal_size().columns if known else WIDE
+    found = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for index, (head, width) in enumerate(zip(heads, _widths([list(heads), *cells], room), strict=True)):
+        is_cut = index == len(heads) - 1 and not wrap
+        justify: Any = "right" if head in right else "left"
+        overflow: Any = "ellipsis" if is_cut else "fold"
+        found.add_column(head, justify=justify, overflow=overflow, no_wrap=is_cut, width=width)
     for row in cells:
         found.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     out = io.StringIO()
-    is_terminal = sys.stdout.isatty()
-    known = is_terminal or "COLUMNS" in os.environ
-    width = shutil.get_terminal_size().columns if known else WIDE
-    Console(file=out, width=width, force_terminal=is_terminal, highlight=False).print(found)
+    Console(file=out, width=room, force_terminal=is_terminal, highlight=False).print(found)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _widths(cells: list[list[str]], room: int) -> list[int]:
+    """As wide as the content; if there is no room for that, first the last column yields, then whichever is widest."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    excess = sum(widths) + GAP * (len(widths) - 1) - room
+    while excess > 0 and max(widths) > 1:
+        index = len(widths) - 1 if widths[-1] > LAST else widths.index(max(widths))
+        widths[index] -= 1
+        excess -= 1
+    return widths
 
 
 def pairs(items: Iterable[tuple[str, Any]]) -> str:

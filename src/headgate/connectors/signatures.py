@@ -63,7 +63,7 @@ def verify(signature: Signature, headers: Mapping[str, str], body: bytes, now_s:
         return False
     if not _matches(signature.keys, signed, given.split(",")):
         return False
-    return _replay_key(signature, headers, stamp, given)
+    return _replay_key(signature, headers, stamp, signed)
 
 
 def _is_timely(stamp: str, now_s: float, window_s: float) -> bool:
@@ -80,11 +80,14 @@ def _matches(keys: list[bytes], signed: bytes, given: list[str]) -> bool:
     return found
 
 
-def _replay_key(signature: Signature, headers: Mapping[str, str], stamp: str | None, given: str) -> str | None:
+def _replay_key(signature: Signature, headers: Mapping[str, str], stamp: str | None, signed: bytes) -> str | None:
     """Where the sender numbers its messages, that number; else the signed timestamp makes a repeat recognisable.
 
-    Without either, two equal bodies may well be two messages, and both are kept.
+    Without either, two equal bodies may well be two messages, and both are kept. The key comes from what is signed, not
+    from the signature as it was written: whoever repeats a message may write a second, worthless one beside it. It is a
+    hash, because the sender chooses the length and an index does not take any.
     """
     if signature.scheme == "github":
-        return headers.get("x-github-delivery")
-    return None if stamp is None else f"{stamp}.{given}"
+        delivery = headers.get("x-github-delivery")
+        return None if delivery is None else hashlib.sha256(delivery.encode()).hexdigest()
+    return None if stamp is None else hashlib.sha256(signed).hexdigest()

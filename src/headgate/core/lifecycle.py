@@ -36,6 +36,7 @@ STOP_S = 10.0  # A stop is over by then, whatever the connector does.
 CANCEL_S = 8.0  # Leaves a cancelled connector two seconds to let go by itself.
 PROOF_S = 30.0  # A silent source proves a version by running this long.
 TRIAL_S = 120.0  # An unproved version gives way to the old one after this long.
+GIVE_WAY = 5  # Failures in a row of the old version, before one whose check fails too is tried in its place.
 WAIT_S = 2.0  # How often to ask again for a stream that another node has. A wake-up is faster.
 
 HOPELESS = frozenset({Cause.CONFIG, Cause.AUTH})
@@ -381,10 +382,10 @@ def step(worker: Worker, event: Event) -> Step:
 
 def _want(worker: Worker, event: Want) -> Step:
     """Bring what runs in line with what is wanted. Wanting the same thing twice changes nothing."""
-    before, wanted = worker.wanted, event.wanted
+    before, wanted = worker.wanted, _known(worker.wanted, event.wanted)
     if before == wanted:
         return Step(worker)
-    worker = replace(worker, wanted=wanted)
+    worker = replace(worker, wanted=wanted, phase=_settled(worker.phase, wanted))
     if wanted is None:
         return _stop(worker, event.now_s)
     anew = before is None or before.mark != wanted.mark
@@ -402,6 +403,28 @@ def _want(worker: Worker, event: Want) -> Step:
     return _pursue(worker, event.now_s, fresh=anew or before is None or before.published != wanted.published)
 
 
+def _known(before: Wanted | None, wanted: Wanted | None) -> Wanted | None:
+    """What is wanted, and what we decided meanwhile: the registry may not have written our decisions down yet."""
+    if before is None or wanted is None:
+        return wanted
+    if before.running is not None:
+        wanted = replace(wanted, running=max(before.running, wanted.running or 0))
+    if before.rejected and (before.published, before.mark) == (wanted.published, wanted.mark):
+        wanted = replace(wanted, rejected=True)
+    return wanted
+
+
+def _settled(phase: Phase, wanted: Wanted | None) -> Phase:
+    """A trial ends when the registry says that its version has proved itself, and leads back to what has."""
+    if wanted is None or not isinstance(phase, Acquiring | Opening | Running | Draining | BackingOff):
+        return phase
+    if phase.trial is None or wanted.running is None or wanted.running == phase.trial.fallback:
+        return phase
+    if wanted.running != (phase.then if isinstance(phase, Draining) else phase.version):
+        return replace(phase, trial=replace(phase.trial, fallback=wanted.running))
+    return replace(phase, trial=None, proved=True) if isinstance(phase, Running) else replace(phase, trial=None)
+
+
 def _first(wanted: Wanted) -> int | None:
     """The version to begin with: the one that has proved itself, if there is one."""
     return wanted.running if wanted.running is not None else wanted.target
@@ -412,14 +435,16 @@ def _pursue(worker: Worker, now_s: float, *, fresh: bool) -> Step:
     wanted = worker.wanted
     assert wanted is not None
     match worker.phase:
+        case Idle(reason="finished"):
+            return _try(worker, wanted.target, now_s)  # The old one would only end again.
         case Idle() | Waiting():
             return _acquire(worker, _first(wanted))
         case Acquiring() | Draining():
             return Step(worker)  # Comes back here when it is answered, or has drained.
         case Opening(version=version, trial=trial) | Running(version=version, trial=trial):
-            if version == wanted.target or (trial is None and version == wanted.running):
-                return _check(worker, now_s)
-            return _restart(worker, _first(wanted), now_s)
+            if _is_outdated(worker, version, trial):
+                return _restart(worker, _first(wanted), now_s)
+            return _check(worker, now_s)
         case BackingOff() | Quarantined():
             if not fresh:
                 return Step(worker)
@@ -477,7 +502,8 @@ def _acquire(worker: Worker, version: int | None, trial: Trial | None = None) ->
     if version is None:  # Rejected, and nothing older could go on.
         failure = Failure(Cause.CONFIG, "the published version was rejected and no older one has proved itself")
         number = worker.wanted.published if worker.wanted else 0
-        return Step(replace(worker, phase=Quarantined(number, failure)))
+        effects = (Report("quarantined", failure), ReleaseStream())
+        return Step(replace(worker, phase=Quarantined(number, failure)), effects)
     run = worker.runs + 1
     return Step(replace(worker, runs=run, phase=Acquiring(run, version, trial)), (AcquireStream(run, version),))
 
@@ -488,13 +514,24 @@ def _acquire(worker: Worker, version: int | None, trial: Trial | None = None) ->
 def _granted(worker: Worker, event: Granted) -> Step:
     match worker.phase:
         case Acquiring(run=run, version=version, trial=trial) if run == event.run:
+            if _is_outdated(worker, version, trial):
+                assert worker.wanted is not None
+                return _acquire(worker, _first(worker.wanted))
             if trial is not None:
                 trial = replace(trial, starts_anew=trial.starts_anew or event.starts_anew)
             return Step(replace(worker, phase=Opening(run, version, trial)), (Launch(run, version),))
         case Draining(run=run) if run == event.run:
             return _drained(worker, event.now_s)
+        case Idle() | Waiting() | Quarantined():
+            return Step(worker, (ReleaseStream(),))  # Nobody waits for it any more: given back at once.
         case _:
             return Step(worker)
+
+
+def _is_outdated(worker: Worker, version: int, trial: Trial | None) -> bool:
+    """Whether another version was published while this one asked for the stream."""
+    wanted = worker.wanted
+    return wanted is not None and version != wanted.target and (trial is not None or version != wanted.running)
 
 
 def _denied(worker: Worker, event: Denied) -> Step:
@@ -534,26 +571,40 @@ def _prove(worker: Worker) -> Step:
     if phase.proved:
         return Step(worker)
     proved = replace(phase, proved=True, trial=None)
-    return Step(replace(worker, phase=proved, trials=0), (Prove(phase.version),))
+    return Step(replace(_with_proof(worker, phase.version), phase=proved, trials=0), (Prove(phase.version),))
+
+
+def _with_proof(worker: Worker, version: int) -> Worker:
+    """This version is the one to go back to from now on, whenever the registry writes it down."""
+    assert worker.wanted is not None
+    return replace(worker, wanted=replace(worker.wanted, running=version))
 
 
 def _ended(worker: Worker, event: Ended) -> Step:
     match worker.phase:
         case Draining(run=run) if run == event.run:
             return _drained(worker, event.now_s)
-        case Opening(run=run) | Running(run=run) if run == event.run and event.finished:
-            version = worker.phase.version if isinstance(worker.phase, Opening | Running) else 0
-            proof: tuple[Effect, ...] = (Prove(version),)
-            if isinstance(worker.phase, Running) and worker.phase.proved:
-                proof = ()
-            return Step(
-                replace(worker, phase=Idle("finished"), attempt=0), (*proof, ReleaseStream(), Report("finished"))
-            )
+        case Opening(run=run, version=version) | Running(run=run, version=version) if (
+            run == event.run and event.finished
+        ):
+            return _finished(worker, version, event.now_s)
         case Opening(run=run) | Running(run=run) if run == event.run:
             # A run that ends without being asked to, and without saying why, is a bug of ours.
             return _failed(worker, Failed(run, event.now_s, Failure(Cause.BUG, "the run ended without a reason")))
         case _:
             return Step(worker)
+
+
+def _finished(worker: Worker, version: int, now_s: float) -> Step:
+    """The source will never have more: rest, unless a newer version waits for its turn."""
+    wanted = worker.wanted
+    assert wanted is not None
+    proof: tuple[Effect, ...] = () if version == wanted.running else (Prove(version),)
+    worker = replace(_with_proof(worker, version), attempt=0)
+    if version != wanted.target and wanted.target is not None:
+        again = _try(worker, wanted.target, now_s)
+        return Step(again.worker, (*proof, *again.effects))
+    return Step(replace(worker, phase=Idle("finished")), (*proof, ReleaseStream(), Report("finished")))
 
 
 def _drained(worker: Worker, now_s: float) -> Step:
@@ -585,12 +636,19 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
     cause = event.failure.cause
     if trial is not None and cause not in OUTSIDE:
         return _reject(worker, event, version, trial)
-    attempt = worker.attempt + 1
+    phase, wanted = worker.phase, worker.wanted
+    was_well = isinstance(phase, Running) and event.now_s - phase.since_s >= PROOF_S
+    attempt = 1 if was_well else worker.attempt + 1
     failures = worker.failures if cause in OUTSIDE else backoff.spend(worker.failures, event.now_s)
     worker = replace(worker, attempt=attempt, failures=failures)
     if trial is not None and event.now_s - trial.since_s >= TRIAL_S and not trial.starts_anew:
-        return _fall_back(worker, event.now_s, trial, event.jitter)
+        back = _fall_back(worker, event.now_s, trial, event.jitter)
+        return Step(back.worker, (Report("failed", event.failure), *back.effects))
     if cause in HOPELESS or backoff.is_spent(failures):
+        if trial is None and wanted is not None and wanted.target not in (None, version):
+            # A newer version waits for its turn. Nothing is left that it could disturb.
+            again = _try(replace(worker, attempt=0, failures=()), wanted.target, event.now_s)
+            return Step(again.worker, (Report("failed", event.failure), *again.effects))
         quarantined = Quarantined(version, event.failure)
         return Step(replace(worker, phase=quarantined), (Report("quarantined", event.failure), ReleaseStream()))
     until_s = event.now_s + backoff.wait_s(attempt, event.jitter)
@@ -600,8 +658,11 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
 
 def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
     """The trial failed for a reason of its own: the old version goes on, unless there is no way back."""
-    assert worker.wanted is not None
-    worker = replace(worker, wanted=replace(worker.wanted, rejected=True), attempt=0)
+    wanted = worker.wanted
+    assert wanted is not None
+    # Another version may have been published meanwhile; that one has not been tried.
+    is_rejected = wanted.rejected or version == wanted.published
+    worker = replace(worker, wanted=replace(wanted, rejected=is_rejected), attempt=0)
     rejected = Reject(version, event.failure)
     if trial.starts_anew:
         quarantined = Quarantined(version, event.failure)
@@ -668,7 +729,7 @@ def due_s(worker: Worker) -> float | None:
         case Waiting(until_s=until_s) | BackingOff(until_s=until_s):
             return until_s
         case Opening(trial=trial):
-            return None if trial is None else trial.since_s + TRIAL_S
+            return None if trial is None or trial.starts_anew else trial.since_s + TRIAL_S
         case Draining() as phase:
             return phase.abandon_at_s if phase.cancelled else phase.cancel_at_s
         case Running() as phase:
@@ -688,10 +749,8 @@ def _tick(worker: Worker, now_s: float) -> Step:
         case Waiting():
             return _pursue(worker, now_s, fresh=False)
         case BackingOff(version=version, trial=trial):
-            return _acquire(worker, version, trial)
+            return _again(worker, version, trial, now_s)
         case Opening(trial=Trial() as trial):
-            if trial.starts_anew:
-                return Step(worker)
             return _restart(_postponed(worker, now_s, jitter=0.0), trial.fallback, now_s)
         case Draining(cancelled=False) as phase:
             return Step(replace(worker, phase=replace(phase, cancelled=True)), (Cancel(phase.run),))
@@ -701,6 +760,17 @@ def _tick(worker: Worker, now_s: float) -> Step:
             return _prove(replace(worker, attempt=0))
         case _:
             return _check(worker, now_s)
+
+
+def _again(worker: Worker, version: int, trial: Trial | None, now_s: float) -> Step:
+    """Try again, or else the newer version that waits: at once, but with patience if its check fails too."""
+    wanted = worker.wanted
+    assert wanted is not None
+    if trial is not None or wanted.target in (None, version):
+        return _acquire(worker, version, trial)
+    if now_s < worker.try_at_s or (worker.trials > 0 and worker.attempt < GIVE_WAY):
+        return _acquire(worker, version)
+    return _try(worker, wanted.target, now_s)
 
 
 def _abandon(worker: Worker, phase: Draining, now_s: float) -> Step:

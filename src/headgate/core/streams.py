@@ -117,7 +117,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class IdentityChanged:
-    """A secret alone made this another source; only a publish may do that."""
+    """A secret alone, or an older version, would make this another source; only a new version may do that."""
 
 
 Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged
@@ -150,7 +150,7 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
     if stream.owner is not None and stream.owner != command.owner:
         return Step(stream, Busy(stream.owner))
     source_changed = stream.source_identity not in (None, command.source_identity)
-    if source_changed and stream.version == command.version:
+    if source_changed and stream.version is not None and command.version <= stream.version:
         return Step(stream, IdentityChanged())
     sink_changed = stream.sink_identity not in (None, command.sink_identity)
     held = stream.held

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from headgate.ids import is_name
 from headgate.store.datasources import Content
 
 PARTS = ("enabled", "source", "mapping", "sink")
+MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
+DEEPEST = 64
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -123,6 +126,10 @@ def read_yaml(text: str, file: str = "") -> dict[str, Document]:
         raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(file, " ".join(str(error).split()))]) from None
+    except RecursionError:
+        raise ConfigError([Problem(file, "is nested too deeply")]) from None
+    except (ValueError, LookupError) as error:  # `!!int abc` and the like.
+        raise ConfigError([Problem(file, f"a value does not fit its tag: {error}", "leave the tag out")]) from None
     return read_all(found)
 
 
@@ -163,6 +170,7 @@ def read_one(name: Any, raw: Any, path: str = "") -> Document:
         problems.append(Problem(f"{at}mapping", "must be a mapping"))
     if not isinstance(raw.get("enabled", True), bool):
         problems.append(Problem(f"{at}enabled", "must be true or false"))
+    problems += _strange(raw, path)
     if problems:
         raise ConfigError(problems)
     options = {key: value for key, value in raw.items() if key not in PARTS}
@@ -171,6 +179,36 @@ def read_one(name: Any, raw: Any, path: str = "") -> Document:
         raw.get("enabled", True),
         content_of(raw["source"], raw.get("mapping"), raw["sink"], options),
     )
+
+
+def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
+    """What JSON has no word for: it would be lost, or become something else, on its way through the database."""
+    problems: list[Problem] = []
+    waiting: list[tuple[str, Any, int]] = [(path, raw, 0)]
+    taken = 0
+    while waiting:
+        where, value, depth = waiting.pop()
+        taken += 1
+        if taken > MOST_VALUES or depth > DEEPEST:
+            return [Problem(path, "is too large, or nested too deeply", f"{MOST_VALUES} values, {DEEPEST} levels")]
+        at = f"{where}." if where else ""
+        if isinstance(value, dict):
+            if set(value) == {"$secret"} and not is_name(value["$secret"]):
+                problems.append(Problem(f"{at}$secret", "is not the name of a secret", "lower case, digits, - and _"))
+            problems += [Problem(f"{at}{key}", "a key must be text", "quote it") for key in value if not _is_text(key)]
+            waiting += [(f"{at}{key}", item, depth + 1) for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{at}{index}", item, depth + 1) for index, item in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            problems.append(Problem(where, "must be a finite number"))
+        elif not isinstance(value, bool | int | float | None) and not _is_text(value):
+            problems.append(Problem(where, "must be text, a number, true, false, a list or a mapping", "quote it"))
+    return problems
+
+
+def _is_text(value: Any) -> bool:
+    """Whether this is text that can be written down: half a surrogate pair cannot."""
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 
 def content_of(
@@ -188,6 +226,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key.start_mark)
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} is there twice", key.start_mark
@@ -207,6 +247,15 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> Any:
+    """Between double quotes where a character counts as a line break: in any other style it would be folded away."""
+    style = '"' if any(character in text for character in "\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 # Secrets.

@@ -352,13 +352,20 @@ class WorkerManager:
     async def _revoke(self, handle: Handle) -> None:
         with contextlib.suppress(NotFound):
             await self._persist_command(handle, streams.Revoke(self.node))
+        self._report_anew(handle)
 
     async def _release(self, handle: Handle) -> None:
         epoch, held = handle.epoch, handle.held
-        handle.epoch = None
         if epoch is not None:
             with contextlib.suppress(NotFound):
                 await self._persist_command(handle, streams.Release(self.node, epoch, held.n, held.position))
+            if handle.epoch == epoch:
+                handle.epoch = None
+        self._report_anew(handle)
+
+    def _report_anew(self, handle: Handle) -> None:
+        """What was reported while the stream was changing hands may have been dropped."""
+        handle.reported = ()
         self._reporter.changed(handle)
 
     async def _persist_command(self, handle: Handle, command: streams.Command) -> None:

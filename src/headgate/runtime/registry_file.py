@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.documents import read_yaml
 from headgate.runtime.registry import Registry
 
@@ -42,7 +42,9 @@ class RegistryFile:
             text = self._path.read_text("utf-8")
         except OSError as error:
             raise ConfigError(f"{self._path}: {error.strerror}", hint="HEADGATE_REGISTRY=yaml:FILE") from None
-        documents = read_yaml(text, str(self._path))
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self._path} is not UTF-8", hint="save it as UTF-8") from None
+        documents = await asyncio.to_thread(read_yaml, text, str(self._path))
         await self._registry.adopt(documents, f"yaml:{self._path.name}")
         self._names = frozenset(documents)
 
@@ -54,6 +56,9 @@ class RegistryFile:
                 if self._stat() == self._stamp:
                     continue
                 await self.load()
+            except StoreError:
+                self._stamp = None  # Nothing is wrong with the file: read it again.
+                continue
             except (HeadgateError, OSError) as error:
                 log.error("the registry file is not usable; what runs goes on", error=str(error))
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar.config.response_cache import ResponseCacheConfig
 from litestar.datastructures import State
 from litestar.di import Provide
@@ -17,7 +17,7 @@ from headgate.runtime.node import Node
 from headgate.telemetry.metrics import NodeCollector
 from headgate.web.api import cluster, connectors, health, registry, secrets
 from headgate.web.api.datasources import DatasourcesApi
-from headgate.web.auth import Gate
+from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.problems import HANDLERS
 from headgate.web.webhooks import Receive, Scope, Send, WebhookDoor
@@ -41,7 +41,9 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "http" and scope["path"].startswith("/hooks/"):
+        if scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
+            await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
+        elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
             await self.door(scope, receive, send)
         else:
             await self.api(scope, receive, send)  # type: ignore[arg-type]
@@ -73,6 +75,7 @@ def make_api(node: Any, state: State) -> Litestar:
             title="Headgate",
             version=__version__,
             path="/api/schema",
+            openapi_router=Router("/api/schema", route_handlers=[], guards=[needs("viewer")]),
             use_handler_docstrings=True,
             components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
             security=[{"token": []}],

@@ -11,7 +11,7 @@ from litestar.handlers import BaseRouteHandler
 
 from headgate.clock import boot_s
 from headgate.errors import Forbidden, Refused, Unauthorized
-from headgate.store.tokens import ROLES, Token, Tokens
+from headgate.store.tokens import ROLES, Token, Tokens, hash_of
 
 COOKIE = "headgate_token"
 KNOWN_S = 2.0  # A revoked token works no longer than this.
@@ -27,7 +27,7 @@ class Gate:
     def __init__(self, tokens: Tokens, *, auth: bool) -> None:
         self._tokens = tokens
         self._auth = auth
-        self._known: dict[str, tuple[float, Token | None]] = {}
+        self._known: dict[bytes, tuple[float, Token | None]] = {}  # By hash: anyone may send any text of any length.
 
     async def identify(self, headers: Mapping[str, str], *, cookie_allowed: bool) -> Token | None:
         """Whose request this is. Header names are in lower case."""
@@ -45,13 +45,14 @@ class Gate:
         self._known.clear()
 
     async def _find(self, text: str) -> Token | None:
-        known = self._known.get(text)
+        key = hash_of(text)
+        known = self._known.get(key)
         if known is not None and known[0] > boot_s():
             return known[1]
         token = await self._tokens.find(text)
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        self._known[text] = (boot_s() + KNOWN_S, token)
+        self._known[key] = (boot_s() + KNOWN_S, token)
         return token
 
 

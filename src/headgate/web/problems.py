@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import structlog
 from litestar import MediaType, Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, SerializationException
 
-from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Refused, StoreError, Unauthorized
+from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
 
 STATUS: list[tuple[type[HeadgateError], int]] = [
     (ConfigError, 422),
@@ -64,8 +64,15 @@ def headgate_error(request: Request[Any, Any, Any], error: HeadgateError) -> Res
 
 
 def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """One of the framework's: no such path, not JSON, and the like."""
-    return _respond(problem(error.status_code, " ".join(str(error.detail).split())))
+    """One of the framework's: no such path, a parameter of the wrong type, and the like."""
+    extra = error.extra if isinstance(error.extra, list) else []
+    problems = [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in extra]
+    return _respond(problem(error.status_code, " ".join(str(error.detail).split()), problems=problems))
+
+
+def not_json(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """What decoding a body raises beside the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
+    return _respond(problem(400, f"the body is not JSON: {' '.join(str(error).split())}"))
 
 
 def unknown_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -74,6 +81,13 @@ def unknown_error(request: Request[Any, Any, Any], error: Exception) -> Response
     return _respond(problem(500, "this should not have happened; the node's log says more"))
 
 
-HANDLERS: Any = {HeadgateError: headgate_error, HTTPException: http_error, Exception: unknown_error}
+HANDLERS: Any = {
+    HeadgateError: headgate_error,
+    HTTPException: http_error,
+    SerializationException: not_json,
+    UnicodeDecodeError: not_json,
+    RecursionError: not_json,
+    Exception: unknown_error,
+}
 
 JSON = MediaType.JSON

@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from litestar.connection import Request
+from litestar.params import Parameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from headgate.errors import StoreError
 from headgate.store.wake import Listener
 
 POLL_S = 2.0
+MOST_ID = 2**63 - 1
+
+After = Annotated[int, Parameter(ge=0, le=MOST_ID)]
+AfterOrNow = Annotated[int | None, Parameter(ge=0, le=MOST_ID)]
+T = TypeVar("T", int, int | None)
+
+
+def resumed(request: Request[Any, Any, Any], after: T) -> T:
+    """Where to go on: a browser that reconnects asks as it asked first, and says beside it what it saw last."""
+    seen = request.headers.get("last-event-id", "")
+    return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 
 
 def items(
@@ -37,8 +50,9 @@ async def _items(
             for row in rows:
                 after = row["id"]
                 yield ServerSentEventMessage(data=msgspec.json.encode(row, enc_hook=str).decode(), id=after)
-            if not rows:
-                yield ServerSentEventMessage(comment="")  # Finds out whether anyone still listens.
+            if rows:
+                continue  # There may be more than one read returns.
+            yield ServerSentEventMessage(comment="")  # Finds out whether anyone still listens.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), POLL_S)
     finally:

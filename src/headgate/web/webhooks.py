@@ -7,7 +7,6 @@ next one together, so the number of commits does not grow with the number of cal
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from headgate.clock import unix_s
 from headgate.connectors.signatures import verify
 from headgate.connectors.webhook import WebhookOptions
 from headgate.core.reconcile import Entry
 from headgate.errors import HeadgateError, StoreError
+from headgate.ids import is_name
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.registry import Registry
 from headgate.store.inbox import InboxTable, Limit, Payload
@@ -35,6 +36,8 @@ ACCEPTED = b'{"status":"accepted"}'
 
 # What must not be stored: credentials, and what only concerns this connection.
 _DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connection", "host", "content-length"})
+
+log = structlog.get_logger()
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -79,7 +82,7 @@ class WebhookDoor:
         self._limits: dict[UUID, Limit] = {}
         self._pending: list[tuple[Payload, asyncio.Future[bool]]] = []
         self._flushing: asyncio.Task[None] | None = None
-        self._is_json = msgspec.json.Decoder(msgspec.Raw).decode
+        self._decode = msgspec.json.Decoder().decode  # As the source decodes: what passes here can be read there.
         self.answers: Counter[tuple[str, int]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,13 +94,15 @@ class WebhookDoor:
         except _Answer as answer:
             status, retry = answer.status, answer.status == 503
             body = encode(problem(status) if status == 401 else problem(status, answer.detail, hint=answer.hint))
-        self.answers[name if status != 404 else "", status] += 1
+        self.answers[name if status not in (404, 405) else "", status] += 1  # Only names that exist are kept.
         headers = [
             (b"content-type", b"application/json" if status == 202 else b"application/problem+json"),
             (b"content-length", str(len(body)).encode()),
         ]
         if retry:
             headers.append((b"retry-after", b"2"))
+        if status == 405:
+            headers.append((b"allow", b"POST"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -133,13 +138,15 @@ class WebhookDoor:
 
     async def _entry(self, name: str) -> Entry | None:
         entry = self._registry.entry(name)
-        if entry is None:
-            # Perhaps it is younger than our last look. Unknown names are few, and looking costs one indexed query.
-            with contextlib.suppress(StoreError):
-                found = await self._registry.datasources.find(name)
-                entries = await self._registry.datasources.entries_since(found.revision - 1) if found else []
-                entry = next((e for e in entries if e.name == name and not e.deleted), None)
-        return entry
+        if (entry is not None and entry.wanted is not None) or not is_name(name):
+            return entry
+        # Perhaps it was published after our last look. Unknown names are few, and looking costs one indexed query.
+        try:
+            found = await self._registry.datasources.find(name)
+            entries = await self._registry.datasources.entries_since(found.revision - 1) if found else []
+        except StoreError:
+            raise _Answer(503, "the database is away") from None
+        return next((e for e in entries if e.name == name and not e.deleted), None)
 
     async def _load(self, entry: Entry, version: int) -> _Route:
         try:
@@ -169,8 +176,8 @@ class WebhookDoor:
     def _check_json(self, body: bytes) -> None:
         """Refused here it can be corrected by its sender; later it could not."""
         try:
-            self._is_json(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _Answer(400, f"the body is not JSON: {error}", hint="or set format: text") from None
 
     async def _make_durable(self, payload: Payload) -> None:
@@ -186,7 +193,9 @@ class WebhookDoor:
             batch, self._pending = self._pending[:MOST_IN_A_COMMIT], self._pending[MOST_IN_A_COMMIT:]
             try:
                 full = await self._table.append([payload for payload, _ in batch], self._limits)
-            except StoreError:
+            except Exception as error:  # Whatever it is, nobody may wait for an answer that never comes.
+                if not isinstance(error, StoreError):
+                    log.exception("payloads could not be made durable", count=len(batch))
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(_Answer(503, "the database is away"))
@@ -202,9 +211,9 @@ class WebhookDoor:
 async def _body(headers: dict[str, str], receive: Receive, limit: int) -> bytes:
     """The whole body, unless it is too large."""
     length = headers.get("content-length", "0")
-    if length.isdigit() and int(length) > limit:
+    if length.isdecimal() and int(length) > limit:
         raise _Answer(413, f"the body is larger than {limit} bytes")
-    body: bytes = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -213,4 +222,4 @@ async def _body(headers: dict[str, str], receive: Receive, limit: int) -> bytes:
         if len(body) > limit:
             raise _Answer(413, f"the body is larger than {limit} bytes")
         if not message.get("more_body"):
-            return body
+            return bytes(body)

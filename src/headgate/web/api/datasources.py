@@ -19,6 +19,8 @@ from headgate.web import sse
 from headgate.web.api import views
 from headgate.web.auth import needs
 
+MOST_VERSIONS = 2**31 - 1  # What the database counts up to.
+
 VIEW, OPERATE = [needs("viewer")], [needs("operator")]
 Req = Request[Any, Any, Any]
 
@@ -77,9 +79,9 @@ class DatasourcesApi(Controller):
     @post("/{name:str}/validate", guards=VIEW, status_code=200, summary="Everything that is wrong with a document")
     async def validate(self, node: Node, request: Req, name: str) -> dict[str, Any]:
         """The document in the body, or the draft if there is none."""
-        body = await request.json() if await request.body() else None
+        body = await _body(request)
         try:
-            content = _document(name, body).content if body else (await _draft(node, name)).content
+            content = (await _draft(node, name)).content if body is None else _document(name, body).content
             problems = await node.registry.problems(content)
         except ConfigError as error:
             problems = error.problems
@@ -88,14 +90,14 @@ class DatasourcesApi(Controller):
     @post("/{name:str}/publish", guards=OPERATE, status_code=200, summary="Publish the draft")
     async def publish(self, node: Node, request: Req, name: str) -> dict[str, Any] | None:
         """`hash`, if given, must be the draft's."""
-        body = await request.json() if await request.body() else {}
+        body = await _body(request) or {}
         return views.version(await node.registry.publish(name, request.user.name, body.get("hash")))
 
     @post("/{name:str}/rollback", guards=OPERATE, status_code=200, summary="Publish an old version again")
     async def rollback(self, node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any] | None:
         """Under a new number, so that history stays a line."""
         number = data.get("version")
-        if not isinstance(number, int):
+        if type(number) is not int or not 0 < number <= MOST_VERSIONS:
             raise ConfigError([Problem("version", "must be the number of a version")])
         return views.version(await node.registry.rollback(name, number, request.user.name))
 
@@ -161,7 +163,7 @@ class DatasourcesApi(Controller):
         return {"name": found.name, "health": health(facts), "lines": explain(facts)}
 
     @get("/{name:str}/events", guards=VIEW, summary="What happened to it")
-    async def events(self, node: Node, name: str, after: int | None = None, limit: int = 100) -> dict[str, Any]:
+    async def events(self, node: Node, name: str, after: sse.AfterOrNow = None, limit: int = 100) -> dict[str, Any]:
         """The latest, or those after an id."""
         found = await node.registry.get(name)
         limit = max(1, min(limit, 1000))
@@ -172,24 +174,36 @@ class DatasourcesApi(Controller):
         return {"items": [views.event(row) for row in rows]}
 
     @get("/{name:str}/events/stream", guards=VIEW, summary="The same, live (SSE)")
-    async def events_live(self, node: Node, name: str, after: int = 0) -> ServerSentEvent:
+    async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> ServerSentEvent:
         """Each event once, in order."""
         found = await node.registry.get(name)
 
         async def read(id: int) -> list[dict[str, Any]]:
             return [views.event(row) for row in await node.registry.events.after(found.id, id)]
 
-        return sse.items(node.listener, "events", read, after)
+        return sse.items(node.listener, "events", read, sse.resumed(request, after))
 
     @get("/{name:str}/logs", guards=VIEW, summary="The last log lines of its streams; live (SSE) unless follow=false")
-    async def logs(self, node: Node, name: str, follow: bool = True, after: int = 0) -> Any:
+    async def logs(self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0) -> Any:
         """From any node, whichever runs it."""
         found = await node.registry.get(name)
 
         async def read(id: int) -> list[dict[str, Any]]:
             return [views.line(row) for row in await node.logs.after(found.id, id)]
 
-        return sse.items(node.listener, "logs", read, after) if follow else {"items": await read(after)}
+        if not follow:
+            return {"items": await read(after)}
+        return sse.items(node.listener, "logs", read, sse.resumed(request, after))
+
+
+async def _body(request: Req) -> dict[str, Any] | None:
+    """The body, where one may be left out."""
+    if not await request.body():
+        return None
+    body = await request.json()
+    if not isinstance(body, dict):
+        raise ConfigError([Problem("", "the body must be a JSON object")])
+    return body
 
 
 async def _full(node: Node, name: str) -> dict[str, Any]:
@@ -215,7 +229,7 @@ async def _version(node: Node, name: str, which: str) -> Version:
     elif which == "published":
         version = await node.registry.datasources.version(found.id, found.published_version)
     else:
-        number = int(which) if which.isdigit() and len(which) < 10 else 0
+        number = int(which) if which.isdecimal() and len(which) < 10 else 0
         version = await node.registry.datasources.version(found.id, number)
     if version is None:
         raise NotFound(f"datasource {found.name!r} has no version {which}", hint=f"headgate ds show {found.name}")

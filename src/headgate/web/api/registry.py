@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -18,30 +19,32 @@ from headgate.web.auth import needs
 Req = Request[Any, Any, Any]
 
 
-def _documents(data: dict[str, Any]) -> dict[str, Document]:
+async def _documents(data: dict[str, Any]) -> dict[str, Document]:
+    """In a thread where it is YAML: a large file takes seconds, and the node must not stand still meanwhile."""
     if isinstance(data.get("yaml"), str):
-        return read_yaml(data["yaml"], str(data.get("file", "")))
+        return await asyncio.to_thread(read_yaml, data["yaml"], str(data.get("file", "")))
     return read_all(data)
 
 
 @post("/api/plan", guards=[needs("viewer")], status_code=200, tags=["registry"], summary="What applying would change")
 async def plan(node: Node, data: dict[str, Any], prune: bool = False) -> dict[str, Any]:
     """Nothing is changed."""
-    changes = await node.registry.plan(_documents(data), prune=prune)
+    changes = await node.registry.plan(await _documents(data), prune=prune)
     return {"changes": [asdict(change) for change in changes]}
 
 
 @post("/api/apply", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Apply a document")
 async def apply(node: Node, request: Req, data: dict[str, Any], prune: bool = False) -> dict[str, Any]:
     """All of it or nothing."""
-    changes = await node.registry.apply(_documents(data), request.user.name, prune=prune)
+    changes = await node.registry.apply(await _documents(data), request.user.name, prune=prune)
     return {"changes": [asdict(change) for change in changes]}
 
 
 @get("/api/export", guards=[needs("viewer")], tags=["registry"], summary="All published datasources as YAML")
 async def export(node: Node) -> Response[str]:
     """Lossless; secrets by name only."""
-    return Response(write_yaml(await node.registry.export()), media_type="application/yaml")
+    text = await asyncio.to_thread(write_yaml, await node.registry.export())
+    return Response(text, media_type="application/yaml")
 
 
 @post("/registry/reload/{id:str}", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Reload")
@@ -52,8 +55,9 @@ async def reload(node: Node, request: Req, id: str) -> dict[str, str]:
 
 
 @get("/api/events", guards=[needs("viewer")], tags=["registry"], summary="Everything that happens, live (SSE)")
-async def events(node: Node, after: int | None = None) -> ServerSentEvent:
+async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> ServerSentEvent:
     """Each event once, in order; from now on, or after an id."""
+    after = sse.resumed(request, after)
     if after is None:
         last = await node.registry.events.last(None, 1)
         after = last[-1]["id"] if last else 0

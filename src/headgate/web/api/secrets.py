@@ -8,7 +8,8 @@ from uuid import UUID
 from litestar import delete, get, post, put
 from litestar.connection import Request
 
-from headgate.errors import ConfigError, Problem
+from headgate.errors import ConfigError, NotFound, Problem
+from headgate.ids import is_name
 from headgate.runtime.node import Node
 from headgate.store.tokens import ROLES
 from headgate.web.auth import needs
@@ -37,6 +38,8 @@ async def put_secret(node: Node, request: Req, name: str, data: dict[str, Any]) 
 @delete("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Delete a secret that nothing uses")
 async def delete_secret(node: Node, request: Req, name: str) -> None:
     """Refused while a published or running version refers to it."""
+    if not is_name(name):
+        raise NotFound(f"no secret {name!r}", hint="headgate secrets list")
     await node.registry.delete_secret(name, request.user.name)
 
 
@@ -58,8 +61,8 @@ async def create_token(node: Node, data: dict[str, Any]) -> dict[str, Any]:
     """Its text is in this answer and nowhere else."""
     name, role = data.get("name"), data.get("role", "viewer")
     problems = []
-    if not isinstance(name, str) or not name.strip() or len(name) > 100:
-        problems.append(Problem("name", "must be a name of 1 to 100 characters"))
+    if not isinstance(name, str) or not name.strip() or len(name) > 100 or not name.isprintable():
+        problems.append(Problem("name", "must be a name of 1 to 100 printable characters"))
     if role not in ROLES:
         problems.append(Problem("role", "must be viewer, operator or admin"))
     if problems:

@@ -13,8 +13,8 @@ from litestar import Request, Response, get
 from headgate.errors import NotFound
 
 TYPES = {
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
+    "css": "text/css",
+    "js": "text/javascript",
     "svg": "image/svg+xml",
 }
 
@@ -42,7 +42,7 @@ def assets() -> dict[str, Asset]:
 
 @get("/static/{name:path}", include_in_schema=False, sync_to_thread=False)
 def asset(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
-    """Open to anyone: the sign-in page needs it. Browsers ask each time whether it changed; modules must fit together."""
+    """Open to anyone: the sign-in page needs it. Browsers ask each time: modules must fit together."""
     found = assets().get(name.removeprefix("/"))
     if found is None:
         raise NotFound(f"no file {name}")

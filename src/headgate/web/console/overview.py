@@ -30,7 +30,7 @@ async def overview_page(node: Node, request: Req, token: str | None = None) -> R
         return database_away()
     if session.came_from_elsewhere(request):
         # The cookie stayed behind. When our own page asks, it is sent.
-        return page("notice.html", again_s=0, title="One moment", text="Opening the console.")
+        return page("notice.html", again_s=0, again_at="/", title="One moment", text="Opening the console.")
     return session.sign_in_page()
 
 
@@ -58,7 +58,7 @@ def _row(summary: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: summary[name] for name in ("id", "name", "health", "has_draft")},
         "detail": words.detail(summary),
-        "route": f"{summary['source_type'] or '?'} → {summary['sink_type'] or '?'}",
+        "route": words.route(summary),
         "version": words.version(summary),
         "other_version": words.other_version(summary),
         "total": words.count(metrics.get("records_out")),

@@ -37,12 +37,13 @@ def page(template: str, *, status: int = 200, **values: Any) -> Response[str]:
     return Response(text, media_type=MediaType.HTML, status_code=status, headers=HEADERS)
 
 
-def database_away() -> Response[str]:
-    """The node lives, but knows nothing at the moment."""
+def database_away(again_at: str = "") -> Response[str]:
+    """The node lives, but knows nothing at the moment. Without another address, the browser asks for the same again."""
     return page(
         "notice.html",
         status=503,
         again_s=3,
+        again_at=again_at,
         title="The database does not answer",
         text="This node cannot reach its database and keeps trying. This page tries again by itself.",
     )

@@ -52,7 +52,7 @@ async def sign_in(request: Req) -> Response[Any]:
     try:
         return await enter(request, text.strip() if isinstance(text, str) else "")
     except StoreError:
-        return database_away()
+        return database_away(again_at="/")
 
 
 @post("/logout", include_in_schema=False, status_code=200, sync_to_thread=False)

@@ -1,4 +1,4 @@
-"""How figures and a datasource's state are put into words. `format.js` says the same in the browser; keep them alike."""
+"""How figures and a datasource's state are put into words. `format.js` says the same in the browser."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def _whole(span_s: float) -> str:
     return f"{span_s:.0f} s"
 
 
+def route(summary: dict[str, Any]) -> str:
+    """From where to where, as published."""
+    return f"{summary['source_type']} → {summary['sink_type']}" if summary["source_type"] else ""
+
+
 def version(summary: dict[str, Any]) -> str:
     """The published version."""
     number = summary["published_version"]
@@ -52,7 +57,7 @@ def other_version(summary: dict[str, Any]) -> str:
 def detail(summary: dict[str, Any]) -> str:
     """What the worker is about, where that says more than the health does."""
     found = "" if summary["published_version"] is None else str(summary["detail"] or "")
-    return "" if found in ("running", "stopped", summary["health"]) else found
+    return "" if found in ("running", "stopped", "not started", summary["health"]) else found
 
 
 def why(summary: dict[str, Any]) -> str:
@@ -63,7 +68,7 @@ def why(summary: dict[str, Any]) -> str:
     if summary["health"] == "stopped":
         return "" if number else "Nothing has been published yet."
     if error:
-        return f"{error['message']} ({error['cause']})"
+        return f"{error['cause']}: {error['message']}"
     if summary["published_status"] == "rejected":
         return f"Version {number} was tried and rejected."
     if summary["health"] == "degraded":

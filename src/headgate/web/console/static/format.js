@@ -37,7 +37,7 @@ function why(one) {
   const number = one.published_version;
   if (one.quarantine) return `Set aside: ${one.quarantine}`;
   if (one.health === "stopped") return number ? "" : "Nothing has been published yet.";
-  if (one.error) return `${one.error.message} (${one.error.cause})`;
+  if (one.error) return `${one.error.cause}: ${one.error.message}`;
   if (one.published_status === "rejected") return `Version ${number} was tried and rejected.`;
   if (one.health === "degraded") return "It runs, but no record came within the expected time.";
   return "";
@@ -45,7 +45,7 @@ function why(one) {
 
 function detail(one) {
   const found = one.published_version === null ? "" : one.detail || "";
-  return ["running", "stopped", one.health].includes(found) ? "" : found;
+  return ["running", "stopped", "not started", one.health].includes(found) ? "" : found;
 }
 
 // The cells that change only when the node says so.
@@ -55,7 +55,7 @@ export function cells(one) {
     health: one.health,
     detail: detail(one),
     name: one.name,
-    route: `${one.source_type ?? "?"} → ${one.sink_type ?? "?"}`,
+    route: one.source_type ? `${one.source_type} → ${one.sink_type}` : "",
     version: published ? `v${published}` : NOTHING,
     other_version: running && running !== published ? `v${running} running` : "",
     draft: one.has_draft ? "draft" : "",

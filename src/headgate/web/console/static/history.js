@@ -37,9 +37,9 @@ export class History {
       const x = 60 - (now_s - samples[index][0]);
       if (x >= 0) points.push([x, this.#rateAt(index)]);
     }
-    if (points.length < 2) return ["", ""];
-    const most = Math.max(...points.map((point) => point[1])) * 1.15;
-    const at = ([x, y]) => `${x.toFixed(1)} ${(most ? 19 - (18 * y) / most : 19).toFixed(1)}`;
+    const most = Math.max(0, ...points.map((point) => point[1])) * 1.15;
+    if (points.length < 2 || !most) return ["", ""];
+    const at = ([x, y]) => `${x.toFixed(1)} ${(19.5 - (18 * y) / most).toFixed(1)}`;
     const line = `M${points.map(at).join("L")}`;
     return [line, `${line}L${points[points.length - 1][0].toFixed(1)} 20L${points[0][0].toFixed(1)} 20Z`];
   }

@@ -6,6 +6,7 @@ import { follow } from "./live.js";
 
 const TICK_MS = 1000;
 const SAMPLE_S = 1.5; // A node that is quiet for longer says that nothing changed, which is a sample too.
+const NOUGHT = ["0", NOTHING];
 const SKEW_MS = 2000; // A smaller difference between the clocks is the rounding of the Date header.
 
 const find = (id) => document.getElementById(id);
@@ -43,7 +44,7 @@ class Row {
     this.cells[name].textContent = this.shown[name] = text;
     if (name === "why") this.why.hidden = !text;
     if (name === "health") this.body.dataset.health = text;
-    if (name === "total" || name === "rate") this.cells[name].classList.toggle("nought", text === "0" || text === NOTHING);
+    if (name === "total" || name === "rate") this.cells[name].classList.toggle("nought", NOUGHT.includes(text));
   }
 
   update(one) {
@@ -56,7 +57,7 @@ class Row {
   tick(now_s, unix_s) {
     const last_s = this.one.metrics.last_record_at_s ?? null;
     this.put("ago", ago(last_s === null ? null : unix_s - last_s));
-    this.rate = this.one.enabled ? this.history.rate() : null;
+    this.rate = this.one.health === "stopped" ? null : this.history.rate();
     this.put("rate", rate(this.rate));
     if (!this.isInView) return;
     this.history.paths(now_s).reverse().forEach((path, index) => {

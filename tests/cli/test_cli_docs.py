@@ -1,0 +1,56 @@
+"""The reference of the command line is complete, and names nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from headgate.cli import app
+
+PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
+SHARED = {"--url", "--token", "--json"}
+WITHOUT_NODE = {"headgate up", "headgate sql"}
+
+
+def commands(found: Any, path: str = "headgate") -> Iterator[tuple[str, Any]]:
+    """Every command that can be run, with what leads to it."""
+    for name, one in found.commands.items():
+        if hasattr(one, "commands"):
+            yield from commands(one, f"{path} {name}")
+        else:
+            yield f"{path} {name}", one
+
+
+def options(command: Any) -> set[str]:
+    return {option for param in command.params for option in param.opts if option.startswith("--")} - {"--help"}
+
+
+COMMANDS = dict(commands(get_command(app)))
+ROWS = {match[2]: match[1] for match in re.finditer(r"^\| `((headgate(?: [a-z]+)+)[^`]*)` \|", PAGE.read_text(), re.M)}
+
+
+def test_every_command_is_documented_and_every_documented_command_exists() -> None:
+    assert set(ROWS) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_option_of_a_command_is_in_its_row(path: str) -> None:
+    documented = set(re.findall(r"--[a-z-]+", ROWS[path]))
+    assert documented - SHARED == options(COMMANDS[path]) - SHARED
+
+
+@pytest.mark.parametrize("path", sorted(set(COMMANDS) - WITHOUT_NODE))
+def test_every_command_has_the_shared_options(path: str) -> None:
+    assert options(COMMANDS[path]) >= SHARED
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_and_every_option_says_what_it_is_for(path: str) -> None:
+    command = COMMANDS[path]
+    assert command.help
+    assert all(getattr(param, "help", None) for param in command.params if param.name != "help")

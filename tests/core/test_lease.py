@@ -1,0 +1,223 @@
+"""Who may act and who is dead, each decided on one clock."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.core.lease import (
+    BEAT_S,
+    LATE_S,
+    LEASE_S,
+    MARGIN_S,
+    OBSERVE_S,
+    Expired,
+    NodeBeat,
+    Observer,
+    Sighting,
+    Trust,
+    beat_answered,
+    beat_refused,
+    observed,
+    unanswered,
+)
+
+NODE, OTHER = UUID(int=1), UUID(int=2)
+NEW = Trust(NODE)
+NOBODY = Observer({})
+
+
+def row(beat: int, node: UUID = NODE, lease_s: float = LEASE_S) -> NodeBeat:
+    return NodeBeat(node, beat, lease_s)
+
+
+def look(observer: Observer, at_s: float, *rows: NodeBeat, took_s: float = 0.0) -> tuple[Observer, list[Expired]]:
+    return observed(observer, rows, at_s, at_s + took_s)
+
+
+# May I act?
+
+
+def test_a_node_that_was_never_answered_does_not_trust_itself() -> None:
+    assert NEW.until_s == float("-inf")
+    assert NEW.left_s(0.0) == 0.0
+
+
+def test_trust_counts_from_the_sending_of_the_beat_and_ends_a_margin_before_the_lease() -> None:
+    trust = beat_answered(NEW, 10.0)
+    assert trust.until_s == 10.0 + LEASE_S - MARGIN_S
+    assert trust.left_s(11.5) == 2.5
+    assert trust.left_s(14.0) == 0.0
+    assert trust.left_s(99.0) == 0.0
+
+
+def test_lease_and_margin_are_the_nodes_own() -> None:
+    assert beat_answered(Trust(NODE, lease_s=30.0, margin_s=3.0), 10.0).until_s == 37.0
+
+
+def test_a_later_beat_extends_trust() -> None:
+    assert beat_answered(beat_answered(NEW, 10.0), 11.0).until_s == 15.0
+
+
+def test_an_answer_that_arrives_late_or_twice_extends_nothing() -> None:
+    trust = beat_answered(NEW, 11.0)
+    assert beat_answered(trust, 10.0) == trust
+    assert beat_answered(trust, 11.0) == trust
+
+
+def test_an_answer_that_was_under_way_for_the_whole_lease_gives_no_trust() -> None:
+    assert beat_answered(NEW, 10.0).left_s(10.0 + LEASE_S) == 0.0
+
+
+def test_trust_that_ran_out_returns_with_the_next_answer() -> None:
+    trust = beat_answered(NEW, 10.0)
+    assert trust.left_s(20.0) == 0.0
+    assert beat_answered(trust, 20.0).left_s(20.0) == LEASE_S - MARGIN_S
+
+
+def test_a_refused_beat_ends_trust_for_good() -> None:
+    ended = beat_refused(beat_answered(NEW, 10.0))
+    assert ended.left_s(10.0) == 0.0
+    assert beat_answered(ended, 11.0) == ended
+    assert beat_refused(ended) == ended
+
+
+# Is that one dead?
+
+
+def test_a_node_is_expired_when_its_beat_was_seen_unchanged_for_its_lease() -> None:
+    observer, expired = look(NOBODY, 0.0, row(7))
+    assert observer == Observer({NODE: Sighting(7, 0.0)})
+    assert expired == []
+    observer, expired = look(observer, 4.9, row(7))
+    assert expired == []
+    assert look(observer, 5.0, row(7))[1] == [Expired(NODE, 7)]
+
+
+def test_the_lease_that_counts_is_the_observed_nodes() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7, lease_s=30.0), row(1, OTHER))
+    assert look(observer, 29.0, row(7, lease_s=30.0), row(1, OTHER))[1] == [Expired(OTHER, 1)]
+
+
+def test_a_changed_beat_begins_the_count_anew() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7))
+    observer, _ = look(observer, 4.0, row(8))
+    assert look(observer, 8.9, row(8))[1] == []
+    assert look(observer, 9.0, row(8))[1] == [Expired(NODE, 8)]
+
+
+def test_a_count_begins_at_the_answer_and_ends_at_the_question() -> None:
+    """A row may have been read at any moment between the two."""
+    observer, _ = look(NOBODY, 0.0, row(7), took_s=1.0)
+    assert look(observer, 5.9, row(7), took_s=2.0)[1] == []
+    assert look(observer, 6.0, row(7))[1] == [Expired(NODE, 7)]
+
+
+def test_a_failed_answer_begins_all_counts_anew() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7), row(1, OTHER))
+    observer, expired = look(unanswered(observer), 5.0, row(7), row(1, OTHER))
+    assert expired == []
+    assert look(observer, 9.9, row(7), row(1, OTHER))[1] == []
+    assert look(observer, 10.0, row(7), row(1, OTHER))[1] == [Expired(NODE, 7), Expired(OTHER, 1)]
+
+
+def test_a_late_answer_begins_all_counts_anew() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7))
+    observer, expired = look(observer, 6.0, row(7), took_s=LATE_S + 0.1)
+    assert expired == []
+    assert observer == Observer({NODE: Sighting(7, 8.1)})
+
+
+def test_an_answer_that_is_just_in_time_is_proof() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7))
+    assert look(observer, 6.0, row(7), took_s=LATE_S)[1] == [Expired(NODE, 7)]
+
+
+def test_a_node_that_is_gone_is_forgotten() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7), row(1, OTHER))
+    observer, _ = look(observer, 1.0, row(2, OTHER))
+    assert observer == Observer({OTHER: Sighting(2, 1.0)})
+
+
+def test_a_restart_of_the_database_expires_nobody() -> None:
+    observer, _ = look(NOBODY, 0.0, row(7))
+    for _ in range(60):
+        observer = unanswered(observer)
+    observer, expired = look(observer, 30.0, row(7))
+    assert expired == []
+    assert look(observer, 31.0, row(8))[1] == []
+
+
+# Both, with two clocks.
+
+rates = st.floats(min_value=0.9, max_value=1.1)
+delays = st.one_of(st.just(0.0), st.floats(min_value=0.0, max_value=3.0))
+
+
+@dataclass
+class Race:
+    """One node, one observer and the row between them, in true time; each side sees its own clock only."""
+
+    node_rate: float
+    observer_rate: float
+    delays: Iterator[float]
+    trust: Trust = NEW
+    observer: Observer = NOBODY
+    beat: int = 0
+    events: list[tuple[float, int, str, tuple[float, ...]]] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def later(self, at_s: float, what: str, *values: float) -> None:
+        heapq.heappush(self.events, (at_s, next(self.numbers), what, values))
+
+    def delay(self) -> float:
+        return next(self.delays, 0.0)
+
+    def run(self, pauses: list[float]) -> tuple[float, Trust]:
+        """The true time at which the node is ended, and its trust then. It beats until its pauses are used up."""
+        at_s = 0.0
+        for pause in pauses:
+            self.later(at_s + self.delay(), "beat", at_s * self.node_rate)
+            at_s += BEAT_S / self.node_rate + pause
+        self.later(0.0, "ask")
+        while True:
+            now_s, _, what, values = heapq.heappop(self.events)
+            match what:
+                case "beat":
+                    self.beat += 1
+                    # An answer that arrives at once is the worst case: nothing else makes the node trust itself more.
+                    self.trust = beat_answered(self.trust, values[0])
+                case "ask":
+                    self.later(now_s + self.delay() / 2, "read", now_s)
+                case "read":
+                    self.later(now_s + self.delay() / 2, "see", values[0], float(self.beat))
+                case "see":
+                    asked_at_s, beat = values
+                    rate = self.observer_rate
+                    beats = [row(int(beat))]
+                    self.observer, expired = observed(self.observer, beats, asked_at_s * rate, now_s * rate)
+                    if expired and expired[0].beat == self.beat:
+                        return now_s, self.trust
+                    self.later(max(now_s, asked_at_s + OBSERVE_S / rate), "ask")
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    node_rate=rates,
+    observer_rate=rates,
+    pauses=st.lists(delays, min_size=1, max_size=8),
+    waits=st.lists(delays, max_size=60),
+)
+def test_a_node_never_trusts_itself_when_an_observer_expires_it(
+    node_rate: float, observer_rate: float, pauses: list[float], waits: list[float]
+) -> None:
+    """Whatever the delays, and with clocks that differ by up to a fifth."""
+    ended_at_s, trust = Race(node_rate, observer_rate, iter(waits)).run(pauses)
+    assert trust.left_s(ended_at_s * node_rate) == 0.0
+    assert trust.until_s <= ended_at_s * node_rate

@@ -1,0 +1,1097 @@
+"""The life of a worker: every rule by name, and every order of events in a small world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+from uuid import UUID
+
+import pytest
+
+from headgate.core import backoff, lifecycle, streams
+from headgate.core.lifecycle import (
+    CANCEL_S,
+    GIVE_WAY,
+    PROOF_S,
+    STOP_S,
+    TRIAL_S,
+    WAIT_S,
+    Abandon,
+    AcquireStream,
+    Acquiring,
+    BackingOff,
+    Cancel,
+    Checked,
+    CheckVersion,
+    Committed,
+    Denied,
+    Drain,
+    Draining,
+    Ended,
+    Failed,
+    Failure,
+    Granted,
+    Idle,
+    Launch,
+    Lost,
+    Opened,
+    Opening,
+    Prove,
+    Quarantined,
+    Reject,
+    ReleaseStream,
+    Report,
+    Running,
+    Step,
+    Tick,
+    Trial,
+    Waiting,
+    Want,
+    Wanted,
+    Worker,
+    due_s,
+    status,
+    step,
+)
+from headgate.errors import Cause
+
+CONFIG = Failure(Cause.CONFIG, "no such topic")
+AUTH = Failure(Cause.AUTH, "wrong password")
+NETWORK = Failure(Cause.NETWORK, "connection refused")
+RATE_LIMIT = Failure(Cause.RATE_LIMIT, "too many requests")
+BAD_RECORD = Failure(Cause.BAD_RECORD, "not a number")
+BUG = Failure(Cause.BUG, "KeyError: 'id'")
+NEW = Worker()
+FIRST = Wanted(1, None, 0)
+WALK = 20_000  # Worlds; enough to meet every kind of interleaving, in seconds.
+
+
+def after(*events: lifecycle.Event, worker: Worker = NEW) -> Step:
+    """The last step of these events."""
+    done = Step(worker)
+    for event in events:
+        done = step(done.worker, event)
+    return done
+
+
+def wanted(published: int = 1, running: int | None = None, mark: int = 0, *, rejected: bool = False) -> Wanted:
+    return Wanted(published, running, mark, rejected)
+
+
+def acquiring(want: Wanted | None = None) -> Worker:
+    return after(Want(want or wanted(), 0.0)).worker
+
+
+def opening(want: Wanted | None = None) -> Worker:
+    return after(Granted(1, 0.0), worker=acquiring(want)).worker
+
+
+def running(want: Wanted | None = None) -> Worker:
+    """Run 1 is running since 0."""
+    return after(Opened(1, 0.0), worker=opening(want)).worker
+
+
+def waiting() -> Worker:
+    return after(Denied(1, 0.0), worker=acquiring()).worker
+
+
+def draining() -> Worker:
+    """A restart at 0."""
+    return after(Want(wanted(mark=1), 0.0), worker=running()).worker
+
+
+def backing_off(want: Wanted | None = None) -> Worker:
+    return after(Failed(1, 0.0, NETWORK), worker=running(want)).worker
+
+
+def quarantined(want: Wanted | None = None) -> Worker:
+    return after(Failed(1, 0.0, CONFIG), worker=opening(want)).worker
+
+
+def finished() -> Worker:
+    return after(Ended(1, 0.0, finished=True), worker=running(wanted(1, 1))).worker
+
+
+def trying(*, starts_anew: bool = False) -> Worker:
+    """Version 1 has proved itself and version 2 is on trial since 0, opening as run 2."""
+    done = after(
+        Want(wanted(2, 1), 0.0),
+        Checked(2, 0.0),
+        Ended(1, 0.0),
+        Granted(2, 0.0, starts_anew),
+        worker=running(wanted(1, 1)),
+    )
+    assert done.effects == (Launch(2, 2),)
+    return done.worker
+
+
+def on_trial() -> Worker:
+    return after(Opened(2, 0.0), worker=trying()).worker
+
+
+EVERYWHERE = {
+    "idle": Worker(),
+    "acquiring": acquiring(),
+    "waiting": waiting(),
+    "opening": opening(),
+    "running": running(),
+    "draining": draining(),
+    "backing off": backing_off(),
+    "quarantined": quarantined(),
+    "finished": finished(),
+    "on trial": on_trial(),
+}
+everywhere = pytest.mark.parametrize("worker", EVERYWHERE.values(), ids=EVERYWHERE.keys())
+reasons_of_its_own = pytest.mark.parametrize("failure", [CONFIG, AUTH, BUG, BAD_RECORD], ids=lambda f: f.cause)
+from_outside = pytest.mark.parametrize("failure", [NETWORK, RATE_LIMIT], ids=lambda f: f.cause)
+
+
+# Start, stop, restart, reload.
+
+
+def test_a_start_acquires_the_stream_launches_the_run_and_says_when_it_runs() -> None:
+    start = step(Worker(), Want(wanted(), 5.0))
+    assert start.effects == (AcquireStream(1, 1),)
+    granted = step(start.worker, Granted(1, 6.0))
+    assert granted.effects == (Launch(1, 1),)
+    opened = step(granted.worker, Opened(1, 7.0))
+    assert opened.effects == (Report("running"),)
+    assert opened.worker.phase == Running(1, 1, None, 7.0, proved=False)
+
+
+@everywhere
+def test_wanting_the_same_again_changes_nothing(worker: Worker) -> None:
+    assert step(worker, Want(worker.wanted, 99.0)) == Step(worker)
+
+
+@everywhere
+def test_a_tick_before_its_time_changes_nothing(worker: Worker) -> None:
+    assert step(worker, Tick(-1.0)) == Step(worker)
+
+
+def test_a_restart_drains_and_runs_again_under_a_new_grant() -> None:
+    restart = step(running(), Want(wanted(mark=1), 3.0))
+    assert restart.effects == (Drain(1),)
+    again = step(restart.worker, Ended(1, 4.0))
+    assert again.effects == (AcquireStream(2, 1),)
+    assert step(again.worker, Granted(2, 4.0)).effects == (Launch(2, 1),)
+
+
+def test_a_restart_before_the_grant_waits_for_the_answer_and_asks_again() -> None:
+    restart = step(acquiring(), Want(wanted(mark=1), 3.0))
+    assert restart.effects == ()
+    assert step(restart.worker, Granted(1, 4.0)).effects == (AcquireStream(2, 1),)
+
+
+def test_a_stop_of_nothing_is_a_stop() -> None:
+    assert after(Want(None, 0.0)) == Step(Worker())
+    stopped = step(waiting(), Want(None, 0.0))
+    assert stopped == Step(replace(waiting(), phase=Idle("stopped"), wanted=None))
+
+
+@pytest.mark.parametrize("worker", [opening(), running(), on_trial()], ids=["opening", "running", "on trial"])
+def test_a_stop_drains_the_run_and_gives_the_stream_back(worker: Worker) -> None:
+    run = worker.runs
+    stop = step(worker, Want(None, 1.0))
+    assert stop.effects == (Drain(run),)
+    stopped = step(stop.worker, Ended(run, 2.0))
+    assert stopped.worker.phase == Idle("stopped")
+    assert stopped.effects == (ReleaseStream(), Report("stopped"))
+
+
+def test_a_stop_while_acquiring_gives_back_what_is_granted() -> None:
+    stop = step(acquiring(), Want(None, 1.0))
+    assert stop.effects == ()
+    stopped = step(stop.worker, Granted(1, 2.0))
+    assert stopped.worker.phase == Idle("stopped")
+    assert ReleaseStream() in stopped.effects
+
+
+def test_a_stop_while_acquiring_has_nothing_to_give_back_if_denied() -> None:
+    assert after(Want(None, 1.0), Denied(1, 2.0), worker=acquiring()) == Step(
+        replace(acquiring(), phase=Idle("stopped"), wanted=None)
+    )
+
+
+def test_a_stop_while_acquiring_gives_back_what_a_failed_restart_still_holds() -> None:
+    stopped = after(Want(None, 1.0), Failed(1, 2.0, NETWORK), worker=acquiring())
+    assert stopped.worker.phase == Idle("stopped")
+    assert ReleaseStream() in stopped.effects
+
+
+@pytest.mark.parametrize("worker", [backing_off(), quarantined()], ids=["backing off", "quarantined"])
+def test_a_stop_after_a_failure_gives_the_stream_back_at_once(worker: Worker) -> None:
+    stopped = step(worker, Want(None, 1.0))
+    assert stopped.worker.phase == Idle("stopped")
+    assert stopped.effects == (ReleaseStream(),)
+
+
+def test_a_stop_during_a_restart_wins_and_keeps_the_deadline() -> None:
+    stop = step(draining(), Want(None, 5.0))
+    assert stop.effects == ()
+    assert stop.worker.phase == Draining(1, 1, None, None, CANCEL_S, STOP_S)
+    assert step(stop.worker, Ended(1, 6.0)).worker.phase == Idle("stopped")
+
+
+def test_a_start_during_a_stop_goes_on_after_it() -> None:
+    worker = after(Want(None, 0.0), Want(wanted(), 1.0), worker=running()).worker
+    assert step(worker, Ended(1, 2.0)).effects == (AcquireStream(2, 1),)
+
+
+def test_a_start_during_a_stop_waits_if_the_stream_went_to_another() -> None:
+    worker = after(Want(None, 0.0), Want(wanted(), 1.0), Denied(1, 2.0), worker=acquiring()).worker
+    assert worker.phase == Waiting(1, 2.0 + WAIT_S)
+
+
+def test_a_run_that_fails_while_it_drains_has_ended() -> None:
+    assert after(Want(None, 0.0), Failed(1, 1.0, BUG), worker=running()).worker.phase == Idle("stopped")
+    assert step(draining(), Failed(1, 1.0, CONFIG)).effects == (AcquireStream(2, 1),)
+
+
+def test_a_run_that_does_not_drain_is_cancelled_then_abandoned() -> None:
+    worker = after(Want(None, 0.0), worker=running()).worker
+    assert due_s(worker) == CANCEL_S
+    cancelled = step(worker, Tick(CANCEL_S))
+    assert cancelled.effects == (Cancel(1),)
+    assert due_s(cancelled.worker) == STOP_S
+    assert step(cancelled.worker, Tick(STOP_S - 0.1)) == Step(cancelled.worker)
+    abandoned = step(cancelled.worker, Tick(STOP_S))
+    assert abandoned.worker.phase == Idle("stopped")
+    assert abandoned.effects == (Abandon(1), Report("abandoned"))
+    assert due_s(abandoned.worker) is None
+
+
+def test_a_restart_of_a_run_that_does_not_drain_goes_on_without_it() -> None:
+    abandoned = after(Tick(CANCEL_S), Tick(STOP_S), worker=draining())
+    assert abandoned.effects == (Abandon(1), Report("abandoned"), AcquireStream(2, 1))
+    assert step(abandoned.worker, Ended(1, 11.0)) == Step(abandoned.worker)
+
+
+def test_another_node_having_the_stream_is_asked_again_now_and_then() -> None:
+    assert waiting().phase == Waiting(1, WAIT_S)
+    assert due_s(waiting()) == WAIT_S
+    assert step(waiting(), Tick(WAIT_S)).effects == (AcquireStream(2, 1),)
+
+
+def test_a_grant_that_nobody_waits_for_any_more_is_given_back() -> None:
+    lost = after(Want(None, 0.0), Lost(1.0), worker=acquiring()).worker
+    assert lost.phase == Idle("stopped")
+    assert step(lost, Granted(1, 2.0)) == Step(lost, (ReleaseStream(),))
+
+
+# Facts.
+
+
+@everywhere
+def test_facts_of_another_run_are_dropped(worker: Worker) -> None:
+    for fact in stale_facts(0, 1.0):
+        assert step(worker, fact) == Step(worker)
+    assert step(worker, Granted(0, 1.0)).worker == worker
+
+
+@pytest.mark.parametrize("worker", [opening(), running(), on_trial()], ids=["opening", "running", "on trial"])
+def test_a_run_that_lost_its_stream_is_cancelled_and_the_stream_asked_for_again(worker: Worker) -> None:
+    lost = step(worker, Lost(1.0))
+    assert lost.effects == (Cancel(worker.runs), Report("lost"))
+    assert isinstance(lost.worker.phase, Waiting)
+    assert step(lost.worker, Tick(1.0 + WAIT_S)).effects == (AcquireStream(worker.runs + 1, 1),)
+
+
+def test_a_loss_while_acquiring_asks_again_later() -> None:
+    assert step(acquiring(), Lost(1.0)) == Step(replace(acquiring(), phase=Waiting(1, 1.0 + WAIT_S)))
+
+
+def test_a_loss_while_draining_ends_the_draining() -> None:
+    stopped = after(Want(None, 0.0), Lost(1.0), worker=running())
+    assert stopped.worker.phase == Idle("stopped")
+    assert stopped.effects == (Cancel(1),)
+    restarting = step(draining(), Lost(1.0))
+    assert restarting.worker.phase == Waiting(1, 1.0 + WAIT_S)
+    assert restarting.effects == (Cancel(1),)
+
+
+@pytest.mark.parametrize("name", ["idle", "waiting", "backing off", "quarantined", "finished"])
+def test_a_loss_changes_nothing_where_nothing_runs(name: str) -> None:
+    assert step(EVERYWHERE[name], Lost(1.0)) == Step(EVERYWHERE[name])
+
+
+def test_a_source_that_has_ended_stays_ended_until_a_restart() -> None:
+    ended = step(running(wanted(1, 1)), Ended(1, 1.0, finished=True))
+    assert ended.worker.phase == Idle("finished")
+    assert ended.effects == (ReleaseStream(), Report("finished"))
+    assert due_s(ended.worker) is None
+    assert step(ended.worker, Want(wanted(1, 1, mark=1), 2.0)).effects == (AcquireStream(2, 1),)
+
+
+def test_a_source_that_has_ended_proves_its_version() -> None:
+    ended = step(running(), Ended(1, 1.0, finished=True))
+    assert ended.effects == (Prove(1), ReleaseStream(), Report("finished"))
+    told = step(ended.worker, Want(wanted(1, 1), 2.0))
+    assert told.worker.phase == Idle("finished")
+    assert told.effects == ()
+
+
+def test_a_new_version_of_a_source_that_has_ended_is_tried_at_once() -> None:
+    """The old one would only end again, and the new one never have its turn."""
+    publish = step(finished(), Want(wanted(2, 1), 2.0))
+    assert publish.worker.phase == Acquiring(2, 2, Trial(1, 2.0))
+
+
+def test_a_source_that_ends_during_a_check_gives_way_to_the_new_version() -> None:
+    ended = after(Want(wanted(2, 1), 1.0), Ended(1, 2.0, finished=True), worker=running(wanted(1, 1)))
+    assert ended.worker.phase == Acquiring(2, 2, Trial(1, 2.0))
+    assert ended.effects == (AcquireStream(2, 2),)
+
+
+def test_a_run_that_ends_without_a_reason_is_a_bug() -> None:
+    ended = step(running(), Ended(1, 1.0))
+    assert isinstance(ended.worker.phase, BackingOff)
+    assert ended.worker.phase.failure.cause == Cause.BUG
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("failure", [CONFIG, AUTH], ids=lambda f: f.cause)
+@pytest.mark.parametrize("worker", [acquiring(), opening(), running()], ids=["acquiring", "opening", "running"])
+def test_config_and_auth_failures_are_set_aside(worker: Worker, failure: Failure) -> None:
+    failed = step(worker, Failed(1, 1.0, failure))
+    assert failed.worker.phase == Quarantined(1, failure)
+    assert failed.effects == (Report("quarantined", failure), ReleaseStream())
+    assert due_s(failed.worker) is None
+
+
+def test_only_a_publish_or_a_mark_wakes_what_was_set_aside() -> None:
+    worker = quarantined()
+    assert step(worker, Tick(1e6)) == Step(worker)
+    assert step(worker, Want(wanted(1, 1), 1.0)).effects == ()
+    assert step(worker, Want(wanted(mark=1), 1.0)).effects == (AcquireStream(2, 1),)
+    assert step(worker, Want(wanted(2), 1.0)).effects == (AcquireStream(2, 2),)
+
+
+def test_waits_grow_with_each_failure_in_a_row_and_a_commit_ends_the_row() -> None:
+    worker, now_s, waits = running(wanted(1, 1)), 0.0, []
+    for run in range(1, 5):
+        failed = step(worker, Failed(run, now_s, NETWORK))
+        assert failed.effects == (Report("failed", NETWORK),)
+        due = due_s(failed.worker)
+        assert due is not None
+        waits.append(due - now_s)
+        now_s = due
+        worker = after(Tick(due), Granted(run + 1, due), Opened(run + 1, due), worker=failed.worker).worker
+    assert waits == [backoff.wait_s(attempt, 0.0) for attempt in (1, 2, 3, 4)]
+    worker = step(worker, Committed(5)).worker
+    assert due_s(step(worker, Failed(5, now_s, NETWORK)).worker) == now_s + backoff.wait_s(1, 0.0)
+
+
+def test_jitter_spreads_the_waits() -> None:
+    failed = step(running(), Failed(1, 0.0, NETWORK, jitter=0.5))
+    assert due_s(failed.worker) == backoff.wait_s(1, 0.5)
+
+
+def test_a_run_that_was_well_for_long_fails_for_the_first_time() -> None:
+    worker = replace(running(wanted(1, 1)), attempt=7)
+    assert step(worker, Failed(1, PROOF_S - 1.0, NETWORK)).worker.attempt == 8
+    assert step(worker, Failed(1, PROOF_S, NETWORK)).worker.attempt == 1
+
+
+@from_outside
+def test_failures_from_outside_are_tried_for_ever(failure: Failure) -> None:
+    worker, now_s = running(), 0.0
+    for run in range(1, 100):
+        worker = step(worker, Failed(run, now_s, failure)).worker
+        due = due_s(worker)
+        assert due is not None
+        now_s = due
+        worker = after(Tick(due), Granted(run + 1, due), worker=worker).worker
+
+
+@pytest.mark.parametrize("failure", [BUG, BAD_RECORD], ids=lambda f: f.cause)
+def test_bugs_and_bad_records_are_tried_until_the_budget_is_spent(failure: Failure) -> None:
+    worker, now_s = running(), 0.0
+    for run in range(1, backoff.BUDGET + 1):
+        worker = step(worker, Failed(run, now_s, failure)).worker
+        assert isinstance(worker.phase, BackingOff)
+        now_s += 50.0
+        worker = after(Tick(1e6), Granted(run + 1, now_s), worker=worker).worker
+    failed = step(worker, Failed(backoff.BUDGET + 1, now_s, failure))
+    assert failed.worker.phase == Quarantined(1, failure)
+    assert failed.effects == (Report("quarantined", failure), ReleaseStream())
+    again = step(failed.worker, Want(wanted(mark=1), now_s)).worker
+    assert again.failures == ()
+
+
+def test_failures_outside_the_window_do_not_count() -> None:
+    worker, now_s = running(), 0.0
+    for run in range(1, 3 * backoff.BUDGET):
+        worker = step(worker, Failed(run, now_s, BUG)).worker
+        assert isinstance(worker.phase, BackingOff)
+        now_s += backoff.WINDOW_S / backoff.BUDGET
+        worker = after(Tick(1e6), Granted(run + 1, now_s), worker=worker).worker
+
+
+# The old version stays until the new one has proved itself.
+
+
+def test_a_first_version_is_proved_by_its_first_commit_and_not_by_opening() -> None:
+    worker = running()
+    assert worker.phase == Running(1, 1, None, 0.0, proved=False)
+    proved = step(worker, Committed(1))
+    assert proved.effects == (Prove(1),)
+    assert step(proved.worker, Committed(1)) == Step(proved.worker)
+
+
+def test_a_silent_source_proves_a_version_by_running() -> None:
+    assert due_s(running()) == PROOF_S
+    proved = step(running(), Tick(PROOF_S))
+    assert proved.effects == (Prove(1),)
+    assert due_s(proved.worker) is None
+
+
+def test_a_version_that_is_known_to_work_needs_no_proof() -> None:
+    assert running(wanted(1, 1)).phase == Running(1, 1, None, 0.0, proved=True)
+    assert due_s(running(wanted(1, 1))) is None
+
+
+def test_a_new_version_is_checked_then_swapped_in_then_proved_by_a_commit() -> None:
+    publish = step(running(wanted(1, 1)), Want(wanted(2, 1), 1.0))
+    assert publish.effects == (CheckVersion(2),)
+    swap = step(publish.worker, Checked(2, 2.0))
+    assert swap.effects == (Drain(1),)
+    drained = step(swap.worker, Ended(1, 3.0))
+    assert drained.effects == (AcquireStream(2, 2),)
+    trial = after(Granted(2, 4.0), Opened(2, 5.0), worker=drained.worker)
+    assert trial.worker.phase == Running(2, 2, Trial(1, 2.0), 5.0, proved=False)
+    assert status(trial.worker) == ("RUNNING", "on trial")
+    proved = step(trial.worker, Committed(2))
+    assert proved.effects == (Prove(2),)
+    assert proved.worker.phase == Running(2, 2, None, 5.0, proved=True)
+
+
+def test_a_silent_trial_proves_itself_by_running() -> None:
+    assert due_s(on_trial()) == PROOF_S
+    assert step(on_trial(), Tick(PROOF_S)).effects == (Prove(2),)
+
+
+def test_a_publish_before_the_first_version_has_proved_itself_replaces_it() -> None:
+    publish = step(running(), Want(wanted(2), 1.0))
+    assert publish.effects == (Drain(1),)
+    assert step(publish.worker, Ended(1, 2.0)).worker.phase == Acquiring(2, 2, None)
+
+
+def test_a_publish_while_the_first_version_asks_for_the_stream_replaces_it() -> None:
+    granted = after(Want(wanted(2), 1.0), Granted(1, 2.0), worker=acquiring())
+    assert granted.effects == (AcquireStream(2, 2),)
+
+
+def test_a_node_that_starts_between_publish_and_proof_begins_with_the_old_version() -> None:
+    worker = running(wanted(2, 1))
+    assert worker.phase == Running(1, 1, None, 0.0, proved=True, checking=2)
+
+
+@reasons_of_its_own
+def test_a_check_that_fails_for_a_reason_of_its_own_rejects_and_disturbs_nothing(failure: Failure) -> None:
+    checked = after(Want(wanted(2, 1), 1.0), Checked(2, 2.0, failure), worker=running(wanted(1, 1)))
+    assert checked.effects == (Reject(2, failure),)
+    assert checked.worker.phase == running(wanted(1, 1)).phase
+    assert due_s(checked.worker) is None
+
+
+@from_outside
+def test_a_check_that_fails_from_outside_is_tried_again_ever_later(failure: Failure) -> None:
+    worker, now_s, waits = step(running(wanted(1, 1)), Want(wanted(2, 1), 0.0)).worker, 0.0, []
+    for _ in range(3):
+        failed = step(worker, Checked(2, now_s, failure))
+        assert failed.effects == (Report("check_failed", failure),)
+        assert isinstance(failed.worker.phase, Running)
+        due = due_s(failed.worker)
+        assert due is not None
+        waits.append(due - now_s)
+        again = step(failed.worker, Tick(due))
+        assert again.effects == (CheckVersion(2),)
+        worker, now_s = again.worker, due
+    assert waits == [backoff.wait_s(n, 0.0) for n in (1, 2, 3)]
+
+
+def test_a_check_of_a_version_that_was_replaced_says_nothing() -> None:
+    publish = after(Want(wanted(2, 1), 1.0), Want(wanted(3, 1), 2.0), worker=running(wanted(1, 1)))
+    assert publish.effects == (CheckVersion(3),)
+    assert step(publish.worker, Checked(2, 3.0)) == Step(publish.worker)
+    assert step(publish.worker, Checked(3, 3.0)).effects == (Drain(1),)
+
+
+@reasons_of_its_own
+@pytest.mark.parametrize("worker", [trying(), on_trial()], ids=["opening", "running"])
+def test_a_trial_that_fails_for_a_reason_of_its_own_is_rejected_and_the_old_one_goes_on(
+    worker: Worker, failure: Failure
+) -> None:
+    failed = step(worker, Failed(2, 1.0, failure))
+    assert failed.effects == (Reject(2, failure), AcquireStream(3, 1))
+    back = after(Granted(3, 2.0), Opened(3, 3.0), worker=failed.worker)
+    assert back.worker.phase == Running(3, 1, None, 3.0, proved=True)
+    assert back.effects == (Report("running"),)
+    assert due_s(back.worker) is None
+
+
+def test_a_rejected_version_is_tried_again_only_after_a_mark_or_another_publish() -> None:
+    back = after(
+        Failed(2, 1.0, CONFIG),
+        Granted(3, 2.0),
+        Opened(3, 3.0),
+        Want(wanted(2, 1, rejected=True), 4.0),
+        worker=on_trial(),
+    ).worker
+    assert step(back, Tick(1e6)) == Step(back)
+    assert step(back, Want(wanted(3, 1), 5.0)).effects == (CheckVersion(3),)
+    restart = after(Want(wanted(2, 1, mark=1), 5.0), Ended(3, 6.0), Granted(4, 6.0), Opened(4, 6.0), worker=back)
+    assert restart.effects == (Report("running"), CheckVersion(2))
+
+
+def test_a_rejection_holds_although_the_registry_has_not_written_it_down_yet() -> None:
+    back = after(Failed(2, 1.0, CONFIG), Granted(3, 2.0), Opened(3, 3.0), worker=on_trial()).worker
+    assert step(back, Want(wanted(2, 1), 4.0)) == Step(back)
+
+
+def test_a_proof_holds_although_the_registry_has_not_written_it_down_yet() -> None:
+    proved = step(on_trial(), Committed(2)).worker
+    publish = step(proved, Want(wanted(3, 1), 1.0))
+    assert publish.effects == (CheckVersion(3),)
+    restart = after(Want(wanted(2, 1, mark=1), 1.0), Ended(2, 2.0), worker=proved)
+    assert restart.effects == (AcquireStream(3, 2),)
+
+
+def test_a_trial_of_a_version_that_the_registry_calls_proved_is_over() -> None:
+    """It was proved, then stopped and started before the registry had written the proof down."""
+    told = step(on_trial(), Want(wanted(2, 2), 1.0))
+    assert told.worker.phase == Running(2, 2, None, 0.0, proved=True)
+    assert told.effects == ()
+    opened = after(Want(wanted(2, 2), 1.0), Opened(2, 2.0), worker=trying())
+    assert opened.worker.phase == Running(2, 2, None, 2.0, proved=True)
+
+
+def test_a_trial_leads_back_to_what_the_registry_calls_proved() -> None:
+    trial = after(Want(wanted(3, 1), 0.0), Checked(3, 0.0), worker=running(wanted(1, 1))).worker
+    told = after(Want(wanted(3, 2), 1.0), Ended(1, 2.0), Failed(2, 3.0, CONFIG), worker=trial)
+    assert told.effects == (Reject(3, CONFIG), AcquireStream(3, 2))
+
+
+def test_a_trial_that_is_replaced_rejects_only_itself() -> None:
+    trial = after(Want(wanted(2, 1), 0.0), Checked(2, 0.0), Ended(1, 0.0), worker=running(wanted(1, 1))).worker
+    failed = after(Want(wanted(3, 1), 1.0), Failed(2, 2.0, CONFIG), worker=trial)
+    assert failed.effects == (Reject(2, CONFIG), AcquireStream(3, 1))
+    assert after(Granted(3, 3.0), Opened(3, 3.0), worker=failed.worker).effects == (Report("running"), CheckVersion(3))
+
+
+def test_a_publish_during_a_trial_goes_back_to_what_has_proved_itself() -> None:
+    publish = step(on_trial(), Want(wanted(3, 1), 1.0))
+    assert publish.effects == (Drain(2),)
+    back = after(Ended(2, 2.0), Granted(3, 2.0), Opened(3, 2.0), worker=publish.worker)
+    assert back.worker.phase == Running(3, 1, None, 2.0, proved=True, checking=3)
+
+
+def test_a_publish_while_a_trial_asks_for_the_stream_goes_back_to_what_has_proved_itself() -> None:
+    trial = after(Want(wanted(2, 1), 0.0), Checked(2, 0.0), Ended(1, 0.0), worker=running(wanted(1, 1))).worker
+    assert after(Want(wanted(3, 1), 1.0), Granted(2, 2.0), worker=trial).effects == (AcquireStream(3, 1),)
+
+
+@from_outside
+def test_a_trial_that_fails_from_outside_is_tried_again(failure: Failure) -> None:
+    failed = step(on_trial(), Failed(2, 1.0, failure))
+    assert failed.effects == (Report("failed", failure),)
+    assert failed.worker.phase == BackingOff(2, Trial(1, 0.0), 1.0 + backoff.wait_s(1, 0.0), failure)
+    assert step(failed.worker, Tick(9.0)).worker.phase == Acquiring(3, 2, Trial(1, 0.0))
+
+
+@from_outside
+def test_after_a_long_trial_the_old_one_goes_on_and_the_new_one_is_checked_again_later(failure: Failure) -> None:
+    failed = step(on_trial(), Failed(2, TRIAL_S, failure))
+    assert failed.effects == (Report("failed", failure), AcquireStream(3, 1))
+    back = after(Granted(3, TRIAL_S), Opened(3, TRIAL_S), worker=failed.worker)
+    assert back.worker.phase == Running(3, 1, None, TRIAL_S, proved=True)
+    due = due_s(back.worker)
+    assert due == TRIAL_S + backoff.LONGEST_S + backoff.wait_s(1, 0.0)
+    assert step(back.worker, Tick(due)).effects == (CheckVersion(2),)
+
+
+def test_a_trial_that_does_not_open_gives_way_too() -> None:
+    assert due_s(trying()) == TRIAL_S
+    late = step(trying(), Tick(TRIAL_S))
+    assert late.effects == (Drain(2),)
+    assert step(late.worker, Ended(2, TRIAL_S)).worker.phase == Acquiring(3, 1, None)
+
+
+@reasons_of_its_own
+def test_a_trial_of_another_source_has_no_way_back(failure: Failure) -> None:
+    failed = step(trying(starts_anew=True), Failed(2, 1.0, failure))
+    assert failed.worker.phase == Quarantined(2, failure)
+    assert failed.effects == (Reject(2, failure), Report("quarantined", failure), ReleaseStream())
+
+
+def test_a_trial_of_another_source_does_not_give_way() -> None:
+    worker = trying(starts_anew=True)
+    assert due_s(worker) is None
+    assert step(worker, Tick(TRIAL_S)) == Step(worker)
+    failed = step(worker, Failed(2, TRIAL_S, NETWORK))
+    assert isinstance(failed.worker.phase, BackingOff)
+    assert failed.worker.phase.version == 2
+
+
+@pytest.mark.parametrize("worker", [backing_off(wanted(1, 1)), quarantined(wanted(1, 1))], ids=["failing", "set aside"])
+def test_a_publish_that_may_cure_a_failing_version_is_tried_at_once(worker: Worker) -> None:
+    publish = step(worker, Want(wanted(2, 1), 9.0))
+    assert publish.worker.phase == Acquiring(2, 2, Trial(1, 9.0))
+    assert publish.worker.attempt == 0
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [acquiring(wanted(1, 1)), opening(wanted(1, 1)), running(wanted(1, 1))],
+    ids=["acquiring", "opening", "running"],
+)
+def test_a_publish_just_before_the_old_version_fails_is_not_forgotten(worker: Worker) -> None:
+    failed = after(Want(wanted(2, 1), 1.0), Failed(1, 2.0, AUTH), worker=worker)
+    assert failed.effects == (Report("failed", AUTH), AcquireStream(2, 2))
+    assert failed.worker.phase == Acquiring(2, 2, Trial(1, 2.0))
+    failed = after(Want(wanted(2, 1), 1.0), Failed(1, 2.0, NETWORK), Tick(9.0), worker=worker)
+    assert failed.worker.phase == Acquiring(2, 2, Trial(1, 9.0))
+
+
+def test_a_version_whose_check_fails_does_not_profit_from_a_short_failure_of_the_old_one() -> None:
+    worker = after(
+        Want(wanted(2, 1), 0.0), Checked(2, 0.0, NETWORK), Failed(1, 1.0, NETWORK), worker=running(wanted(1, 1))
+    ).worker
+    run, now_s = 1, 1.0
+    for _ in range(GIVE_WAY - 1):
+        now_s += 100.0
+        worker = step(worker, Tick(now_s)).worker
+        run += 1
+        assert worker.phase == Acquiring(run, 1, None)
+        worker = step(worker, Failed(run, now_s, NETWORK)).worker
+    assert step(worker, Tick(now_s + 100.0)).worker.phase == Acquiring(run + 1, 2, Trial(1, now_s + 100.0))
+
+
+def test_a_rejected_version_with_nothing_older_is_set_aside_and_the_stream_given_back() -> None:
+    worker = after(Want(wanted(rejected=True), 1.0), worker=running()).worker
+    drained = step(worker, Ended(1, 2.0))
+    assert isinstance(drained.worker.phase, Quarantined)
+    assert ReleaseStream() in drained.effects
+
+
+# What people see.
+
+
+@pytest.mark.parametrize(
+    ("worker", "seen"),
+    [
+        (Worker(), ("INIT", "not started")),
+        (acquiring(), ("STARTING", "acquiring")),
+        (waiting(), ("STARTING", "another node has the stream")),
+        (opening(), ("STARTING", "opening")),
+        (running(), ("RUNNING", "not proved yet")),
+        (running(wanted(1, 1)), ("RUNNING", "running")),
+        (on_trial(), ("RUNNING", "on trial")),
+        (draining(), ("RUNNING", "restarting")),
+        (after(Want(None, 0.0), worker=running()).worker, ("RUNNING", "stopping")),
+        (backing_off(), ("ERROR", "backing off")),
+        (quarantined(), ("ERROR", "quarantined")),
+        (finished(), ("STOPPED", "finished")),
+        (after(Want(None, 0.0), worker=waiting()).worker, ("STOPPED", "stopped")),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_every_state_has_a_status_and_says_which(worker: Worker, seen: tuple[str, str]) -> None:
+    assert status(worker) == seen
+
+
+# Every order of events in a small world.
+#
+# The world is a registry with up to three versions, one stream row (the real machine of `core.streams`), a queue of
+# commands on their way to it, at most one live run, and another node that may take the stream at any moment. Version 3
+# reads another source. Whatever the worker asks for is answered in every way, in every order. States are compared with
+# their times, runs and epochs taken relative to now, so the walk ends by itself.
+
+NODE, OTHER, RUN, STREAM = (UUID(int=n) for n in range(1, 5))
+ROW = streams.Stream(STREAM)
+VERSIONS = 3
+READS_ANOTHER = 3
+Pending: TypeAlias = AcquireStream | streams.Release | streams.Revoke
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One worker and everything around it."""
+
+    worker: Worker = NEW
+    now_s: float = 1000.0
+    registry: Wanted = FIRST
+    enabled: bool = False
+    writes: tuple[Prove | Reject, ...] = ()  # Decisions on their way to the registry.
+    row: streams.Stream = ROW
+    queue: tuple[Pending, ...] = ()  # Commands on their way to the row.
+    epoch: int | None = None  # What the manager believes to hold.
+    run: int | None = None  # The run that is alive.
+    is_open: bool = False
+    checks: frozenset[int] = frozenset()
+    launched: frozenset[int] = frozenset()
+
+
+class Worlds:
+    """What can happen next, with the invariants asserted at each step."""
+
+    def say(self, world: World, event: lifecycle.Event) -> World:
+        """Tell the worker, and perform what it asks for."""
+        done = step(world.worker, event)
+        world = replace(world, worker=done.worker)
+        if isinstance(event, Want):
+            assert step(done.worker, event) == Step(done.worker), "wanting twice is wanting once"
+        for effect in done.effects:
+            world = self.perform(world, effect, event)
+        return world
+
+    def perform(self, world: World, effect: lifecycle.Effect, event: lifecycle.Event) -> World:
+        match effect:
+            case AcquireStream():
+                assert world.run is None, "a stream is asked for only when nothing runs on it"
+                return replace(world, queue=(*world.queue, effect))
+            case Launch(run=run, version=version):
+                assert world.run is None, "two runs at a time"
+                assert isinstance(event, Granted), "launched without a grant"
+                assert event.run == run, "launched under the grant of another run"
+                assert version == world.row.version, "launched another version than was granted"
+                return replace(world, run=run, is_open=False, launched=world.launched | {version})
+            case Drain(run=run):
+                assert run == world.run
+                return world
+            case Cancel(run=run):
+                assert world.run in (None, run)
+                return world
+            case Abandon():
+                return replace(world, run=None, epoch=None, queue=(*world.queue, streams.Revoke(NODE)))
+            case ReleaseStream():
+                assert world.run is None, "given back while it runs"
+                if world.epoch is None:
+                    return world
+                release = streams.Release(NODE, world.epoch, 0, None)
+                return replace(world, epoch=None, queue=(*world.queue, release))
+            case CheckVersion(version=version):
+                return replace(world, checks=world.checks | {version})
+            case Prove(version=version):
+                assert version in world.launched, "proved without having run"
+                assert isinstance(event, Committed | Tick | Ended), "proved by nothing"
+                return replace(world, writes=(*world.writes, effect))
+            case Reject(version=version):
+                assert version != world.worker.wanted.running, "rejected what has proved itself"  # type: ignore[union-attr]
+                return replace(world, writes=(*world.writes, effect))
+            case Report():
+                return world
+
+    def check(self, world: World) -> None:
+        """What is true of every state."""
+        worker, wanted = world.worker, world.worker.wanted
+        due = due_s(worker)
+        assert due is None or math.isfinite(due)
+        assert due is None or step(worker, Tick(due)).worker != worker, "a tick that is due changes something"
+        assert step(worker, Tick(-1.0)) == Step(worker), "a tick that is not due changes nothing"
+        status(worker)
+        for stale in (0, worker.runs + 1):
+            for fact in stale_facts(stale, world.now_s):
+                assert step(worker, fact) == Step(worker), "a fact of another run is dropped"
+            late = step(worker, Granted(stale, world.now_s))
+            assert late.worker == worker
+            assert late.effects in ((), (ReleaseStream(),))
+        step(worker, Lost(world.now_s))
+        match worker.phase:
+            case Idle(reason="finished") | Acquiring() | Waiting() | Opening() | Running() | BackingOff():
+                assert wanted is not None
+            case Idle():
+                assert wanted is None
+            case Quarantined(version=version):
+                assert wanted is not None
+                assert wanted.rejected or version == wanted.target, "set aside while a newer version waits"
+        match worker.phase:
+            case Opening(run=run) | Running(run=run):
+                assert run == world.run
+            case Draining(run=run):
+                assert world.run in (None, run)
+            case _:
+                assert world.run is None, "a run that nobody knows of"
+        match worker.phase:
+            case Running(trial=Trial(fallback=fallback)) | Opening(trial=Trial(fallback=fallback)):
+                assert wanted is not None
+                assert fallback == wanted.running, "the way back leads to what has proved itself"
+
+    # What can happen.
+
+    def nexts(self, world: World) -> Iterator[World]:
+        yield from self.people(world)
+        yield from self.store(world)
+        yield from self.run_goes_on(world)
+        for version in world.checks:
+            for failure in (None, CONFIG, NETWORK):
+                yield self.checked(world, version, failure)
+        due = due_s(world.worker)
+        if due is not None:
+            yield self.tick(world, due)
+        if world.epoch is not None and world.epoch == world.row.epoch:
+            yield self.stolen(world)
+        if world.row.owner == OTHER:
+            yield replace(world, row=streams.step(world.row, streams.Revoke(OTHER)).stream)
+
+    def people(self, world: World) -> Iterator[World]:
+        yield self.tell(replace(world, enabled=not world.enabled))
+        if world.registry.published < VERSIONS:
+            newer = replace(world.registry, published=world.registry.published + 1, rejected=False)
+            yield self.tell(replace(world, registry=newer))
+        yield self.marked(world)
+        if world.writes:
+            yield self.written(world)
+
+    def tell(self, world: World) -> World:
+        return self.say(world, Want(world.registry if world.enabled else None, world.now_s))
+
+    def marked(self, world: World) -> World:
+        return self.tell(replace(world, registry=replace(world.registry, mark=world.registry.mark + 1, rejected=False)))
+
+    def written(self, world: World) -> World:
+        """The registry has written a decision down, and tells."""
+        write, *later = world.writes
+        registry = world.registry
+        if isinstance(write, Prove):
+            registry = replace(registry, running=max(write.version, registry.running or 0))
+        elif write.version == registry.published:
+            registry = replace(registry, rejected=True)
+        return self.tell(replace(world, writes=tuple(later), registry=registry))
+
+    def store(self, world: World) -> Iterator[World]:
+        if not world.queue:
+            return
+        yield self.answered(world)
+        command = world.queue[0]
+        if isinstance(command, AcquireStream):
+            refused = replace(world, queue=world.queue[1:])
+            for failure in (NETWORK, CONFIG):
+                yield self.say(refused, Failed(command.run, world.now_s, failure))
+
+    def answered(self, world: World) -> World:
+        """The first command reaches the row."""
+        command = world.queue[0]
+        world = replace(world, queue=world.queue[1:])
+        if not isinstance(command, AcquireStream):
+            return replace(world, row=streams.step(world.row, command).stream)
+        source = "another" if command.version >= READS_ANOTHER else "one"
+        done = streams.step(world.row, streams.Acquire(NODE, RUN, command.version, source, "sink"))
+        match done.reply:
+            case streams.Granted(starts_anew=anew):
+                world = replace(world, row=done.stream, epoch=done.stream.epoch)
+                return self.say(world, Granted(command.run, world.now_s, anew))
+            case streams.IdentityChanged():
+                return self.say(world, Failed(command.run, world.now_s, CONFIG))
+            case _:
+                return self.say(world, Denied(command.run, world.now_s))
+
+    def run_goes_on(self, world: World) -> Iterator[World]:
+        run = world.run
+        if run is None:
+            return
+        if not world.is_open:
+            yield self.say(replace(world, is_open=True), Opened(run, world.now_s))
+        else:
+            yield self.say(world, Committed(run))
+        over = replace(world, run=None)
+        yield self.say(over, Ended(run, world.now_s, finished=True))
+        yield self.say(over, Ended(run, world.now_s))
+        for failure in (NETWORK, CONFIG, BUG):
+            yield self.say(over, Failed(run, world.now_s, failure))
+        much_later = replace(over, now_s=world.now_s + TRIAL_S)
+        yield self.say(much_later, Failed(run, much_later.now_s, NETWORK))
+
+    def checked(self, world: World, version: int, failure: Failure | None) -> World:
+        return self.say(replace(world, checks=world.checks - {version}), Checked(version, world.now_s, failure))
+
+    def tick(self, world: World, due: float) -> World:
+        now_s = max(world.now_s, due)
+        return self.say(replace(world, now_s=now_s), Tick(now_s))
+
+    def stolen(self, world: World) -> World:
+        """Another node takes the stream, and this one is told."""
+        free = streams.step(world.row, streams.Revoke(NODE)).stream
+        row = streams.step(free, streams.Acquire(OTHER, RUN, 1, "one", "sink")).stream
+        taken = row if row.owner == OTHER else free  # Version 1 may not be granted any more; it is free then.
+        return self.say(replace(world, row=taken, epoch=None, run=None), Lost(world.now_s))
+
+    # What happens if all goes well.
+
+    def good(self, world: World) -> World | None:
+        """The one next world in which nothing goes wrong; None at rest."""
+        phase = world.worker.phase
+        if world.queue:
+            if world.row.owner == OTHER:
+                world = replace(world, row=streams.step(world.row, streams.Revoke(OTHER)).stream)
+            return self.answered(world)
+        if world.run is not None and isinstance(phase, Draining):
+            return self.say(replace(world, run=None), Ended(world.run, world.now_s))
+        if world.run is not None and not world.is_open:
+            return self.say(replace(world, is_open=True), Opened(world.run, world.now_s))
+        if world.run is not None and isinstance(phase, Running) and not phase.proved:
+            return self.say(world, Committed(world.run))
+        if world.checks:
+            return self.checked(world, min(world.checks), None)
+        if world.writes:
+            return self.written(world)
+        due = due_s(world.worker)
+        return None if due is None else self.tick(world, due)
+
+    def silent(self, world: World) -> World | None:
+        """The next world if nobody answers until the worker has nothing more to wait for."""
+        due = due_s(world.worker)
+        if due is not None:
+            return self.tick(world, due)
+        return self.answered(world) if world.queue else None
+
+
+def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:
+    return [
+        Denied(run, now_s),
+        Opened(run, now_s),
+        Committed(run),
+        Ended(run, now_s),
+        Ended(run, now_s, finished=True),
+        Failed(run, now_s, CONFIG),
+        Checked(99, now_s),
+    ]
+
+
+def alike(world: World) -> tuple[object, ...]:
+    """What makes two worlds the same: all but the absolute time, run, epoch and mark, and how often things failed."""
+    now_s, worker = world.now_s, world.worker
+
+    def run(number: int | None) -> int | None:
+        return None if number is None else worker.runs - number
+
+    def epoch(number: int | None) -> int | None:
+        return None if number is None else min(world.row.epoch - number, 3)
+
+    def since(moment: float) -> int:
+        return sum(now_s - moment >= limit for limit in (0.001, PROOF_S, TRIAL_S))
+
+    def trial(value: Trial | None) -> object:
+        return None if value is None else (value.fallback, since(value.since_s), value.starts_anew)
+
+    phase: tuple[object, ...]
+    match worker.phase:
+        case Idle(reason=reason):
+            phase = ("idle", reason)
+        case Acquiring() as p:
+            phase = ("acquiring", run(p.run), p.version, trial(p.trial))
+        case Waiting() as p:
+            phase = ("waiting", p.version)
+        case Opening() as p:
+            phase = ("opening", run(p.run), p.version, trial(p.trial))
+        case Running() as p:
+            phase = ("running", run(p.run), p.version, trial(p.trial), since(p.since_s), p.proved, p.checking)
+        case Draining() as p:
+            phase = ("draining", run(p.run), p.version, p.then, trial(p.trial), p.cancelled)
+        case BackingOff() as p:
+            phase = ("backing off", p.version, trial(p.trial), p.failure)
+        case Quarantined() as p:
+            phase = ("quarantined", p.version, p.failure)
+    wanted = worker.wanted and (worker.wanted.published, worker.wanted.running, worker.wanted.rejected)
+    queue = tuple(
+        (type(c), run(getattr(c, "run", None)), getattr(c, "version", None), epoch(getattr(c, "epoch", None)))
+        for c in world.queue
+    )
+    return (
+        phase,
+        wanted,
+        worker.attempt > 0,
+        worker.trials > 0,
+        worker.try_at_s > now_s,
+        (world.registry.published, world.registry.running, world.registry.rejected, world.enabled),
+        world.writes,
+        (world.row.owner, world.row.version, world.row.source_identity, epoch(world.epoch)),
+        queue,
+        run(world.run),
+        world.is_open,
+        world.checks,
+    )
+
+
+@pytest.fixture(scope="module")
+def walked() -> list[World]:
+    """Every world that can be reached, up to likeness; the invariants have held in each."""
+    worlds, start = Worlds(), World()
+    seen, found = {alike(start)}, [start]
+    frontier = [start]
+    while frontier and len(found) < WALK:
+        later: list[World] = []
+        for world in frontier:
+            for following in worlds.nexts(world):
+                key = alike(following)
+                if key not in seen:
+                    seen.add(key)
+                    worlds.check(following)
+                    later.append(following)
+        found += later
+        frontier = later
+    return found
+
+
+def follow(world: World, on: Callable[[World], World | None], known: set[object]) -> World | None:
+    """Go on until nothing more happens; None if that is known to end well."""
+    trail: list[object] = []
+    for _ in range(80):
+        key = alike(world)
+        if key in known:
+            break
+        trail.append(key)
+        following = on(world)
+        if following is None:
+            known.update(trail)
+            return world
+        world = following
+    else:
+        pytest.fail(f"comes to no end: {world}")
+    known.update(trail)
+    return None
+
+
+def test_every_order_of_events_keeps_the_invariants(walked: list[World]) -> None:
+    phases = {type(world.worker.phase) for world in walked}
+    assert phases == {Idle, Acquiring, Waiting, Opening, Running, Draining, BackingOff, Quarantined}
+    assert len(walked) > 10_000
+
+
+def test_from_every_state_a_stop_ends_idle_with_the_stream_given_back(walked: list[World]) -> None:
+    worlds = Worlds()
+    known: dict[str, set[object]] = {"good": set(), "silent": set()}
+    for world in walked:
+        stopped = worlds.tell(replace(world, enabled=False))
+        for name, on in (("good", worlds.good), ("silent", worlds.silent)):
+            end = follow(stopped, on, known[name])
+            if end is not None:
+                assert end.worker.phase == Idle("stopped") or end.worker.phase == Idle()
+                assert end.row.owner != NODE, "the stream is ours and nobody knows"
+                assert end.epoch is None
+                assert end.run is None
+
+
+def test_from_every_state_the_published_version_comes_to_run_if_all_goes_well(walked: list[World]) -> None:
+    worlds = Worlds()
+    known: set[object] = set()
+    for world in walked:
+        wanted = world if world.enabled else worlds.tell(replace(world, enabled=True))
+        if isinstance(wanted.worker.phase, Quarantined):
+            wanted = worlds.marked(wanted)
+        end = follow(wanted, worlds.good, known)
+        while end is not None and isinstance(end.worker.phase, Quarantined):
+            end = follow(worlds.marked(end), worlds.good, known)  # A decision that was on its way set it aside.
+        if end is None or end.worker.phase == Idle("finished"):
+            continue
+        phase = end.worker.phase
+        assert isinstance(phase, Running)
+        assert phase.proved
+        assert end.worker.wanted is not None
+        assert phase.version == end.worker.wanted.target == end.registry.running
+        assert end.registry.rejected or phase.version == end.registry.published

@@ -1,0 +1,138 @@
+"""A node in this process, on this test's database, with connectors that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from headgate.config import Settings
+from headgate.connectors import registry as connectors
+from headgate.connectors.api import Connector
+from headgate.runtime.documents import read_all
+from headgate.runtime.node import Node
+from headgate.store.secrets import Keyring, new_master_key
+
+
+class Harness:
+    """A running node and what tests ask of it."""
+
+    def __init__(self, node: Node, url: str) -> None:
+        self.node = node
+        self.url = url
+
+    async def apply(self, **documents: Any) -> None:
+        """Publish these datasources; `_` in a name stands for `-`."""
+        named = {name.replace("_", "-"): document for name, document in documents.items()}
+        await self.node.registry.apply(read_all({"datasources": named}), "tester")
+
+    async def sql(self, query: str, *args: Any) -> list[Any]:
+        """Straight to the database."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            return await connection.fetch(query, *args)
+        finally:
+            await connection.close()
+
+    async def state(self, name: str) -> dict[str, Any]:
+        """The state row of a datasource, and what the registry says of it."""
+        found = await self.node.registry.get(name)
+        states = await self.node.registry.states.all(found.id)
+        return {
+            "status": states[0]["worker_status"] if states else "INIT",
+            "detail": states[0]["detail"] if states else "",
+            "error": (states[0]["error"] or {}) if states else {},
+            "metrics": states[0]["metrics"] if states else {},
+            "running": found.running_version,
+            "published": found.published_version,
+            "version": states[0]["version"] if states else None,
+            "quarantine": found.quarantine,
+        }
+
+    async def until(self, name: str, timeout_s: float = 20.0, **wanted: Any) -> dict[str, Any]:
+        """Until the state has these values."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    state = await self.state(name)
+                    if all(state[key] == value for key, value in wanted.items()):
+                        return state
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"{name} is {state}, not {wanted}") from None
+
+    async def until_true(self, is_so: Callable[[], Any], timeout_s: float = 20.0) -> None:
+        """Until this holds."""
+        async with asyncio.timeout(timeout_s):
+            while not await is_so():
+                await asyncio.sleep(0.02)
+
+    async def ids(self, table: str = "target") -> list[int]:
+        """The ids in a sink's table, in order."""
+        if not (await self.sql("SELECT to_regclass($1) AS t", table))[0]["t"]:
+            return []
+        return [row["id"] for row in await self.sql(f"SELECT id FROM {table} ORDER BY id")]
+
+    async def until_rows(self, more_than: int, table: str = "target") -> None:
+        """Until the sink has more rows than this."""
+
+        async def has() -> bool:
+            return len(await self.ids(table)) > more_than
+
+        await self.until_true(has)
+
+    async def events(self, name: str) -> list[str]:
+        """The types of what happened."""
+        found = await self.node.registry.get(name)
+        return [row["type"] for row in await self.node.registry.events.last(found.id)]
+
+
+@asynccontextmanager
+async def running_node(url: str, home: Path, **settings: Any) -> AsyncIterator[Harness]:
+    """A node until the end of the block."""
+    direct = settings.pop("direct", url)
+    home.mkdir(exist_ok=True)
+    node = Node(Settings(home=home, **settings), url, settings.get("keyring") or KEYRING)
+    await node.start()
+    try:
+        yield Harness(node, direct)
+    finally:
+        await node.stop()
+
+
+KEYRING = Keyring.load(new_master_key(), None)
+
+
+@pytest.fixture
+async def hg(url: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    """A running node."""
+    async with running_node(url, tmp_path / "home") as harness:
+        yield harness
+
+
+@pytest.fixture
+def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[[Connector], None]:
+    """Make a connector known for the length of a test."""
+    extra: dict[str, Connector] = {}
+    real = connectors.get
+    monkeypatch.setattr(connectors, "get", lambda name: extra[name] if name in extra else real(name))
+    return lambda connector: extra.__setitem__(connector.name, connector)
+
+
+def generator(**options: Any) -> dict[str, Any]:
+    """A source that counts."""
+    return {"type": "generator", "rate": 200, **options}
+
+
+def postgres(url: str, table: str = "target") -> dict[str, Any]:
+    """A transactional sink."""
+    return {"type": "postgres", "url": url, "table": table}
+
+
+BLACKHOLE = {"type": "blackhole"}
+IDS = {"set": {"id": "id"}}

@@ -1,0 +1,277 @@
+"""Datasource documents: what is exported is what was written, and what is wrong is said with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.errors import ConfigError, Problem
+from headgate.runtime.documents import (
+    MOST_VALUES,
+    Document,
+    content_of,
+    prepare,
+    read_all,
+    read_yaml,
+    seconds,
+    write_yaml,
+)
+from headgate.store.database import Database
+from headgate.store.datasources import Datasources
+
+SOURCE = {"type": "generator", "rate": 1}
+SINK = {"type": "blackhole"}
+
+
+def problems_of(text: str, file: str = "orders.yaml") -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(text, file)
+    return caught.value.problems
+
+
+def with_option(text: str) -> str:
+    return f"datasources:\n  orders:\n    source: {{type: generator, {text}}}\n    sink: {{type: blackhole}}\n"
+
+
+def problems_with(content: dict[str, Any], secrets: dict[str, str | None] | None = None) -> dict[str, Problem]:
+    document = read_all({"datasources": {"orders": content}})["orders"]
+    with pytest.raises(ConfigError) as caught:
+        prepare(document.content, secrets or {}, "datasources.orders")
+    return {problem.path: problem for problem in caught.value.problems}
+
+
+# There and back.
+
+words = st.text(st.characters(codec="utf-8"), max_size=12)
+DATES_AND_NUMBERS = ["2024-01-01", "2024-01-01T12:00:00Z", "12:30:00", "1_000", "0x1f", "1e3", ".inf"]
+WORDS_AND_SIGNS = ["yes", "NO", "null", "~", "", "=", "<<", "- a", "a: b", "#x", "'", '"', "\\", "\t", " x ", "😀"]
+BREAKS = ["\n\n", "\r", "\u2028", "\x85", "\ufeff"]
+tricky = st.sampled_from(DATES_AND_NUMBERS + WORDS_AND_SIGNS + BREAKS)
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64) | words | tricky
+scalars |= st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | tricky, inner, max_size=3),
+    max_leaves=8,
+)
+parts = st.dictionaries((words | tricky).filter(lambda key: key != "$secret"), values, max_size=4)
+options = parts.map(lambda found: {k: v for k, v in found.items() if k not in ("enabled", "source", "mapping", "sink")})
+names = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,12}", fullmatch=True)
+
+
+@st.composite
+def documents(draw: Any) -> Document:
+    content = content_of(draw(parts), draw(st.none() | parts), draw(parts), draw(options))
+    return Document(draw(names), draw(st.booleans()), content)
+
+
+def in_order(value: Any) -> Any:
+    """A form in which the order of keys counts, and 1, 1.0 and true are three things."""
+    if isinstance(value, dict):
+        return [(key, in_order(item)) for key, item in value.items()]
+    if isinstance(value, list):
+        return [in_order(item) for item in value]
+    return type(value).__name__, repr(value)
+
+
+@given(documents())
+@settings(max_examples=100, deadline=None)
+def test_what_is_exported_is_read_back_as_it_was_written(document: Document) -> None:
+    """Order of keys, unicode, text that looks like a date or a number, and numbers."""
+    (found,) = read_yaml(write_yaml([document])).values()
+    assert (found.name, found.enabled, found.content.hash) == (document.name, document.enabled, document.content.hash)
+    assert in_order(found.plain()) == in_order(document.plain())
+
+
+async def test_the_database_gives_back_a_document_as_it_was_written(database: Database) -> None:
+    strange = {"z": 1, "a": {"β": "2024-01-01", "\n": [1.0, 1, True, None, 2**64, "\u2028", "😀"], "": -0.0}}
+    content = content_of({"type": "generator", **strange}, {"set": strange}, SINK, {"expect": strange})
+    datasources = Datasources(database)
+    async with datasources.change("a test") as change:
+        created = await change.create("orders", True)
+        await change.publish_content(created.id, content, "a test")
+    stored = (await datasources.published())[created.id].content
+    assert in_order(Document("orders", True, stored).plain()) == in_order(Document("orders", True, content).plain())
+    assert stored == content
+
+
+def test_dates_stay_text() -> None:
+    source = read_yaml(with_option("since: 2024-01-01, at: 2024-01-01T10:00:00Z"))["orders"].content.source
+    assert source == {"type": "generator", "since": "2024-01-01", "at": "2024-01-01T10:00:00Z"}
+
+
+def test_the_order_of_keys_does_not_make_another_version() -> None:
+    one = read_yaml(with_option("a: 1, b: {c: 2, d: 3}"))["orders"].content
+    other = read_yaml(with_option("b: {d: 3, c: 2}, a: 1"))["orders"].content
+    assert one.hash == other.hash
+
+
+def test_merge_keys_and_anchors_may_be_used() -> None:
+    text = "datasources:\n  a: &a {source: {type: generator}, sink: {type: blackhole}}\n"
+    text += "  b: &b {<<: *a, sink: {type: stdout}}\n  c: {<<: *b, enabled: false}\n"
+    found = read_yaml(text)
+    assert [document.content.sink["type"] for document in found.values()] == ["blackhole", "stdout", "stdout"]
+    assert not found["c"].enabled
+
+
+# What is wrong with a file.
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("datasources:\n  orders: {source: {type: generator\n", "orders.yaml:3:1"),
+        ("datasources:\n\torders: {}\n", "orders.yaml:2:1"),
+        ("datasources:\n  orders: [\n  }\n", "orders.yaml:3:3"),
+        ("datasources: *nowhere\n", "orders.yaml:1:14"),
+        ("datasources: !!python/object:os.system {}\n", "orders.yaml:1:14"),
+        ("a: 1\n---\nb: 2\n", "orders.yaml:2:1"),
+        ("datasources:\n  orders: {? [a] : b}\n", "orders.yaml:2:14"),
+    ],
+)
+def test_broken_yaml_is_reported_with_file_line_and_column(text: str, place: str) -> None:
+    (problem,) = problems_of(text)
+    assert problem.path == place
+    assert problem.message
+
+
+def test_a_key_that_is_there_twice_is_reported_where_it_is_there_again() -> None:
+    text = "datasources:\n  orders: {source: {type: generator}, sink: {type: blackhole}}\n  orders: {}\n"
+    (problem,) = problems_of(text)
+    assert problem == Problem("orders.yaml:3:3", "the key 'orders' is there twice")
+    assert "twice" in problems_of(with_option("rate: 1, rate: 2"))[0].message
+
+
+@pytest.mark.parametrize("text", ["\0", "\x07", "datasources: \ud800"])
+def test_characters_that_yaml_does_not_know_are_a_problem_of_the_file(text: str) -> None:
+    (problem,) = problems_of(text)
+    assert problem.path == "orders.yaml"
+
+
+@pytest.mark.parametrize("text", ["", "5", "[]", "orders: {}", "datasources:", "datasources: [1]", "datasources: x"])
+def test_a_file_without_datasources_says_so(text: str) -> None:
+    assert "`datasources` mapping" in problems_of(text)[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("x: .inf", "datasources.orders.source.x"),
+        ("x: [1, .nan]", "datasources.orders.source.x.1"),
+        ("x: !!timestamp 2024-01-01", "datasources.orders.source.x"),
+        ("x: !!binary aGk=", "datasources.orders.source.x"),
+        ("x: !!set {a}", "datasources.orders.source.x"),
+        ('x: "\\ud800"', "datasources.orders.source.x"),
+        ("1: x", "datasources.orders.source.1"),
+        ("on: x", "datasources.orders.source.True"),
+        ("~: x", "datasources.orders.source.None"),
+        ('x: {$secret: "\\0"}', "datasources.orders.source.x.$secret"),
+        ("x: {$secret: [1]}", "datasources.orders.source.x.$secret"),
+    ],
+)
+def test_what_json_has_no_word_for_is_a_problem_and_not_changed_in_silence(text: str, path: str) -> None:
+    assert [problem.path for problem in problems_of(with_option(text))] == [path]
+
+
+@pytest.mark.parametrize("text", ["x: !!int abc", "x: !!float abc", "x: !!bool abc", 'x: !!int ""', "!!bool z: 1"])
+def test_a_value_that_does_not_fit_its_tag_is_a_problem_of_the_file(text: str) -> None:
+    assert problems_of(with_option(text))[0].path == "orders.yaml"
+
+
+@pytest.mark.parametrize("text", ["x: &a [*a]", "x: &a {a: *a}", "x: " + "[" * 200 + "]" * 200, "x: " + "[" * 2000])
+def test_a_document_without_end_or_without_measure_is_a_problem(text: str) -> None:
+    assert problems_of(with_option(text))
+
+
+def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    (problem,) = problems_of(with_option(", ".join(lines)))
+    assert str(MOST_VALUES) in problem.hint
+
+
+def test_every_datasource_of_a_file_is_looked_at_before_it_is_refused() -> None:
+    text = "datasources:\n  A: {}\n  b: 5\n  c: {source: x, sink: {}, mapping: [], enabled: 1}\nmore: 1\n"
+    paths = [problem.path for problem in problems_of(text)]
+    assert paths == ["more", "datasources.A", "datasources.A.source", "datasources.A.sink", "datasources.b"] + [
+        f"datasources.c.{part}" for part in ("source", "mapping", "enabled")
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "A", "a b", "é", "-a", "a/b", "..", "a" * 101, 5, True, None, "a\n"])
+def test_a_name_that_is_none_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a name"):
+        read_all({"datasources": {name: {"source": SOURCE, "sink": SINK}}})
+
+
+# What is wrong with what it says.
+
+
+def test_all_problems_are_found_at_once_each_with_its_place_and_a_hint() -> None:
+    found = problems_with(
+        {
+            "source": {"type": "generator", "rte": 5, "batch": "many"},
+            "sink": {"type": "postgres", "url": {"$secret": "warehouse"}, "mode": "upsert"},
+            "mapping": {"set": {"id": "lower("}},
+            "expect": {"fresh_within": "soon"},
+            "partitions": 0,
+        }
+    )
+    assert found["datasources.orders.source.rte"].hint == "did you mean rate?"
+    assert "headgate secrets set warehouse" in found["datasources.orders.sink.url"].hint
+    assert found["datasources.orders.sink.table"] == Problem("datasources.orders.sink.table", "is missing", "required")
+    expected = {"source.rte", "source.batch", "sink.url", "sink.table", "mapping.set.id"}
+    expected |= {"expect.fresh_within", "partitions"}
+    assert {f"datasources.orders.{path}" for path in expected} == set(found)
+
+
+def test_an_unknown_connector_is_named_with_those_that_are_meant() -> None:
+    found = problems_with({"source": {"type": "genrator"}, "sink": {"type": "webhook"}})
+    assert "generator" in found["datasources.orders.source.type"].hint
+    assert found["datasources.orders.sink.type"].message == "webhook is not a sink"
+    assert found["datasources.orders.sink.type"].hint == "headgate connectors show webhook"
+
+
+def test_a_sink_that_needs_a_key_asks_for_one() -> None:
+    sink = {"type": "postgres", "url": "postgresql://x/y", "table": "t", "mode": "upsert"}
+    assert problems_with({"source": SOURCE, "sink": sink})["datasources.orders.mapping.key"].hint == "key: id"
+
+
+def test_a_secret_that_cannot_be_decrypted_is_told_from_one_that_is_not_there() -> None:
+    sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
+    absent = problems_with({"source": SOURCE, "sink": sink}, {})["datasources.orders.sink.url"]
+    sealed = problems_with({"source": SOURCE, "sink": sink}, {"warehouse": None})["datasources.orders.sink.url"]
+    assert "no secret" in absent.message
+    assert "cannot be decrypted" in sealed.message
+    assert "HEADGATE_MASTER_KEY" in sealed.hint
+
+
+def test_a_problem_never_shows_the_value_of_a_secret() -> None:
+    sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
+    found = problems_with({"source": SOURCE, "sink": sink}, {"warehouse": "mysql://root:hunter2@x"})
+    assert "hunter2" not in str(found)
+    assert found["datasources.orders.sink.url"].message == "must begin with postgresql://"
+
+
+def test_secrets_are_put_in_place_also_inside_lists() -> None:
+    source = {"type": "webhook", "signature": {"secret": [{"$secret": "new"}, {"$secret": "old"}]}}
+    content = read_all({"datasources": {"orders": {"source": source, "sink": SINK}}})["orders"].content
+    assert content.secrets == ("new", "old")
+    prepared = prepare(content, {"new": "n", "old": "o"})
+    assert prepared.source_options.signature.keys == [b"n", b"o"]
+    assert "$secret" in yaml.safe_dump(content.source)
+
+
+@pytest.mark.parametrize(("text", "expected_s"), [("30s", 30), ("10m", 600), ("1.5 h", 5400), ("2d", 172800)])
+def test_durations_are_written_as_people_write_them(text: str, expected_s: float) -> None:
+    assert seconds(text) == expected_s
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-1s", "10 min", "1e3s", "10ms"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a duration"):
+        seconds(text)

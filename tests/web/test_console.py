@@ -1,0 +1,377 @@
+"""The console's first page, in a real browser against a real node."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+
+from headgate.runtime.health import HEALTHS
+from headgate.web.console import overview, pages, words
+
+
+def _browser_module() -> Any:
+    """The file beside this one; test folders are no packages."""
+    spec = importlib.util.spec_from_file_location("headgate_test_browser", Path(__file__).with_name("browser.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+browser_tools = _browser_module()
+needs_chromium = pytest.mark.skipif(browser_tools.CHROMIUM is None, reason="chromium is not installed")
+
+TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
+BROKEN = {
+    "source": {"type": "generator", "rate": 20},
+    "sink": {"type": "postgres", "url": "postgresql://u:p@127.0.0.1:1/none", "table": "t"},
+}
+OFF = {"enabled": False, "source": {"type": "webhook"}, "sink": {"type": "stdout"}}
+HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
+WAIT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with browser_tools.running_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture
+def node(shared_node: Any) -> Iterator[Any]:
+    yield shared_node
+    shared_node.clear()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=WAIT_MS)
+    with browser_tools.running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    yield context
+    context.close()
+
+
+class Watch:
+    """What a page complained of, and whom it asked."""
+
+    def __init__(self, page: Page) -> None:
+        self.complaints: list[str] = []
+        self.hosts: set[str] = set()
+        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+
+def _open(context: BrowserContext, node: Any) -> tuple[Page, Watch]:
+    page = context.new_page()
+    watch = Watch(page)
+    page.goto(f"{node.url}/?token={node.token}")
+    expect(page.locator("#link")).to_have_text("live")
+    return page, watch
+
+
+def _row(page: Page, name: str) -> Any:
+    return page.locator(f"tbody[data-name='{name}']")
+
+
+def _number(text: str) -> int:
+    return int(re.sub(r"\D", "", text) or 0)
+
+
+def _names(page: Page) -> list[str]:
+    return page.eval_on_selector_all(
+        "#table > tbody", "all => all.filter(one => !one.hidden).map(one => one.dataset.name)"
+    )
+
+
+# Signing in.
+
+
+@needs_chromium
+def test_a_wrong_token_is_told_so_and_the_right_one_opens_the_console(node: Any, context: BrowserContext) -> None:
+    """By the form."""
+    page = context.new_page()
+    assert page.goto(node.url).status == 401  # type: ignore[union-attr]
+    page.get_by_label("Token").fill("hg_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_have_text("This token is not valid.")
+    assert context.cookies() == []
+
+    page.get_by_label("Token").fill(node.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#link")).to_have_text("live")
+    (cookie,) = context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"], cookie["secure"]) == (True, "Strict", "/", False)
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert context.cookies() == []
+
+
+@needs_chromium
+def test_a_link_with_a_token_signs_in_and_leaves_no_token_in_the_address(node: Any, context: BrowserContext) -> None:
+    """The link that the node prints."""
+    page, _ = _open(context, node)
+    assert page.url == node.url + "/"
+
+
+@needs_chromium
+def test_who_follows_a_link_from_another_site_stays_signed_in(node: Any, context: BrowserContext) -> None:
+    """The browser keeps a strict cookie back from such a request; the next one, from our own page, carries it."""
+    page, _ = _open(context, node)
+    page.route("http://wiki.example/", lambda route: route.fulfill(body=f"<a href='{node.url}/'>console</a>"))
+    page.goto("http://wiki.example/")
+    page.get_by_role("link").click()
+    expect(page.locator("#link")).to_have_text("live")
+
+
+def test_answers_without_a_browser(node: Any) -> None:
+    """Statuses, headers, and files that are not ours to give."""
+    with httpx.Client(base_url=node.url) as client:
+        assert client.get("/?token=hg_wrong").status_code == 401
+        answer = client.get("/", params={"token": node.token})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert "Max-Age=2592000" in answer.headers["set-cookie"]
+        page = client.get("/")
+        assert page.status_code == 200
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+        assert page.headers["referrer-policy"] == "no-referrer"
+        assert client.post("/login", data={"token": "hg_wrong"}).status_code == 401
+        assert client.post("/login", data={}).status_code == 401
+        foreign = client.post("/login", data={"token": node.token}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert "set-cookie" not in foreign.headers
+
+        style = client.get("/static/console.css")
+        assert style.headers["content-type"] == "text/css; charset=utf-8"
+        assert client.get("/static/overview.js").headers["content-type"] == "text/javascript; charset=utf-8"
+        assert client.get("/static/console.css", headers={"If-None-Match": style.headers["etag"]}).status_code == 304
+        for path in ("../pages.py", "%2e%2e/pages.py", "..%2fpages.py", "/etc/passwd", "templates/layout.html", ""):
+            assert client.get(f"/static/{path}").status_code in (404, 405)
+
+
+@needs_chromium
+def test_without_auth_everything_is_open(tmp_path: Path, context: BrowserContext) -> None:
+    """And a fresh registry says what to do next; the first datasource appears by itself."""
+    with browser_tools.running_node(tmp_path / "node", auth=False) as node:
+        page = context.new_page()
+        page.goto(node.url)
+        expect(page.locator("#link")).to_have_text("live")
+        expect(page.get_by_role("button", name="Sign out")).to_have_count(0)
+        expect(page.get_by_role("heading", name="Add the first datasource")).to_be_visible()
+        node.apply(first=OFF)
+        expect(_row(page, "first")).to_be_visible()
+        expect(page.locator("#empty")).to_be_hidden()
+
+
+# Live.
+
+
+@needs_chromium
+def test_a_datasource_appears_runs_and_counts_without_a_reload(node: Any, context: BrowserContext) -> None:
+    """Nor does the page complain, or ask anyone else."""
+    page, watch = _open(context, node)
+    node.apply(ticking=TICKING)
+    row = _row(page, "ticking")
+    expect(row.locator("[data-cell=health]")).to_have_text("ok")
+    expect(row.locator("[data-cell=route]")).to_have_text("generator → blackhole")
+    total = row.locator("[data-cell=total]")
+    expect(total).not_to_have_text("0")
+    before = _number(total.inner_text())
+    page.wait_for_function(
+        "before => Number(document.querySelector('[data-cell=total]').textContent.replaceAll(',', '')) > before",
+        arg=before,
+    )
+    page.wait_for_function("Math.abs(Number(document.querySelector('[data-cell=rate]').textContent) - 20) <= 4")
+    expect(row.locator("path.line")).to_have_attribute("d", re.compile("^M"))
+    expect(page.locator("#headline")).to_have_text("All is well")
+
+    node.call("POST", "/api/datasources/ticking/stop")
+    expect(row.locator("[data-cell=health]")).to_have_text("stopped")
+    node.call("DELETE", "/api/datasources/ticking")
+    expect(row).to_have_count(0)
+    assert watch.complaints == []
+    assert watch.hosts == {urlsplit(node.url).netloc}
+
+
+@needs_chromium
+def test_what_is_wrong_goes_to_the_top_with_its_reason(node: Any, context: BrowserContext) -> None:
+    """A sink that cannot be reached."""
+    node.apply(alpha=TICKING, beta=OFF)
+    page, _ = _open(context, node)
+    expect(_row(page, "alpha").locator("[data-cell=health]")).to_have_text("ok")
+    node.apply(zulu=BROKEN)
+    row = _row(page, "zulu")
+    expect(row.locator("[data-cell=health]")).to_have_text("error")
+    expect(row.locator("[data-cell=why]")).to_contain_text("Connection refused")
+    assert _names(page) == ["zulu", "beta", "alpha"]
+    expect(page.locator("#headline")).to_have_text("1 of 3 needs attention")
+    expect(page).to_have_title("(1) Headgate")
+
+
+@needs_chromium
+def test_the_page_says_when_the_node_is_gone_and_when_it_is_back(tmp_path: Path, context: BrowserContext) -> None:
+    """Killed, then started again on the same port."""
+    with browser_tools.running_node(tmp_path / "node") as node:
+        node.apply(ticking=TICKING)
+        page, _ = _open(context, node)
+        node.kill()
+        expect(page.locator("#link")).to_have_text("reconnecting")
+        expect(page.locator("#since")).to_contain_text("last heard")
+        expect(page.locator("#main")).to_have_class("stale")
+        node.start()
+        expect(page.locator("#link")).to_have_text("live")
+        expect(page.locator("#main")).not_to_have_class("stale")
+        expect(_row(page, "ticking").locator("[data-cell=health]")).to_have_text("ok")
+
+
+# Keys and looks.
+
+
+@needs_chromium
+def test_filter_and_keys(node: Any, context: BrowserContext) -> None:
+    """Everything without a mouse."""
+    node.apply(orders=OFF, payments=OFF, returns=TICKING)
+    page, _ = _open(context, node)
+    expect(_row(page, "returns").locator("[data-cell=health]")).to_have_text("ok")
+    page.keyboard.press("/")
+    page.keyboard.type("webhook pay")
+    assert _names(page) == ["payments"]
+    expect(page.locator("#shown")).to_have_text("1 of 3")
+    page.keyboard.press("Escape")
+    assert _names(page) == ["orders", "payments", "returns"]
+    focused = "document.activeElement.closest('tbody')?.dataset.name"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused) == "orders"
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate(focused) == "returns"
+    page.keyboard.press("k")
+    assert page.evaluate(focused) == "payments"
+    node.call("POST", "/api/datasources/payments/start")
+    expect(_row(page, "payments").locator("[data-cell=health]")).to_have_text("ok")
+    assert page.evaluate(focused) == "payments", "the focus moves with its row"
+
+    page.get_by_role("button", name="1 stopped").click()
+    assert _names(page) == ["orders"]
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [("desktop", 1280, "light"), ("dark", 1280, "dark"), ("tablet", 800, "light"), ("phone", 375, "light")],
+)
+def test_nothing_runs_over_the_edge(
+    node: Any, browser: Browser, tmp_path: Path, name: str, width: int, scheme: Any
+) -> None:
+    """Screenshots are left beside, to be looked at."""
+    node.apply(ticking=TICKING, broken=BROKEN, off=OFF, **{"a" * 60: OFF})
+    context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
+    page, _ = _open(context, node)
+    expect(_row(page, "broken").locator("[data-cell=health]")).to_have_text("error")
+    page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    context.close()
+
+
+@needs_chromium
+def test_without_scripts_the_page_shows_everything(node: Any, browser: Browser) -> None:
+    """Rendered by the server."""
+    node.apply(orders=OFF)
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{node.url}/?token={node.token}")
+    expect(_row(page, "orders").locator("[data-cell=health]")).to_have_text("stopped")
+    expect(page.locator("#headline")).to_have_text("All is stopped")
+    context.close()
+
+
+# What strangers write.
+
+
+def _hostile_summary() -> dict[str, Any]:
+    return {
+        "id": "1",
+        "name": HOSTILE,
+        "enabled": True,
+        "health": "error",
+        "detail": HOSTILE,
+        "published_version": 2,
+        "running_version": 1,
+        "published_status": "published",
+        "has_draft": True,
+        "source_type": HOSTILE,
+        "sink_type": HOSTILE,
+        "metrics": {"records_out": 1},
+        "error": {"cause": "config", "message": HOSTILE},
+        "node": HOSTILE,
+        "quarantine": None,
+    }
+
+
+def test_the_server_escapes_what_strangers_wrote() -> None:
+    """In every field of a row."""
+    row = overview._row(_hostile_summary())
+    counts = dict.fromkeys(HEALTHS, 1)
+    answer = pages.page(
+        "overview.html", holder=HOSTILE, headline="", counts=counts, rows=[row], blank=overview.BLANK, nodes=[HOSTILE]
+    )
+    assert "<script>" not in answer.content
+    assert "<img src=x" not in answer.content
+    assert "&lt;script&gt;" in answer.content
+
+
+@needs_chromium
+def test_the_browser_runs_nothing_that_strangers_wrote(node: Any, context: BrowserContext) -> None:
+    """From a datasource's description, and in every field of what the stream brings."""
+    node.apply(described={**OFF, "description": HOSTILE})
+
+    def answer(route: Route) -> None:
+        body = json.dumps({"datasources": [_hostile_summary()], "nodes": [{"name": HOSTILE, "streams": 1}]})
+        route.fulfill(content_type="text/event-stream", body=f"data: {body}\n\n")
+
+    context.route("**/api/overview", answer)
+    page = context.new_page()
+    page.goto(f"{node.url}/?token={node.token}")
+    expect(page.locator("[data-cell=why]")).to_have_text(f"config: {HOSTILE}")
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("table script, table img").count() == 0
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("span_s", "span", "ago"),
+    [
+        (None, "–", "–"),
+        (0.0, "0 ms", "just now"),
+        (0.25, "250 ms", "just now"),
+        (1.25, "1.2 s", "just now"),
+        (42.0, "42 s", "42 s ago"),
+        (600.0, "10 min", "10 min ago"),
+        (9000.0, "2 h", "2 h ago"),
+        (864000.0, "10 d", "10 d ago"),
+    ],
+)
+def test_spans(span_s: float | None, span: str, ago: str) -> None:
+    """One figure and its unit."""
+    assert (words.span(span_s), words.ago(span_s)) == (span, ago)
