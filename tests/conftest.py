@@ -85,7 +85,8 @@ def start_node(tmp_path: Path, url: str) -> Iterator[object]:
     started: list[NodeProcess] = []
 
     def start(home: str = "home", **options: object) -> NodeProcess:
-        node = NodeProcess.start(tmp_path / home, database=url, **options)  # type: ignore[arg-type]
+        token = started[0].token if started else ""
+        node = NodeProcess.start(tmp_path / home, database=url, token=token, **options)  # type: ignore[arg-type]
         started.append(node)
         return node
 

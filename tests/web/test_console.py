@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from headgate.runtime.health import HEALTHS
+from headgate.testing.processes import NodeProcess
 from headgate.web.console import overview, pages, words
-
-
-def _browser_module() -> Any:
-    """The file beside this one; test folders are no packages."""
-    spec = importlib.util.spec_from_file_location("headgate_test_browser", Path(__file__).with_name("browser.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-browser_tools = _browser_module()
-needs_chromium = pytest.mark.skipif(browser_tools.CHROMIUM is None, reason="chromium is not installed")
+from tests.web.browser import needs_chromium, running_browser, running_node
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 BROKEN = {
@@ -44,21 +30,23 @@ WAIT_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with browser_tools.running_node(tmp_path_factory.mktemp("node")) as node:
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running_node(tmp_path_factory.mktemp("node")) as node:
         yield node
 
 
 @pytest.fixture
-def node(shared_node: Any) -> Iterator[Any]:
+def node(shared_node: NodeProcess) -> Iterator[NodeProcess]:
+    """The same node for all, without datasources."""
     yield shared_node
-    shared_node.clear()
+    for one in shared_node.call("GET", "/api/datasources")["items"]:
+        shared_node.call("DELETE", f"/api/datasources/{one['name']}")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=WAIT_MS)
-    with browser_tools.running_browser() as browser:
+    with running_browser() as browser:
         yield browser
 
 
@@ -80,7 +68,7 @@ class Watch:
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
 
 
-def _open(context: BrowserContext, node: Any) -> tuple[Page, Watch]:
+def _open(context: BrowserContext, node: NodeProcess) -> tuple[Page, Watch]:
     page = context.new_page()
     watch = Watch(page)
     page.goto(f"{node.url}/?token={node.token}")
@@ -106,7 +94,9 @@ def _names(page: Page) -> list[str]:
 
 
 @needs_chromium
-def test_a_wrong_token_is_told_so_and_the_right_one_opens_the_console(node: Any, context: BrowserContext) -> None:
+def test_a_wrong_token_is_told_so_and_the_right_one_opens_the_console(
+    node: NodeProcess, context: BrowserContext
+) -> None:
     """By the form."""
     page = context.new_page()
     assert page.goto(node.url).status == 401  # type: ignore[union-attr]
@@ -127,14 +117,16 @@ def test_a_wrong_token_is_told_so_and_the_right_one_opens_the_console(node: Any,
 
 
 @needs_chromium
-def test_a_link_with_a_token_signs_in_and_leaves_no_token_in_the_address(node: Any, context: BrowserContext) -> None:
+def test_a_link_with_a_token_signs_in_and_leaves_no_token_in_the_address(
+    node: NodeProcess, context: BrowserContext
+) -> None:
     """The link that the node prints."""
     page, _ = _open(context, node)
     assert page.url == node.url + "/"
 
 
 @needs_chromium
-def test_who_follows_a_link_from_another_site_stays_signed_in(node: Any, context: BrowserContext) -> None:
+def test_who_follows_a_link_from_another_site_stays_signed_in(node: NodeProcess, context: BrowserContext) -> None:
     """The browser keeps a strict cookie back from such a request; the next one, from our own page, carries it."""
     page, _ = _open(context, node)
     page.route("http://wiki.example/", lambda route: route.fulfill(body=f"<a href='{node.url}/'>console</a>"))
@@ -143,7 +135,7 @@ def test_who_follows_a_link_from_another_site_stays_signed_in(node: Any, context
     expect(page.locator("#link")).to_have_text("live")
 
 
-def test_answers_without_a_browser(node: Any) -> None:
+def test_answers_without_a_browser(node: NodeProcess) -> None:
     """Statuses, headers, and files that are not ours to give."""
     with httpx.Client(base_url=node.url) as client:
         assert client.get("/?token=hg_wrong").status_code == 401
@@ -170,13 +162,13 @@ def test_answers_without_a_browser(node: Any) -> None:
 @needs_chromium
 def test_without_auth_everything_is_open(tmp_path: Path, context: BrowserContext) -> None:
     """And a fresh registry says what to do next; the first datasource appears by itself."""
-    with browser_tools.running_node(tmp_path / "node", auth=False) as node:
+    with running_node(tmp_path / "node", "--no-auth") as node:
         page = context.new_page()
         page.goto(node.url)
         expect(page.locator("#link")).to_have_text("live")
         expect(page.get_by_role("button", name="Sign out")).to_have_count(0)
         expect(page.get_by_role("heading", name="Add the first datasource")).to_be_visible()
-        node.apply(first=OFF)
+        node.apply({"first": OFF})
         expect(_row(page, "first")).to_be_visible()
         expect(page.locator("#empty")).to_be_hidden()
 
@@ -185,10 +177,10 @@ def test_without_auth_everything_is_open(tmp_path: Path, context: BrowserContext
 
 
 @needs_chromium
-def test_a_datasource_appears_runs_and_counts_without_a_reload(node: Any, context: BrowserContext) -> None:
+def test_a_datasource_appears_runs_and_counts_without_a_reload(node: NodeProcess, context: BrowserContext) -> None:
     """Nor does the page complain, or ask anyone else."""
     page, watch = _open(context, node)
-    node.apply(ticking=TICKING)
+    node.apply({"ticking": TICKING})
     row = _row(page, "ticking")
     expect(row.locator("[data-cell=health]")).to_have_text("ok")
     expect(row.locator("[data-cell=route]")).to_have_text("generator → blackhole")
@@ -212,12 +204,12 @@ def test_a_datasource_appears_runs_and_counts_without_a_reload(node: Any, contex
 
 
 @needs_chromium
-def test_what_is_wrong_goes_to_the_top_with_its_reason(node: Any, context: BrowserContext) -> None:
+def test_what_is_wrong_goes_to_the_top_with_its_reason(node: NodeProcess, context: BrowserContext) -> None:
     """A sink that cannot be reached."""
-    node.apply(alpha=TICKING, beta=OFF)
+    node.apply({"alpha": TICKING, "beta": OFF})
     page, _ = _open(context, node)
     expect(_row(page, "alpha").locator("[data-cell=health]")).to_have_text("ok")
-    node.apply(zulu=BROKEN)
+    node.apply({"zulu": BROKEN})
     row = _row(page, "zulu")
     expect(row.locator("[data-cell=health]")).to_have_text("error")
     expect(row.locator("[data-cell=why]")).to_contain_text("Connection refused")
@@ -229,26 +221,29 @@ def test_what_is_wrong_goes_to_the_top_with_its_reason(node: Any, context: Brows
 @needs_chromium
 def test_the_page_says_when_the_node_is_gone_and_when_it_is_back(tmp_path: Path, context: BrowserContext) -> None:
     """Killed, then started again on the same port."""
-    with browser_tools.running_node(tmp_path / "node") as node:
-        node.apply(ticking=TICKING)
+    with running_node(tmp_path / "node") as node:
+        node.apply({"ticking": TICKING})
         page, _ = _open(context, node)
-        node.kill()
+        node.end(signal.SIGKILL)
         expect(page.locator("#link")).to_have_text("reconnecting")
         expect(page.locator("#since")).to_contain_text("last heard")
         expect(page.locator("#main")).to_have_class("stale")
-        node.start()
+    again = NodeProcess.start(node.home, port=int(node.url.rpartition(":")[2]))
+    try:
         expect(page.locator("#link")).to_have_text("live")
         expect(page.locator("#main")).not_to_have_class("stale")
         expect(_row(page, "ticking").locator("[data-cell=health]")).to_have_text("ok")
+    finally:
+        again.end()
 
 
 # Keys and looks.
 
 
 @needs_chromium
-def test_filter_and_keys(node: Any, context: BrowserContext) -> None:
+def test_filter_and_keys(node: NodeProcess, context: BrowserContext) -> None:
     """Everything without a mouse."""
-    node.apply(orders=OFF, payments=OFF, returns=TICKING)
+    node.apply({"orders": OFF, "payments": OFF, "returns": TICKING})
     page, _ = _open(context, node)
     expect(_row(page, "returns").locator("[data-cell=health]")).to_have_text("ok")
     page.keyboard.press("/")
@@ -280,10 +275,10 @@ def test_filter_and_keys(node: Any, context: BrowserContext) -> None:
     [("desktop", 1280, "light"), ("dark", 1280, "dark"), ("tablet", 800, "light"), ("phone", 375, "light")],
 )
 def test_nothing_runs_over_the_edge(
-    node: Any, browser: Browser, tmp_path: Path, name: str, width: int, scheme: Any
+    node: NodeProcess, browser: Browser, tmp_path: Path, name: str, width: int, scheme: Any
 ) -> None:
     """Screenshots are left beside, to be looked at."""
-    node.apply(ticking=TICKING, broken=BROKEN, off=OFF, **{"a" * 60: OFF})
+    node.apply({"ticking": TICKING, "broken": BROKEN, "off": OFF, "a" * 60: OFF})
     context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
     page, _ = _open(context, node)
     expect(_row(page, "broken").locator("[data-cell=health]")).to_have_text("error")
@@ -293,9 +288,9 @@ def test_nothing_runs_over_the_edge(
 
 
 @needs_chromium
-def test_without_scripts_the_page_shows_everything(node: Any, browser: Browser) -> None:
+def test_without_scripts_the_page_shows_everything(node: NodeProcess, browser: Browser) -> None:
     """Rendered by the server."""
-    node.apply(orders=OFF)
+    node.apply({"orders": OFF})
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{node.url}/?token={node.token}")
@@ -340,9 +335,9 @@ def test_the_server_escapes_what_strangers_wrote() -> None:
 
 
 @needs_chromium
-def test_the_browser_runs_nothing_that_strangers_wrote(node: Any, context: BrowserContext) -> None:
+def test_the_browser_runs_nothing_that_strangers_wrote(node: NodeProcess, context: BrowserContext) -> None:
     """From a datasource's description, and in every field of what the stream brings."""
-    node.apply(described={**OFF, "description": HOSTILE})
+    node.apply({"described": {**OFF, "description": HOSTILE}})
 
     def answer(route: Route) -> None:
         body = json.dumps({"datasources": [_hostile_summary()], "nodes": [{"name": HOSTILE, "streams": 1}]})

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,14 @@ class NodeProcess:
         flags: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
         port: int = 0,
+        program: Sequence[str] | None = None,
+        token: str = "",
     ) -> NodeProcess:
-        """Start one and wait until it is ready. Without a database it brings its own."""
+        """Start one and wait until it is ready. Without a database it brings its own.
+
+        `program` is a script to run in place of the command, such as one that plugs in a connector first.
+        `token` is for a node whose database has tokens already.
+        """
         home.mkdir(parents=True, exist_ok=True)
         (home / "node.json").unlink(missing_ok=True)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
@@ -46,9 +52,9 @@ class NodeProcess:
             variables["HEADGATE_DATABASE"] = database
             variables.setdefault("HEADGATE_MASTER_KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
         log = (home / "node.log").open("ab")
-        command = [sys.executable, "-m", "headgate.cli", "up", "--port", str(port), *flags]
+        command = [sys.executable, *(program or ["-m", "headgate.cli", "up", "--port", str(port), *flags])]
         process = subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=home)
-        node = cls(process, home, "", "")
+        node = cls(process, home, "", token)
         node._wait_until_up()
         return node
 
@@ -60,7 +66,7 @@ class NodeProcess:
             if (self.home / "node.json").exists():
                 self.url = json.loads((self.home / "node.json").read_text())["url"]
                 token = self.home / "token"
-                self.token = token.read_text().strip() if token.exists() else ""
+                self.token = self.token or (token.read_text().strip() if token.exists() else "")
                 return
             time.sleep(0.05)
         raise RuntimeError(f"the node did not start in {START_S:.0f} s:\n{self.log()[-3000:]}")

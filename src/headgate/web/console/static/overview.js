@@ -223,7 +223,7 @@ function setCurrent(row) {
 function move(step) {
   const list = visible();
   const at = rowOf.has(document.activeElement) ? list.indexOf(state.current) : -1;
-  const next = at < 0 ? (state.current ?? list[0]) : list[Math.min(Math.max(at + step, 0), list.length - 1)];
+  const next = at < 0 ? list[0] : list[Math.min(Math.max(at + step, 0), list.length - 1)];
   next?.line.focus();
   next?.line.scrollIntoView({ block: "nearest" });
 }
