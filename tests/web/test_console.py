@@ -163,6 +163,7 @@ def test_answers_without_a_browser(node: NodeProcess) -> None:
 def test_without_auth_everything_is_open(tmp_path: Path, context: BrowserContext) -> None:
     """And a fresh registry says what to do next; the first datasource appears by itself."""
     with running_node(tmp_path / "node", "--no-auth") as node:
+        node.token = "whatever"
         page = context.new_page()
         page.goto(node.url)
         expect(page.locator("#link")).to_have_text("live")
@@ -235,6 +236,18 @@ def test_the_page_says_when_the_node_is_gone_and_when_it_is_back(tmp_path: Path,
         expect(_row(page, "ticking").locator("[data-cell=health]")).to_have_text("ok")
     finally:
         again.end()
+
+
+@needs_chromium
+def test_a_quiet_node_is_live_on_one_connection(node: NodeProcess, context: BrowserContext) -> None:
+    """With nothing to tell, the node sends comments; they show that it is there."""
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    node.apply({"orders": OFF})
+    page, _ = _open(context, node)
+    page.wait_for_timeout(7500)  # Longer than a silence that counts as a broken link.
+    expect(page.locator("#link")).to_have_text("live")
+    assert asked.count("/api/overview") == 1
 
 
 # Keys and looks.

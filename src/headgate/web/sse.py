@@ -52,7 +52,7 @@ async def _items(
                 yield ServerSentEventMessage(data=msgspec.json.encode(row, enc_hook=str).decode(), id=after)
             if rows:
                 continue  # There may be more than one read returns.
-            yield ServerSentEventMessage(comment="")  # Finds out whether anyone still listens.
+            yield ServerSentEventMessage(None, comment="")  # Finds out whether anyone still listens.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), POLL_S)
     finally:
@@ -70,7 +70,7 @@ def snapshots(read: Callable[[], Awaitable[Any]], every_s: float) -> ServerSentE
                 if text != last:
                     yield ServerSentEventMessage(data=text.decode())
                 else:
-                    yield ServerSentEventMessage(comment="")
+                    yield ServerSentEventMessage(None, comment="")
                 last = text
             await asyncio.sleep(every_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from litestar import Controller, delete, get, post, put
+from litestar import Controller, Response, delete, get, post, put
 from litestar.connection import Request
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent
@@ -184,7 +184,9 @@ class DatasourcesApi(Controller):
         return sse.items(node.listener, "events", read, sse.resumed(request, after))
 
     @get("/{name:str}/logs", guards=VIEW, summary="The last log lines of its streams; live (SSE) unless follow=false")
-    async def logs(self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0) -> Any:
+    async def logs(
+        self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0
+    ) -> Response[Any]:
         """From any node, whichever runs it."""
         found = await node.registry.get(name)
 
@@ -192,7 +194,7 @@ class DatasourcesApi(Controller):
             return [views.line(row) for row in await node.logs.after(found.id, id)]
 
         if not follow:
-            return {"items": await read(after)}
+            return Response({"items": await read(after)})
         return sse.items(node.listener, "logs", read, sse.resumed(request, after))
 
 

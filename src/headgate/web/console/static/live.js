@@ -49,7 +49,10 @@ async function read(url, on) {
     if (response.status === 401 || response.status === 403) return "denied";
     if (!response.ok) return response.status === 503 ? "unavailable" : "broken";
     const skew_ms = Date.parse(response.headers.get("date")) - Date.now() || 0;
-    await events(response.body, heard, (data) => on.data(JSON.parse(data), skew_ms));
+    await events(response.body, heard, (data) => {
+      const value = JSON.parse(data);
+      queueMicrotask(() => on.data(value, skew_ms)); // A mistake in there is no fault of the link, and must be seen.
+    });
     return "over";
   } catch {
     return abort.signal.aborted ? abort.signal.reason : "broken";
@@ -71,7 +74,8 @@ async function events(body, heard, act) {
     rest = blocks.pop();
     for (const block of blocks) {
       const data = block.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
-      if (data.length) act(data.join("\n"));
+      const text = data.join("\n");
+      if (text) act(text); // As the standard has it, an event without data is none.
     }
   }
 }

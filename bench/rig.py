@@ -1,0 +1,86 @@
+"""What the benchmarks share: a durable PostgreSQL, a node as a process of its own, and cores to pin them to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headgate.store.embedded import EmbeddedServer
+from headgate.testing.processes import NodeProcess
+
+NODE_CORE, DATABASE_CORE = {0}, {1}
+
+
+@contextlib.contextmanager
+def running(*, pinned: bool = False, environment: dict[str, str] | None = None) -> Iterator[tuple[NodeProcess, str]]:
+    """A node on a fresh, durable, embedded PostgreSQL with default settings. Pinned: a core for each."""
+    with tempfile.TemporaryDirectory(prefix="hgb") as folder:
+        home = Path(folder) / "home"
+        home.mkdir()
+        server = EmbeddedServer.join(home)
+        if pinned:
+            pin(postmaster(home), DATABASE_CORE)
+        node = NodeProcess.start(home, environment=environment)
+        if pinned:
+            pin(node.process.pid, NODE_CORE)
+        try:
+            yield node, server.url
+        finally:
+            node.end(signal.SIGTERM)
+            server.leave()
+
+
+def postmaster(home: Path) -> int:
+    """The server's first process."""
+    return int((home / "postgres/data/postmaster.pid").read_text().split()[0])
+
+
+def pin(pid: int, cores: set[int]) -> None:
+    """This process, its threads and its children, now and later."""
+    for child in [pid, *children(pid)]:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # It may end meanwhile.
+            for thread in os.listdir(f"/proc/{child}/task"):
+                os.sched_setaffinity(int(thread), cores)
+
+
+def children(pid: int) -> list[int]:
+    """Direct children."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        found += [int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time used so far, by all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_kb(pid: int) -> int:
+    """Private memory: what would come back if the process ended."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
+def machine() -> str:
+    """Where the figures come from."""
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    return f"{os.cpu_count()} × {model}, Python {platform.python_version()}"
+
+
+def report(title: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Print one benchmark's figures."""
+    print(f"\n{title}")
+    for name, value in figures.items():
+        print(f"  {name:<58} {value:>14,.2f}" if isinstance(value, float) else f"  {name:<58} {value:>14,}")
+    return figures

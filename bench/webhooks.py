@@ -1,0 +1,117 @@
+"""Webhooks made durable, with HMAC: wrk against one node, PostgreSQL and wrk on the same machine.
+
+    python -m bench.webhooks
+
+Then again with the node killed -9 under load: every call that wrk saw answered must be in the sink after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any
+
+from bench.rig import report, running
+from bench.scale import fetch
+from headgate.testing.processes import NodeProcess
+
+SECONDS = 15
+CONNECTIONS = 64
+KEY = "a key that only this benchmark knows"
+BODY = '{"id": 1, "kind": "order", "user": {"email": "ada@example.org"}, "total": 9.5}'
+
+
+def document(url: str) -> dict[str, Any]:
+    """A signed webhook into a table."""
+    return {
+        "source": {"type": "webhook", "signature": {"scheme": "generic", "secret": KEY}},
+        "mapping": {"set": {"id": "id", "inbox_id": "meta.id"}},
+        "sink": {"type": "postgres", "url": url, "table": "hooks"},
+    }
+
+
+def load(node: NodeProcess, seconds: int) -> str:
+    """What wrk prints."""
+    signature = hmac.digest(KEY.encode(), BODY.encode(), hashlib.sha256).hex()
+    script = (
+        f"wrk.method = 'POST'\nwrk.body = '{BODY}'\n"
+        f"wrk.headers['X-Signature'] = '{signature}'\nwrk.headers['Content-Type'] = 'application/json'\n"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(script)
+        file.flush()
+        command = ["wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency", "--timeout", "5s"]
+        return subprocess.run(
+            [*command, "-s", file.name, f"{node.url}/hooks/hooks"], capture_output=True, text=True, check=False
+        ).stdout
+
+
+def number(pattern: str, text: str) -> float:
+    """The first number that matches, in milliseconds where wrk gives a unit."""
+    match = re.search(pattern, text)
+    assert match, text
+    value = float(match[1])
+    unit = match[2] if match.re.groups > 1 else ""
+    return value * {"us": 0.001, "ms": 1.0, "s": 1000.0}.get(unit, 1.0)
+
+
+def wait_for_rows(url: str, at_least: int) -> int:
+    """Until the sink has them; how many it has."""
+    deadline = time.monotonic() + 120
+    while (rows := fetch(url, "SELECT count(*) AS n FROM hooks")[0]["n"]) < at_least and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return int(rows)
+
+
+def killed_under_load(node: NodeProcess, url: str) -> tuple[int, int, int]:
+    """Answered by wrk's count, found in the sink after a restart, and repeated there."""
+    before = fetch(url, "SELECT count(*) AS n FROM hooks")[0]["n"]
+    threading.Timer(4.0, lambda: node.end(signal.SIGKILL)).start()
+    text = load(node, 6)
+    answered = int(number(r"(\d+) requests in", text))
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    answered -= int(refused[1]) if refused else 0
+    again = NodeProcess.start(node.home)
+    try:
+        rows = wait_for_rows(url, before + answered)
+        repeated = fetch(url, "SELECT count(*) - count(DISTINCT inbox_id) AS n FROM hooks")[0]["n"]
+    finally:
+        again.end(signal.SIGTERM)
+    return answered, rows - before, repeated
+
+
+def main() -> dict[str, float]:
+    """Run and print."""
+    assert shutil.which("wrk"), "wrk is not installed: apt-get install wrk"
+    with running() as (node, url):
+        node.apply({"hooks": document(url)})
+        node.wait_for("hooks", lambda found: found["worker_status"] == "RUNNING")
+        load(node, 2)
+        text = load(node, SECONDS)
+        rate, p99 = number(r"Requests/sec:\s+([\d.]+)", text), number(r"99%\s+([\d.]+)(us|ms|s)", text)
+        p50 = number(r"50%\s+([\d.]+)(us|ms|s)", text)
+        wait_for_rows(url, int(fetch(url, "SELECT rows FROM headgate.inbox_size")[0]["rows"]))
+        answered, found, repeated = killed_under_load(node, url)
+    return report(
+        "webhooks made durable, with HMAC, wrk on the same two cores (python -m bench.webhooks)",
+        {
+            "calls/s": rate,
+            "p50, ms": p50,
+            "p99, ms": p99,
+            "killed -9 under load: answered 202": answered,
+            "killed -9 under load: in the sink after a restart": found,
+            "killed -9 under load: lost": max(0, answered - found),
+            "killed -9 under load: repeated": repeated,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
