@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from headgate.runtime.node import Node
 
 DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
+
+LONGEST_STOP_S = 45.0  # Draining, leaving and stopping an embedded database together take less.
 
 
 def up(
@@ -75,13 +78,16 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
 
 
 def _stop_signal() -> asyncio.Event:
-    """SIGTERM and Ctrl-C drain; a second one ends at once."""
+    """SIGTERM and Ctrl-C drain; a second one ends at once. A node that cannot stop is ended."""
     stop = asyncio.Event()
 
     def told() -> None:
         if stop.is_set():
             os._exit(130)
         stop.set()
+        last = threading.Timer(LONGEST_STOP_S, os._exit, (1,))
+        last.daemon = True
+        last.start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told)

@@ -15,6 +15,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -115,8 +116,12 @@ Make: TypeAlias = Callable[[int, int, float], list[Any]]
 """Records: from (index of the first, how many, present Unix time)."""
 
 
+@lru_cache(maxsize=16)
 def _orders(seed: int) -> Make:
-    """The default records. Spelled out as one dict display, which is several times faster than any loop over fields."""
+    """The default records. The tables are shared by all generators of one seed.
+
+    Spelled out as one dict display, which is several times faster than any loop over fields.
+    """
     draw = random.Random(f"{seed}/orders")
     kinds = [draw.choice(ORDER_KINDS) for _ in range(1021)]
     users = [_user(draw) for _ in range(2039)]

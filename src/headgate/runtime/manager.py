@@ -38,6 +38,8 @@ from headgate.store.streams import Streams
 POLL_S = 0.5  # Finds what a wake-up missed.
 CHECKPOINT_S = 1.0
 RETRY_S = 1.0
+STARTING = 50  # Streams acquired at a time: a thousand that start together must not hold up the loop.
+LAST_CHECKPOINT_S = 2.0
 
 log = structlog.get_logger()
 
@@ -68,6 +70,7 @@ class WorkerManager:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wake = asyncio.Event()
         self._reporter = Reporter(registry, node, self._handles.values)
+        self._starting = asyncio.Semaphore(STARTING)
         self._stopping = False
         self._over = False  # The incarnation has ended: no event changes anything any more.
         self.synced = asyncio.Event()  # The registry has been read at least once.
@@ -223,7 +226,7 @@ class WorkerManager:
             case lifecycle.CheckVersion(version=version):
                 self._spawn(self._check(handle, version))
             case lifecycle.Prove(version=version):
-                self._spawn(self._persist(lambda: self._registry.prove(handle.datasource, version)))
+                self._reporter.proved(handle, version)
             case lifecycle.Reject(version=version, failure=failure):
                 handle.log.error("version rejected", version=version, cause=failure.cause, error=failure.message)
                 reason = f"{failure.cause}: {failure.message}"
@@ -247,15 +250,16 @@ class WorkerManager:
 
     async def _acquire(self, handle: Handle, run: int, version: int) -> None:
         """Read the configuration, then claim or regrant the stream."""
-        try:
-            config = await self._registry.get_datasource_config(handle.datasource, version)
-            command = streams.Acquire(
-                self.node, new_id(), version, config.prepared.source_identity, config.prepared.sink_identity
-            )
-            step = await self._ownership.submit(handle.stream, command)
-        except HeadgateError as error:
-            self._fail(handle, run, error)
-            return
+        async with self._starting:
+            try:
+                config = await self._registry.get_datasource_config(handle.datasource, version)
+                command = streams.Acquire(
+                    self.node, new_id(), version, config.prepared.source_identity, config.prepared.sink_identity
+                )
+                step = await self._ownership.submit(handle.stream, command)
+            except HeadgateError as error:
+                self._fail(handle, run, error)
+                return
         now_s = boot_s()
         match step.reply:
             case streams.Granted(starts_anew=starts_anew):
@@ -266,7 +270,7 @@ class WorkerManager:
                     self._reporter.event(handle, "position_reset", version=version)
                 self._dispatch(handle, lifecycle.Granted(run, now_s, starts_anew))
             case streams.IdentityChanged():
-                text = "a changed secret points to another source; publish a version to read it from the beginning"
+                text = "this version reads another source than the stream's position is from; publish it to begin anew"
                 self._fail(handle, run, ConfigError(text))
             case _:
                 self._dispatch(handle, lifecycle.Denied(run, now_s))
@@ -305,7 +309,9 @@ class WorkerManager:
             return
         except asyncio.CancelledError:
             # Cancelled by its deadline, or by the end of the node: what it had committed still counts.
-            await self._checkpoint(handle)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_CHECKPOINT_S):
+                    await self._checkpoint(handle)
             self._dispatch(handle, lifecycle.Ended(number, boot_s()))
             raise
         except Exception as error:
@@ -356,11 +362,14 @@ class WorkerManager:
 
     async def _release(self, handle: Handle) -> None:
         epoch, held = handle.epoch, handle.held
+        # Without an epoch it may still be ours, if an acquisition was committed and its answer lost.
+        command: streams.Command = streams.Revoke(self.node)
         if epoch is not None:
-            with contextlib.suppress(NotFound):
-                await self._persist_command(handle, streams.Release(self.node, epoch, held.n, held.position))
-            if handle.epoch == epoch:
-                handle.epoch = None
+            command = streams.Release(self.node, epoch, held.n, held.position)
+        with contextlib.suppress(NotFound):
+            await self._persist_command(handle, command)
+        if handle.epoch == epoch:
+            handle.epoch = None
         self._report_anew(handle)
 
     def _report_anew(self, handle: Handle) -> None:
@@ -409,6 +418,7 @@ class WorkerManager:
         deadline_s = boot_s() + lifecycle.STOP_S + 1.0
         while boot_s() < deadline_s and any(map(_is_busy, self._handles.values())):
             await asyncio.sleep(0.02)  # Once in a node's life; a signal would be one more thing to keep.
+        self._over = True
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(2.0):
                 await self._reporter.write(set(self._handles.values()))

@@ -102,10 +102,11 @@ class Registry:
         entry = self._entries.get(id)
         return Config(id, entry.name if entry else str(id), version, await self._prepare(found.content))
 
-    async def update_state(self, node: UUID, states: list[State]) -> None:
-        """What the streams of this node do."""
-        await self.states.save(node, states)
+    async def update_state(self, node: UUID, states: list[State]) -> set[UUID]:
+        """What the streams of this node do. Returns those whose state was taken: a stale holder's is not."""
+        taken = await self.states.save(node, states)
         self.waker.wake("states")
+        return taken
 
     async def record_event(self, id: UUID, type: str, payload: dict[str, Any], actor: str = SYSTEM) -> None:
         """Something happened to a datasource."""
@@ -119,18 +120,19 @@ class Registry:
         )
         self.waker.wake("events")
 
-    async def prove(self, id: UUID, version: int) -> None:
-        """This version has proved itself."""
+    async def prove(self, proofs: dict[UUID, int]) -> None:
+        """These versions have proved themselves: many at once, as when a thousand datasources are new."""
         async with self.datasources.change(SYSTEM) as change:
-            if await change.set_running(id, version):
-                change.event(await self._by_id(id), "proved", version=version)
+            for id, version in proofs.items():
+                if await change.set_running(id, version):
+                    change.event(await change.find_by_id(id), "proved", version=version)
         self._woken(change)
 
     async def reject(self, id: UUID, version: int, reason: str) -> None:
         """This version was tried and failed for a reason of its own."""
         async with self.datasources.change(SYSTEM) as change:
             if await change.reject(id, version, reason):
-                change.event(await self._by_id(id), "rejected", version=version, reason=reason)
+                change.event(await change.find_by_id(id), "rejected", version=version, reason=reason)
         self._woken(change)
 
     # What people do.
@@ -252,7 +254,7 @@ class Registry:
         """Set aside on all nodes until somebody acts."""
         async with self.datasources.change(SYSTEM) as change:
             await change.quarantine(id, reason)
-            change.event(await self._by_id(id), "quarantined", reason=reason)
+            change.event(await change.find_by_id(id), "quarantined", reason=reason)
         self._woken(change)
 
     # Many at once.
@@ -362,9 +364,6 @@ class Registry:
         if found is None:
             raise _no_datasource(name)
         return found
-
-    async def _by_id(self, id: UUID) -> Datasource | None:
-        return await self.datasources.find(str(id))
 
     def _writable(self) -> None:
         if self._read_only:

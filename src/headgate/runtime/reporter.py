@@ -28,6 +28,7 @@ class Reporter:
         self._changed = asyncio.Event()
         self._dirty: set[Handle] = set()
         self._events: list[tuple[UUID, str, dict[str, Any]]] = []
+        self._proofs: dict[UUID, int] = {}
 
     def changed(self, handle: Handle) -> None:
         """Its state should be written now."""
@@ -37,6 +38,11 @@ class Reporter:
     def event(self, handle: Handle, type: str, **payload: Any) -> None:
         """Something happened."""
         self._events.append((handle.datasource, type, {"stream": handle.name, **payload}))
+        self._changed.set()
+
+    def proved(self, handle: Handle, version: int) -> None:
+        """This version has proved itself."""
+        self._proofs[handle.datasource] = version
         self._changed.set()
 
     def note(self, handle: Handle, type: str, failure: Failure | None) -> None:
@@ -67,7 +73,19 @@ class Reporter:
                 await asyncio.sleep(RETRY_S)
 
     async def write(self, due: set[Handle]) -> None:
-        """Write the events, and those states that differ from what was last written."""
+        """Write the events and proofs, and those states that differ from what was last written."""
+        await self._write_events()
+        await self._write_proofs()
+        fresh = {handle: state_of(handle) for handle in due if not handle.forget}
+        changed = [handle for handle, state in fresh.items() if figures(state) != handle.reported]
+        if not changed:
+            return
+        taken = await self._registry.update_state(self._node, [fresh[handle] for handle in changed])
+        for handle in changed:
+            # A stream that is changing hands takes no state from us; the next round tries again.
+            handle.reported = figures(fresh[handle]) if handle.stream in taken else ()
+
+    async def _write_events(self) -> None:
         events, self._events = self._events, []
         try:
             if events:
@@ -75,9 +93,12 @@ class Reporter:
         except StoreError:
             self._events = events + self._events
             raise
-        fresh = {handle: state_of(handle) for handle in due if not handle.forget}
-        changed = [handle for handle, state in fresh.items() if figures(state) != handle.reported]
-        if changed:
-            await self._registry.update_state(self._node, [fresh[handle] for handle in changed])
-            for handle in changed:
-                handle.reported = figures(fresh[handle])
+
+    async def _write_proofs(self) -> None:
+        proofs, self._proofs = self._proofs, {}
+        try:
+            if proofs:
+                await self._registry.prove(proofs)
+        except StoreError:
+            self._proofs = proofs | self._proofs
+            raise

@@ -90,6 +90,11 @@ class Change:
         row = await self._connection.fetchrow(sql("datasources/find"), name)
         return _datasource(row) if row else None
 
+    async def find_by_id(self, id: UUID) -> Datasource | None:
+        """The same, by id."""
+        row = await self._connection.fetchrow(sql("datasources/find_by_id"), id)
+        return _datasource(row) if row else None
+
     async def draft(self, datasource: UUID) -> Version | None:
         """The draft, if there is one."""
         row = await self._connection.fetchrow(sql("versions/find_draft"), datasource)

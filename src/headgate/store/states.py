@@ -31,11 +31,9 @@ class States:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def save(self, node: UUID, states: Sequence[State]) -> None:
-        """Write many in one statement. A stale holder's are dropped."""
-        if not states:
-            return
-        await self._database.execute(
+    async def save(self, node: UUID, states: Sequence[State]) -> set[UUID]:
+        """Write many in one statement. A stale holder's are dropped; returns the streams of those that were not."""
+        rows = await self._database.fetch(
             sql("states/save"),
             node,
             [state.stream for state in states],
@@ -46,6 +44,7 @@ class States:
             [msgspec.json.encode(state.metrics).decode() for state in states],
             [None if state.error is None else msgspec.json.encode(state.error).decode() for state in states],
         )
+        return {row["stream"] for row in rows}
 
     async def all(self, datasource: UUID | None = None) -> list[dict[str, Any]]:
         """The states of one datasource, or of all, with their node's name and beat."""

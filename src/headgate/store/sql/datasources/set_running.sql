@@ -1,2 +1,3 @@
+-- Versions only rise: a late proof of an older one says nothing.
 UPDATE headgate.datasource SET running_version = $2, revision = $3
-WHERE id = $1 AND running_version IS DISTINCT FROM $2 AND NOT deleted
+WHERE id = $1 AND coalesce(running_version, 0) < $2 AND NOT deleted

@@ -13,3 +13,4 @@ ON CONFLICT (stream) DO UPDATE SET worker_status = excluded.worker_status, detai
     changed_at = CASE WHEN (st.worker_status, st.detail) = (excluded.worker_status, excluded.detail)
                  THEN st.changed_at ELSE now() END
 WHERE st.epoch <= excluded.epoch
+RETURNING st.stream
