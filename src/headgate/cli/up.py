@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -73,8 +74,16 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
         if demo:
             await _load_demo(node, url)
         _announce(settings, url_of(sock), token, demo=demo)
+        _settle_memory()
         await stop.wait()
         typer.echo("stopping: streams are drained and given back", err=True)
+
+
+def _settle_memory() -> None:
+    """Keep the garbage collector from walking what was made at the start, again and again while records move."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _stop_signal() -> asyncio.Event:
