@@ -31,7 +31,7 @@ BODY = '{"id": 1, "kind": "order", "user": {"email": "ada@example.org"}, "total"
 def document(url: str) -> dict[str, Any]:
     """A signed webhook into a table."""
     return {
-        "source": {"type": "webhook", "signature": {"scheme": "generic", "secret": KEY}},
+        "source": {"type": "webhook", "signature": {"scheme": "generic", "secret": {"$secret": "hooks"}}},
         "mapping": {"set": {"id": "id", "inbox_id": "meta.id"}},
         "sink": {"type": "postgres", "url": url, "table": "hooks"},
     }
@@ -91,6 +91,7 @@ def main() -> dict[str, float]:
     """Run and print."""
     assert shutil.which("wrk"), "wrk is not installed: apt-get install wrk"
     with running() as (node, url):
+        node.call("PUT", "/api/secrets/hooks", {"value": KEY})
         node.apply({"hooks": document(url)})
         node.wait_for("hooks", lambda found: found["worker_status"] == "RUNNING")
         load(node, 2)

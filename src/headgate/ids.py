@@ -18,6 +18,14 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and NAME.fullmatch(text) is not None
 
 
+def as_id(text: str) -> uuid.UUID | None:
+    """The id that this text is, if it is one."""
+    try:
+        return uuid.UUID(text) if len(text) == 36 else None
+    except ValueError:
+        return None
+
+
 def stream_name(datasource: str, index: int) -> str:
     """A worker stream's name, as people write it: `orders:0`."""
     return f"{datasource}:{index}"

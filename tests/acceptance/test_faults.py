@@ -164,7 +164,7 @@ def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_
         second = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "2"})
         try:
             assert second.url != first.url
-            assert len(second_nodes(second)) == 2
+            wait_until(lambda: len(second_nodes(second)) == 2)  # The killed one has been found out.
         finally:
             second.end(signal.SIGTERM)
         assert first.call("GET", "/healthz") == {"status": "ok"}

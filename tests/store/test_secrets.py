@@ -67,12 +67,7 @@ def test_what_was_tampered_with_is_not_opened(place: int) -> None:
     assert keyring(OLD).rewrap("warehouse", key_id, flipped(wrapped, place)) is None
 
 
-too_short = pytest.mark.xfail(raises=ValueError, strict=True, reason="a nonce that is cut off raises ValueError")
-
-
-@pytest.mark.parametrize(
-    "rest", [pytest.param(b"", marks=too_short), pytest.param(b"short", marks=too_short), b"x" * 12, b"x" * 13]
-)
+@pytest.mark.parametrize("rest", [b"", b"short", b"x" * 12, b"x" * 13])
 def test_what_was_cut_off_is_not_opened(rest: bytes) -> None:
     key_id, wrapped, ciphertext = keyring(OLD).seal("warehouse", "password")
     assert keyring(OLD).unseal("warehouse", key_id, wrapped, rest) is None
@@ -106,12 +101,7 @@ def test_a_key_file_may_hold_several_keys_a_line_each(tmp_path: Path) -> None:
     assert found.unseal("warehouse", *keyring(OLD).seal("warehouse", "x")) == "x"
 
 
-not_ascii = pytest.mark.xfail(raises=ValueError, strict=True, reason="a key that is not ASCII raises ValueError")
-
-
-@pytest.mark.parametrize(
-    "text", ["x", "AAAA", "not base64!", f"{OLD},", f"{OLD},x", OLD[:-4], pytest.param("é", marks=not_ascii)]
-)
+@pytest.mark.parametrize("text", ["x", "AAAA", "not base64!", f"{OLD},", f"{OLD},x", OLD[:-4], "é"])
 def test_a_key_that_is_none_is_refused_with_how_to_make_one(text: str) -> None:
     with pytest.raises(ConfigError, match="32 bytes in base64") as caught:
         Keyring.load(text, None)
@@ -119,7 +109,6 @@ def test_a_key_that_is_none_is_refused_with_how_to_make_one(text: str) -> None:
     assert text not in str(caught.value)
 
 
-@pytest.mark.xfail(raises=IndexError, strict=True, reason="an empty key file raises IndexError")
 def test_an_empty_key_file_is_refused(tmp_path: Path) -> None:
     """A file that a crash left empty has no key, and must not pass for one."""
     file = tmp_path / "master.key"

@@ -22,7 +22,7 @@ from tests.web.browser import needs_chromium, running_browser, running_node
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 BROKEN = {
     "source": {"type": "generator", "rate": 20},
-    "sink": {"type": "postgres", "url": "postgresql://u:p@127.0.0.1:1/none", "table": "t"},
+    "sink": {"type": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none", "table": "t"},
 }
 OFF = {"enabled": False, "source": {"type": "webhook"}, "sink": {"type": "stdout"}}
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"

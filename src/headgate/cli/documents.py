@@ -45,22 +45,9 @@ def parse(text: str, file: str) -> Any:
             return json.loads(text)
         except ValueError:
             pass  # It may still be YAML in flow style; if not, YAML's error has a line and a column too.
-    import yaml
+    from headgate.runtime.documents import parse_yaml
 
-    from headgate.runtime.documents import _Loader
-
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
-    except yaml.YAMLError as error:
-        raise ConfigError([Problem(file, " ".join(str(error).split()))]) from None
-    except RecursionError:
-        raise ConfigError([Problem(file, "is nested too deeply")]) from None
-    except (ValueError, LookupError) as error:  # `!!int abc` and the like.
-        raise ConfigError([Problem(file, f"a value does not fit its tag: {error}", "leave the tag out")]) from None
+    return parse_yaml(text, file)
 
 
 def read_one(file: str, name: str) -> dict[str, Any]:

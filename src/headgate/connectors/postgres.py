@@ -25,6 +25,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Literal
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg
@@ -99,9 +100,21 @@ class PostgresOptions(Options):
     @field_validator("url")
     @classmethod
     def _url_form(cls, value: SecretStr) -> SecretStr:
-        if not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+        text = value.get_secret_value()
+        if not text.startswith(("postgresql://", "postgres://")):
             raise ValueError("must begin with postgresql://")
+        if not _is_whole(text):
+            raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
         return value
+
+
+def _is_whole(url: str) -> bool:
+    """Whether the URL ends where it seems to. A special character in a password would end it early."""
+    try:
+        parts = urlsplit(url)
+        return not parts.fragment and (parts.port or 1) > 0
+    except ValueError:
+        return False
 
 
 def quoted(name: str) -> str:
@@ -386,6 +399,8 @@ class _steering:
                 raise ConnectorError(f"{self._table}: {text}", cause=Cause.CONFIG) from error
             case asyncpg.DataError() | asyncpg.IntegrityConstraintViolationError() | TypeError() | OverflowError():
                 raise BadRecord(f"{self._table}: {text}") from error
+            case ValueError():  # Of the driver, about the URL: its text may hold a part of the password.
+                raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
             case OSError() | TimeoutError() | asyncpg.InterfaceError() | asyncpg.PostgresError():
                 raise NotConnected(text) from error
 

@@ -27,7 +27,7 @@ from headgate.core.operators import BUDGET, STEP, Budget, item, kind
 from headgate.errors import ConfigError, Problem
 
 PARTS = ("where", "set", "drop", "rename", "types", "unnest", "key", "on_error")
-ON_ERROR = ("dead_letter", "fail", "skip")
+ON_ERROR = ("fail", "skip")
 MESSAGE_LIMIT = 200
 
 Run = Callable[[list[Any], list[Any] | None, list[dict[str, Any]], list[tuple[int, str]]], int]

@@ -13,10 +13,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from headgate.connectors import registry as connectors
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
@@ -117,9 +118,14 @@ class Prepared:
 
 
 def read_yaml(text: str, file: str = "") -> dict[str, Document]:
-    """The datasources of a YAML file. A broken file is reported with its line and column."""
+    """The datasources of a YAML file."""
+    return read_all(parse_yaml(text, file))
+
+
+def parse_yaml(text: str, file: str = "") -> Any:
+    """YAML as plain data. A broken file is reported with its line and column."""
     try:
-        found = yaml.load(text, _Loader)
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{file or 'YAML'}:{mark.line + 1}:{mark.column + 1}" if mark else file
@@ -130,7 +136,6 @@ def read_yaml(text: str, file: str = "") -> dict[str, Document]:
         raise ConfigError([Problem(file, "is nested too deeply")]) from None
     except (ValueError, LookupError) as error:  # `!!int abc` and the like.
         raise ConfigError([Problem(file, f"a value does not fit its tag: {error}", "leave the tag out")]) from None
-    return read_all(found)
 
 
 def write_yaml(documents: list[Document]) -> str:
@@ -340,7 +345,30 @@ def _side(
     before = len(problems)
     resolved = _resolve({key: value for key, value in raw.items() if key != "type"}, secrets, path, problems)
     unresolved = {problem.path for problem in problems[before:]}
-    return connector, _model(kind.options, resolved, path, problems, unresolved)
+    options = _model(kind.options, resolved, path, problems, unresolved)
+    if options is not None:
+        problems += _written_out(options, raw, path)
+    return connector, options
+
+
+def _written_out(options: Any, raw: Any, path: str) -> list[Problem]:
+    """Secrets that stand in the document itself, where every reader of the registry would see them."""
+    if isinstance(options, SecretStr):
+        if isinstance(raw, str) and not _is_public(raw):
+            return [Problem(path, "must not be written out here", "headgate secrets set NAME, then {$secret: NAME}")]
+        return []
+    if isinstance(options, list) and isinstance(raw, list):
+        pairs = [(str(index), *pair) for index, pair in enumerate(zip(options, raw, strict=False))]
+    elif isinstance(options, Options) and isinstance(raw, dict):
+        pairs = [(name, getattr(options, name), raw.get(name)) for name in type(options).model_fields]
+    else:
+        return []
+    return [problem for name, one, written in pairs for problem in _written_out(one, written, f"{path}.{name}")]
+
+
+def _is_public(text: str) -> bool:
+    """A URL without a password says where, not how to get in."""
+    return "://" in text and urlsplit(text).password is None and "password=" not in text
 
 
 def _model(

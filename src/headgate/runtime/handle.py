@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -48,7 +48,7 @@ def state_of(handle: Handle) -> State:
         worker_status=status,
         detail=detail,
         version=getattr(phase, "version", None),
-        metrics=asdict(handle.stats),
+        metrics=handle.stats.plain(),
         error=None if failure is None else {"cause": str(failure.cause), "message": failure.message},
     )
 

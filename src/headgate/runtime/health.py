@@ -24,7 +24,6 @@ class Facts:
     datasource: Datasource
     published: Version | None
     states: list[dict[str, Any]]  # As the state table has them.
-    owner_alive: bool  # Whether the node that holds the stream beats.
     nodes: int
     now_s: float
 
@@ -54,15 +53,21 @@ def unmet(facts: Facts) -> list[str]:
     if facts.published is None:
         return []
     expect = DatasourceOptions.model_validate(facts.published.content.options).expect
-    if expect is None or expect.fresh_within is None:
+    if expect is None:
         return []
-    limit_s = seconds(expect.fresh_within)
+    found = []
     last_s = max((s["metrics"].get("last_record_at_s") or 0.0 for s in facts.states), default=0.0)
     began_s = max((s["changed_at"].timestamp() for s in facts.states), default=facts.now_s)
-    silent_s = facts.now_s - (last_s or began_s)
-    if silent_s > limit_s:
-        return [f"no record for {_duration(silent_s)}; expected one within {expect.fresh_within}"]
-    return []
+    if expect.fresh_within is not None:
+        silent_s = facts.now_s - (last_s or began_s)
+        if silent_s > seconds(expect.fresh_within):
+            found.append(f"no record for {_duration(silent_s)}; expected one within {expect.fresh_within}")
+    # Volume can be judged only of a worker that has run for the whole hour.
+    if expect.min_per_hour is not None and facts.now_s - began_s >= 3600:
+        number = sum(s["metrics"].get("last_hour", 0) for s in facts.states)
+        if number < expect.min_per_hour:
+            found.append(f"{number} records in the last hour; expected {expect.min_per_hour}")
+    return found
 
 
 def explain(facts: Facts) -> list[str]:
@@ -110,8 +115,7 @@ def _explain_state(state: dict[str, Any], facts: Facts) -> str:
         case "STOPPED", "finished":
             return f"Its source has ended, {where}. Nothing more will come."
         case _, detail:
-            alive = "" if facts.owner_alive else " The node that held it does not beat; it will be taken over."
-            return f"It is {state['worker_status'].lower()} ({detail}), {where}.{alive}"
+            return f"It is {state['worker_status'].lower()} ({detail}), {where}."
 
 
 def _duration(span_s: float) -> str:

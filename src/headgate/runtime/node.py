@@ -121,6 +121,10 @@ class Node:
         """How long this node may still act."""
         return self._beat.trust_left_s() if self._beat is not None else 0.0
 
+    def lists(self, name: str) -> bool:
+        """Whether the registry in use, file or database, names this datasource."""
+        return self._file is None or self._file.lists(name)
+
     async def set_address(self, address: str) -> None:
         """Say where we are reached, once the port is known."""
         self.address = self.address or address
@@ -142,7 +146,7 @@ class Node:
             self._installation,
             beat.trust_left_s,
             self.inboxes,
-            self._file.lists if self._file is not None else lambda name: True,
+            self.lists,
         )
         self._manager_task = asyncio.create_task(self.manager.run(), name="manager")
 

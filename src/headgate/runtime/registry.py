@@ -15,7 +15,7 @@ from uuid import UUID
 from headgate.connectors import registry as connectors
 from headgate.core.reconcile import Entry
 from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused
-from headgate.ids import is_name
+from headgate.ids import as_id, is_name
 from headgate.runtime.documents import Document, Prepared, prepare
 from headgate.store.database import Database
 from headgate.store.datasources import Change, Content, Datasource, Datasources, Version
@@ -361,6 +361,8 @@ class Registry:
 
     async def _locked(self, change: Change, name: str) -> Datasource:
         found = await change.find(name)
+        if found is None and (id := as_id(name)) is not None:
+            found = await change.find_by_id(id)
         if found is None:
             raise _no_datasource(name)
         return found

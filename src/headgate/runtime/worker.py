@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from headgate.clock import unix_s
@@ -44,6 +45,32 @@ SLICE = 500  # Records mapped in one go: about half a millisecond.
 T = TypeVar("T")
 
 
+class LastHour:
+    """How many records there were in each of the last sixty minutes, in half a kilobyte."""
+
+    __slots__ = ("_counts", "_minute")
+
+    def __init__(self) -> None:
+        self._counts = array("q", bytes(60 * 8))
+        self._minute = 0
+
+    def add(self, number: int, now_s: float) -> None:
+        """So many, now."""
+        self._turn(now_s)
+        self._counts[self._minute % 60] += number
+
+    def total(self, now_s: float) -> int:
+        """All of the last hour."""
+        self._turn(now_s)
+        return sum(self._counts)
+
+    def _turn(self, now_s: float) -> None:
+        minute = int(now_s // 60)
+        for passed in range(max(self._minute + 1, minute - 59), minute + 1):
+            self._counts[passed % 60] = 0
+        self._minute = max(self._minute, minute)
+
+
 @dataclass(slots=True)
 class Stats:
     """What a stream has done since this node took it. Counters only rise."""
@@ -59,6 +86,12 @@ class Stats:
     last_write_s: float = 0.0
     last_record_at_s: float | None = None  # When the newest batch became durable.
     lag_s: float | None = None  # From the newest record's own time to its being durable.
+    last_hour: LastHour = field(default_factory=LastHour)
+
+    def plain(self) -> dict[str, Any]:
+        """As data, for the state table and for answers."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
+        return {**found, "last_hour": self.last_hour.total(unix_s())}
 
 
 def build_source(prepared: Prepared, context: Context) -> Source:
@@ -210,6 +243,7 @@ class Run:
         stats.bytes_in += batch.size_bytes
         stats.batches += 1
         stats.last_record_at_s = unix_s()
+        stats.last_hour.add(len(mapped.records), stats.last_record_at_s)
         if batch.event_time_s is not None:
             stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
         self._on_commit(held)

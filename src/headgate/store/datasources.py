@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.core.lifecycle import Wanted
 from headgate.core.reconcile import Entry
-from headgate.ids import new_id
+from headgate.ids import as_id, new_id
 from headgate.store.database import Database, sql
 from headgate.store.events import Event, append
 
@@ -192,11 +192,8 @@ class Datasources:
     async def find(self, name: str) -> Datasource | None:
         """By name, or by id as text."""
         row = await self._database.fetchrow(sql("datasources/find"), name)
-        if row is None and len(name) == 36:
-            try:
-                row = await self._database.fetchrow(sql("datasources/find_by_id"), UUID(name))
-            except ValueError:
-                return None
+        if row is None and (id := as_id(name)) is not None:
+            row = await self._database.fetchrow(sql("datasources/find_by_id"), id)
         return _datasource(row) if row else None
 
     async def all(self) -> list[Datasource]:

@@ -11,7 +11,6 @@ key file that is made on the first run.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import secrets as random
@@ -44,7 +43,10 @@ class Keyring:
             return None
         if not file.exists():
             _write_key(file)
-        return cls([_parse_key(line) for line in file.read_text().split()])
+        lines = file.read_text().split()
+        if not lines:
+            raise ConfigError(f"{file} holds no key", hint="put the key back, or remove the file to have one made")
+        return cls([_parse_key(line) for line in lines])
 
     def seal(self, name: str, plaintext: str) -> tuple[str, bytes, bytes]:
         """Encrypt under a fresh data key: the master key's id, the wrapped data key, the ciphertext."""
@@ -59,7 +61,7 @@ class Keyring:
             return None
         try:
             return _decrypt(data_key, ciphertext, name).decode()
-        except InvalidTag:
+        except (InvalidTag, ValueError):  # Changed, or cut off.
             return None
 
     def rewrap(self, name: str, key_id: str, wrapped: bytes) -> tuple[str, bytes] | None:
@@ -73,7 +75,7 @@ class Keyring:
         key = self._keys.get(key_id)
         try:
             return _decrypt(key, wrapped, name) if key else None
-        except InvalidTag:
+        except (InvalidTag, ValueError):
             return None
 
 
@@ -92,7 +94,7 @@ def _write_key(file: Path) -> None:
 def _parse_key(text: str) -> bytes:
     try:
         key = base64.b64decode(text.strip(), validate=True)
-    except binascii.Error:
+    except ValueError:  # Not base64, or not even ASCII.
         key = b""
     if len(key) != _KEY_BYTES:
         raise ConfigError("a master key must be 32 bytes in base64", hint="make one with: openssl rand -base64 32")

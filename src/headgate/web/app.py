@@ -9,7 +9,7 @@ from litestar.config.response_cache import ResponseCacheConfig
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin, SwaggerRenderPlugin
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
@@ -30,7 +30,9 @@ class App:
 
     def __init__(self, node: Node, *, auth: bool) -> None:
         gate = Gate(node.tokens, auth=auth)
-        self.door = WebhookDoor(node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s)
+        self.door = WebhookDoor(
+            node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
+        )
         collector = NodeCollector(
             lambda: node.manager.handles() if node.manager else (),
             node.trust_left_s,
@@ -79,7 +81,7 @@ def make_api(node: Any, state: State) -> Litestar:
             use_handler_docstrings=True,
             components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
             security=[{"token": []}],
-            render_plugins=[JsonRenderPlugin(path="/"), SwaggerRenderPlugin(path="/swagger")],
+            render_plugins=[JsonRenderPlugin(path="/")],
         ),
         logging_config=None,
     )

@@ -71,6 +71,7 @@ class WebhookDoor:
         waker: Waker,
         gate: Gate,
         trust_left_s: Callable[[], float],
+        lists: Callable[[str], bool],
     ) -> None:
         self._registry = registry
         self._table = table
@@ -78,6 +79,7 @@ class WebhookDoor:
         self._waker = waker
         self._gate = gate
         self._trust_left_s = trust_left_s
+        self._lists = lists  # Whether the registry in use names this datasource.
         self._routes: dict[str, _Route] = {}
         self._limits: dict[UUID, Limit] = {}
         self._pending: list[tuple[Payload, asyncio.Future[bool]]] = []
@@ -127,7 +129,7 @@ class WebhookDoor:
         entry = await self._entry(name)
         if entry is None or entry.wanted is None or entry.wanted.target is None:
             raise _Answer(404, f"there is no webhook {name!r}")
-        if not entry.enabled:
+        if not entry.enabled or not self._lists(name):
             raise _Answer(503, f"the webhook {name!r} is stopped")
         route = self._routes.get(name)
         if route is None or route.revision != entry.revision:

@@ -22,12 +22,15 @@ async def nodes(node: Node) -> dict[str, Any]:
 @get("/api/streams", guards=[needs("viewer")], tags=["cluster"], summary="All streams, who owns them, where they are")
 async def streams(node: Node) -> dict[str, Any]:
     """The only place where ownership lives."""
+    names = {row["id"]: row["name"] for row in await node.nodes.all()}
     items = []
     for row in await node.streams.all():
         item = {field: row[field] for field in ("id", "index", "owner", "run", "epoch", "edits", "n", "version")}
         position = None if row["position"] is None else msgspec.json.decode(row["position"])
         name = stream_name(row["name"], row["index"])
-        items.append({**item, "name": name, "datasource": row["name"], "position": position})
+        items.append(
+            {**item, "name": name, "datasource": row["name"], "position": position, "node": names.get(row["owner"])}
+        )
     return {"items": items}
 
 

@@ -99,15 +99,13 @@ def facts(node: Node, found: Datasource, published: Version | None, states: list
     """What is known of a datasource. Streams of this node have their newest figures."""
     live = {handle.stream: handle for handle in node.manager.handles()} if node.manager else {}
     for row in states:
+        if row["heartbeat"] is None and row["worker_status"] in ("STARTING", "RUNNING"):
+            # The last word of a node that is gone.
+            row["worker_status"], row["detail"] = "STARTING", "its node is gone; another takes it over"
         handle = live.get(row["stream"])
         if handle is not None and handle.epoch is not None and row["node"] == node.incarnation:
-            row["metrics"] = _stats(handle)
-    alive = all(row["heartbeat"] is not None for row in states)
-    return Facts(found, published, states, alive, nodes, unix_s())
-
-
-def _stats(handle: Any) -> dict[str, Any]:
-    return {name: getattr(handle.stats, name) for name in handle.stats.__slots__}
+            row["metrics"] = handle.stats.plain()
+    return Facts(found, published, states, nodes, unix_s())
 
 
 async def all_facts(node: Node) -> list[tuple[Facts, bool]]:

@@ -1,0 +1,132 @@
+"""The tree keeps its promises: layers, purity, docstrings, and nothing that should not be here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "headgate"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# What each package may know. A module at the top of the package is known to all.
+TOP = {"errors", "ids", "config", "clock"}
+LAYERS = {
+    "core": set(),
+    "connectors": {"core"},
+    "store": {"core", "connectors"},
+    "runtime": {"core", "connectors", "store", "telemetry"},
+    "telemetry": {"core", "store", "runtime"},
+    "web": {"core", "connectors", "store", "runtime", "telemetry"},
+    "cli": {"core", "connectors", "store", "runtime", "telemetry", "web"},
+    "testing": {"core", "connectors", "store", "runtime", "telemetry", "web", "cli"},
+}
+IMPURE = {
+    "asyncio",
+    "time",
+    "random",
+    "os",
+    "socket",
+    "threading",
+    "structlog",
+    "logging",
+    "asyncpg",
+    "uuid4",
+    "secrets",
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(path: Path) -> Iterator[tuple[str, list[str]]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, []
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, [alias.name for alias in node.names]
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return [ROOT / line for line in listed.splitlines() if (ROOT / line).is_file()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_dependencies_point_one_way(path: Path) -> None:
+    package = path.relative_to(SOURCE).parts[0]
+    if package not in LAYERS:
+        return
+    for module, names in imports(path):
+        if not module.startswith("headgate"):
+            continue
+        parts = module.split(".")[1:] or names
+        assert parts[0] in {*TOP, *LAYERS[package], package, "__version__"}, f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "core").glob("*.py")), ids=name_of)
+def test_the_core_is_pure(path: Path) -> None:
+    """No clock, no I/O, no randomness, no logging."""
+    for module, names in imports(path):
+        assert not ({module.split(".")[0], *names} & IMPURE), f"{name_of(path)} imports {module}"
+    tree = ast.parse(path.read_text())
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_module_and_class_and_every_public_function_of_some_length_says_what_it_is(path: Path) -> None:
+    """A function of a few lines whose name says it all (`lower`, `starts_with`) needs no second saying."""
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            is_short = isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno < 10
+            assert is_short or ast.get_docstring(node), f"{name_of(path)}: {node.name} has no docstring"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_module_is_a_drawer(path: Path) -> None:
+    assert path.stem not in {"utils", "common", "helpers", "base", "misc"}
+
+
+def test_no_work_is_left_for_later_and_nothing_names_this_machine() -> None:
+    later = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    for path in tracked():
+        if path.suffix in {".png", ".ico"}:
+            continue
+        text = path.read_text(errors="replace")
+        assert not later.search(text), f"{name_of(path)} leaves work for later"
+        assert "/work" + "/" not in text, f"{name_of(path)} names a path of one machine"
+        assert not re.search(r"https?://[^ \"']+\.(whl|tgz|tar\.gz|deb)\b", text), (
+            f"{name_of(path)}: a package's address"
+        )
+
+
+def test_versions_are_pinned_by_name_and_number_only() -> None:
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line), line
+
+
+def test_no_lock_file_records_addresses() -> None:
+    assert not {path.name for path in tracked()} & {
+        "uv.lock",
+        "poetry.lock",
+        "pdm.lock",
+        "package-lock.json",
+        "yarn.lock",
+    }
+
+
+def test_every_statement_is_used_and_every_use_exists() -> None:
+    """One query per file, named by a verb; none is left over."""
+    files = {str(p.relative_to(SOURCE / "store/sql").with_suffix("")) for p in (SOURCE / "store/sql").rglob("*.sql")}
+    text = "".join(path.read_text() for path in MODULES)
+    used = set(re.findall(r"""["']([a-z_]+/[a-z_]+)["']""", text))
+    assert files <= used, f"not used: {sorted(files - used)}"
