@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -65,7 +66,7 @@ BAD_RECORD = Failure(Cause.BAD_RECORD, "not a number")
 BUG = Failure(Cause.BUG, "KeyError: 'id'")
 NEW = Worker()
 FIRST = Wanted(1, None, 0)
-WALK = 20_000  # Worlds; enough to meet every kind of interleaving, in seconds.
+WALK = int(os.environ.get("HEADGATE_WALK_STATES", "20000"))  # Enough to meet every kind of interleaving, in seconds.
 
 
 def after(*events: lifecycle.Event, worker: Worker = NEW) -> Step:
