@@ -12,6 +12,7 @@ import hmac
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import threading
@@ -22,8 +23,9 @@ from bench.rig import report, running
 from bench.scale import fetch
 from headgate.testing.processes import NodeProcess
 
-SECONDS = 15
-CONNECTIONS = 64
+SECONDS = 8
+ROUNDS = 5  # The median is reported.
+CONNECTIONS = 96
 KEY = "a key that only this benchmark knows"
 BODY = '{"id": 1, "kind": "order", "user": {"email": "ada@example.org"}, "total": 9.5}'
 
@@ -95,17 +97,19 @@ def main() -> dict[str, float]:
         node.apply({"hooks": document(url)})
         node.wait_for("hooks", lambda found: found["worker_status"] == "RUNNING")
         load(node, 2)
-        text = load(node, SECONDS)
-        rate, p99 = number(r"Requests/sec:\s+([\d.]+)", text), number(r"99%\s+([\d.]+)(us|ms|s)", text)
-        p50 = number(r"50%\s+([\d.]+)(us|ms|s)", text)
+        texts = [load(node, SECONDS) for _ in range(ROUNDS)]
+        rates = [number(r"Requests/sec:\s+([\d.]+)", text) for text in texts]
+        p50s = [number(r"50%\s+([\d.]+)(us|ms|s)", text) for text in texts]
+        p99s = [number(r"99%\s+([\d.]+)(us|ms|s)", text) for text in texts]
         wait_for_rows(url, int(fetch(url, "SELECT rows FROM headgate.inbox_size")[0]["rows"]))
         answered, found, repeated = killed_under_load(node, url)
     return report(
         "webhooks made durable, with HMAC, wrk on the same two cores (python -m bench.webhooks)",
         {
-            "calls/s": rate,
-            "p50, ms": p50,
-            "p99, ms": p99,
+            f"calls/s, {CONNECTIONS} connections, median of {ROUNDS}": statistics.median(rates),
+            "calls/s, slowest round": min(rates),
+            "p50, ms, median": statistics.median(p50s),
+            "p99, ms, median": statistics.median(p99s),
             "killed -9 under load: answered 202": answered,
             "killed -9 under load: in the sink after a restart": found,
             "killed -9 under load: lost": max(0, answered - found),

@@ -16,6 +16,7 @@ from headgate.errors import StoreError
 from headgate.store.inbox import InboxTable
 
 POLL_S = 1.0
+GATHER_S = 0.01  # A source that was woken lets a few more payloads come in: one write for all of them.
 
 
 class InboxHub:
@@ -75,3 +76,4 @@ class DatasourceInbox:
             if payloads:
                 return payloads
             await self.hub.wait(self.datasource, id)
+            await asyncio.sleep(GATHER_S)
