@@ -21,8 +21,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import date, datetime
-from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -33,6 +31,7 @@ import msgspec
 from pydantic import Field, SecretStr, field_validator
 
 from headgate.connectors.api import Connector, Context, Grant, Held, Options, Outgoing, SinkKind, identity
+from headgate.connectors.postgres_values import as_json_rows, fitted, only, type_of
 from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
 
 POOL_SIZE = 8
@@ -71,21 +70,6 @@ _COLUMNS = """
 SELECT a.attname AS name, t.typname AS type FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
-
-# The type of a new table's column, by the first value seen. bool comes before int, datetime before date: subclasses.
-_TYPES: list[tuple[type, str]] = [
-    (bool, "boolean"),
-    (int, "bigint"),
-    (float, "double precision"),
-    (Decimal, "numeric"),
-    (datetime, "timestamptz"),
-    (date, "date"),
-    (UUID, "uuid"),
-    (bytes, "bytea"),
-    (str, "text"),
-    (dict, "jsonb"),
-    (list, "jsonb"),
-]
 
 
 class PostgresOptions(Options):
@@ -257,7 +241,7 @@ class PostgresSink:
     def _rows(self, records: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The batch as columns and tuples. Records usually have the same fields; a missing one is NULL."""
         columns = list(records[0])
-        pick: Callable[[dict[str, Any]], Any] = itemgetter(*columns) if len(columns) > 1 else _only(columns[0])
+        pick: Callable[[dict[str, Any]], Any] = itemgetter(*columns) if len(columns) > 1 else only(columns[0])
         try:
             rows = list(map(pick, records))
             is_even = all(len(record) == len(columns) for record in records)
@@ -274,7 +258,7 @@ class PostgresSink:
             )
         if not self._as_json:
             for index, column in enumerate(columns):
-                rows = _fitted(rows, index, self._columns[column])
+                rows = fitted(rows, index, self._columns[column])
         return columns, rows
 
     async def _insert(self, connection: Any, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
@@ -285,7 +269,7 @@ class PostgresSink:
         if self._options.mode == "upsert":
             places = [columns.index(field) for field in batch.key]
             rows = list({tuple(row[place] for place in places): row for row in rows}.values())  # The last one wins.
-        await connection.execute(self._statement(columns, batch.key), _as_json_rows(columns, rows))
+        await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, rows))
 
     def _statement(self, columns: list[str], key: tuple[str, ...]) -> str:
         table, names = quoted(self._options.table), ", ".join(map(quoted, columns))
@@ -317,59 +301,12 @@ class PostgresSink:
         if field in self._options.columns:
             return self._options.columns[field]
         value = next((record[field] for record in records if record.get(field) is not None), None)
-        return next((name for kind, name in _TYPES if isinstance(value, kind)), "text")
+        return type_of(value)
 
     def _no_table(self) -> ConnectorError:
         return ConnectorError(
             f"there is no table {self._options.table}", cause=Cause.CONFIG, hint="create it, or set create: true"
         )
-
-
-def _fitted(rows: list[Any], index: int, type: str) -> list[Any]:
-    """The rows with one column in the form that the driver wants, where it would fail or round by itself."""
-    if type in ("json", "jsonb"):
-        fit: Callable[[Any], Any] = _json_text
-    elif type in ("int2", "int4", "int8", "numeric") and any(row[index].__class__ is float for row in rows):
-        fit = _decimal_of if type == "numeric" else _integer_of
-    else:
-        return rows
-    return [(*row[:index], fit(row[index]), *row[index + 1 :]) for row in rows]
-
-
-def _decimal_of(value: Any) -> Any:
-    """0.1 as people write it, not as the machine holds it."""
-    return Decimal(repr(value)) if value.__class__ is float else value
-
-
-def _integer_of(value: Any) -> Any:
-    """The driver would cut a fraction off without a word."""
-    if value.__class__ is not float:
-        return value
-    if not value.is_integer():
-        raise BadRecord(f"{value} is not an integer")
-    return int(value)
-
-
-def _only(field: str) -> Callable[[dict[str, Any]], tuple[Any]]:
-    return lambda record: (record[field],)
-
-
-def _json_text(value: Any) -> str | None:
-    return None if value is None else msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def _plain(value: Any) -> Any:
-    """For values that JSON has no word for, or another one, the text that PostgreSQL reads."""
-    kind = value.__class__
-    if kind is float and value - value != 0:  # NaN and infinities: JSON would make them null.
-        return str(value)
-    return "\\x" + value.hex() if kind is bytes else value
-
-
-def _as_json_rows(columns: list[str], rows: list[Any]) -> str:
-    """The rows as one JSON text."""
-    records = [dict(zip(columns, map(_plain, row), strict=True)) for row in rows]
-    return msgspec.json.encode(records).decode()
 
 
 class _steering:
