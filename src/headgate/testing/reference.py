@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that can be read off the code: `python -m headgate.testing.reference docs/reference`.
+"""Writes what can be read off the code: `python -m headgate.testing.reference docs/reference`.
 
 The settings, metrics and paths are whole pages. The diagram of a worker's life is put between two markers of
 `docs/concepts/lifecycle.md`: the states are walked breadth-first through the real machine, so the diagram cannot say
@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,9 @@ SAID = {
     "/static/{name}": "Styles and scripts of the console.",
     "/api/schema": "OpenAPI, as JSON.",
 }
-HOOKS = ("/hooks/{datasource}", "POST", "operator, or a signature", "Hand over a webhook payload; 202 once it is durable.")
+HOOKS = ("/hooks/{datasource}", "POST", "operator, or a signature", "Hand over a payload; 202 once it is durable.")
 
 DEPTH = 6  # Steps of the walk. Deeper walks find no other transition; a test looks.
-
-
-def write(folder: Path) -> list[Path]:
-    """Write all pages below `folder` and the diagram beside it. Returns the files."""
-    made = pages(folder)
-    for path, text in made.items():
-        path.write_text(text, "utf-8")
-    return list(made)
 
 
 def pages(folder: Path) -> dict[Path, str]:
@@ -59,7 +51,7 @@ def pages(folder: Path) -> dict[Path, str]:
     }
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
@@ -87,17 +79,14 @@ def settings_page() -> str:
 def metrics_page() -> str:
     """Every metric, as Prometheus reads it."""
     stream = "`datasource`, `stream`"
-    labels = dict.fromkeys(metrics.GAUGES, stream) | {
-        "headgate_worker_status": f"{stream}, `status`",
-        "headgate_trust_seconds": "",
-        "headgate_loop_delay_seconds": "",
-    }
+    labels = dict.fromkeys(metrics.GAUGES, stream) | {"headgate_worker_status": f"{stream}, `status`"}
+    labels |= dict.fromkeys(("headgate_trust_seconds", "headgate_loop_delay_seconds"), "none")
     rows = [(f"`{name}_total`", "counter", stream, text) for name, text in metrics.COUNTERS.values()]
     rows += [(f"`{name}`", "gauge", labels[name], text) for name, text in metrics.GAUGES.items()]
     rows.append((f"`{metrics.WEBHOOKS[0]}_total`", "counter", "`datasource`, `answer`", metrics.WEBHOOKS[1]))
     return (
         "# Metrics\n\n" + NOTE + "\n`GET /metrics` on each node, with a token of the role viewer or higher. A node "
-        "reports the streams that it knows; the counters of a stream begin at 0 when its node starts.\n\n"
+        "reports the streams that it knows; counters begin at 0 with each incarnation of the node.\n\n"
         + _table(("metric", "kind", "labels", "meaning"), rows)
         + f"\nThe values of `status` are {', '.join(f'`{status}`' for status in metrics.STATUSES)}. "
         "See [Monitoring](../operating/monitoring.md) for alerts.\n"
@@ -119,7 +108,7 @@ def http_page() -> str:
         "`hint` and, where a document has several, `problems`, each with `path`, `message` and `hint`. "
         "400: not readable. 401: no valid token. 403: not with this role. 404: not found. 409: refused. "
         "422: the document is wrong. 503: not now, with `Retry-After`.\n\n"
-        "Paths marked SSE are streams of server-sent events. Each item has an id; `?after=ID` or the header "
+        "Paths marked SSE are streams of server-sent events. Events and log lines have ids: `?after=ID` or the header "
         "`Last-Event-ID` goes on behind it.\n"
     )
 
@@ -150,17 +139,14 @@ def _summary(handler: Any) -> str:
 
 def with_diagram(text: str, drawn: str) -> str:
     """The page with this diagram between its markers."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     return f"{before}{BEGIN}\n```mermaid\n{drawn}```\n{END}{after}"
 
 
 def diagram() -> str:
     """A state diagram: the phases, and what leads from one to another."""
-    lines = ["stateDiagram-v2", "    [*] --> Idle"]
-    for (before, after), labels in transitions().items():
-        lines.append(f"    {before} --> {after}: {', '.join(labels)}")
-    return "\n".join(lines) + "\n"
+    lines = [f"    {before} --> {after}: {', '.join(labels)}\n" for (before, after), labels in transitions().items()]
+    return "".join(["stateDiagram-v2\n    [*] --> Idle\n", *lines])
 
 
 def transitions(depth: int = DEPTH) -> dict[tuple[str, str], list[str]]:
@@ -177,15 +163,14 @@ def transitions(depth: int = DEPTH) -> dict[tuple[str, str], list[str]]:
             if after not in seen and steps < depth:
                 seen.add(after)
                 waiting.append((after, steps + 1))
-    names = [phase.__name__ for phase in machine.Phase.__args__]  # type: ignore[attr-defined]
+    names = [phase.__name__ for phase in machine.Phase.__args__]
     order = sorted(found, key=lambda pair: (names.index(pair[0]), names.index(pair[1])))
     return {pair: sorted(found[pair]) for pair in order}
 
 
 def _events(worker: machine.Worker) -> Iterator[tuple[str, machine.Event]]:
     """A few events that could come next, each with its label."""
-    run, now_s = worker.runs, 0.0
-    wanted = worker.wanted
+    run, now_s, wanted = worker.runs, 0.0, worker.wanted
     yield "wanted", machine.Want(wanted or machine.Wanted(1, None, 0), now_s)
     yield "not wanted", machine.Want(None, now_s)
     if wanted is not None and wanted.published == 1:
@@ -204,11 +189,10 @@ def _events(worker: machine.Worker) -> Iterator[tuple[str, machine.Event]]:
         yield "failed for good", machine.Failed(run, now_s, machine.Failure(Cause.CONFIG, ""))
     if wanted is not None and wanted.target is not None:
         yield "checked", machine.Checked(wanted.target, now_s)
-    due_s = machine.due_s(worker)
-    if due_s is not None:
+    if (due_s := machine.due_s(worker)) is not None:
         yield "time", machine.Tick(due_s)
 
 
 if __name__ == "__main__":
-    for file in write(Path(sys.argv[1])):
-        print(file)
+    for file, page in pages(Path(sys.argv[1])).items():
+        file.write_text(page, "utf-8")
