@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from headgate.core.lease import LEASE_S, MARGIN_S
+from headgate.core.lease import LEASE_S, SHORTEST_LEASE_S
 from headgate.errors import ConfigError, Problem
 
 
@@ -27,7 +27,9 @@ class Settings(BaseSettings):
     advertise: str = Field("", description="The URL at which others reach this node.")
     master_key: SecretStr | None = Field(None, description="Encrypts secrets. Several, separated by commas, to rotate.")
     registry: str = Field("database", description="`database`, or `yaml:FILE` to take datasources from a file.")
-    lease_s: float = Field(LEASE_S, gt=MARGIN_S, le=300, description="After this long without a beat a node is dead.")
+    lease_s: float = Field(
+        LEASE_S, ge=SHORTEST_LEASE_S, le=300, description="A node that is silent for this long is dead."
+    )
     log: Literal["console", "json"] = Field("console", description="How log lines look.")
     auth: bool = Field(True, description="Whether tokens are asked for. Without, only on loopback.")
     inbox_keep_s: float = Field(3600.0, ge=0, description="How long handled webhook payloads are kept.")

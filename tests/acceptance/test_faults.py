@@ -52,13 +52,13 @@ def counting(url: str, **options: Any) -> dict[str, Any]:
 
 def test_killed_nine_times_nothing_is_lost_and_nothing_is_repeated(url: str, start_node: Any) -> None:
     """kill -9 in the middle of writing, again and again, into a transactional sink."""
-    node = start_node(environment={"HEADGATE_LEASE_S": "2"})
+    node = start_node(environment={"HEADGATE_LEASE_S": "3"})
     node.apply({"orders": counting(url)})
     for _ in range(4):
         before = len(ids(url))
         wait_until(lambda before=before: len(ids(url)) > before + 200)
         node.end(signal.SIGKILL)
-        node = start_node(environment={"HEADGATE_LEASE_S": "2"})
+        node = start_node(environment={"HEADGATE_LEASE_S": "3"})
     before = len(ids(url))
     wait_until(lambda: len(ids(url)) > before + 200)
     assert node.end(signal.SIGTERM) == 0
@@ -69,7 +69,7 @@ def test_killed_nine_times_nothing_is_lost_and_nothing_is_repeated(url: str, sta
 
 def test_a_stopped_node_that_wakes_after_another_took_over_changes_nothing(url: str, start_node: Any) -> None:
     """SIGSTOP past the lease; the other node takes the stream; SIGCONT."""
-    environment = {"HEADGATE_LEASE_S": "2"}
+    environment = {"HEADGATE_LEASE_S": "3"}
     first = start_node("first", environment=environment)
     first.apply({"orders": counting(url)})
     wait_until(lambda: len(ids(url)) > 100)
@@ -153,15 +153,15 @@ def test_no_webhook_that_was_answered_202_is_lost_when_the_node_is_killed_under_
 
 def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    first = NodeProcess.start(home, flags=("--demo",), environment={"HEADGATE_LEASE_S": "2"})
+    first = NodeProcess.start(home, flags=("--demo",), environment={"HEADGATE_LEASE_S": "3"})
     try:
         first.wait_for("demo-clicks", lambda found: found["metrics"].get("records_out", 0) > 10)
         first.end(signal.SIGKILL)
-        first = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "2"})
+        first = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})
         found = first.wait_for("demo-clicks", lambda found: found["worker_status"] == "RUNNING")
         assert found["published_version"] == 1
         (home / "node.json").unlink()
-        second = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "2"})
+        second = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})
         try:
             assert second.url != first.url
             wait_until(lambda: len(second_nodes(second)) == 2)  # The killed one has been found out.

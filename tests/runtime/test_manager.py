@@ -469,7 +469,7 @@ async def test_while_the_database_is_away_streams_pause_and_then_go_on(url: str,
     """The registry is away for longer than trust lasts; the sink is not. Nothing is written without trust."""
     async with (
         proxied(url) as (proxy, through),
-        running_node(through, tmp_path / "home", lease_s=2.0, direct=url) as hg,
+        running_node(through, tmp_path / "home", lease_s=3.0, direct=url) as hg,
     ):
         await hg.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(url)})
         await hg.until_rows(5)

@@ -47,12 +47,20 @@ async def _run(url: str, query: str, *, write: bool) -> list[dict[str, Any]]:
     connection = await connect(url)
     try:
         async with connection.transaction(readonly=not write):
-            return [dict(row) for row in await connection.fetch(query)]
+            return [_named(row) for row in await connection.fetch(query)]
     except asyncpg.PostgresError as error:
         hint = "--write" if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else ""
         raise ConfigError(" ".join(str(error).split()), hint=hint) from None
     finally:
         await connection.close()
+
+
+def _named(row: Any) -> dict[str, Any]:
+    """The row by name; columns that share a name are told apart by their place."""
+    found: dict[str, Any] = {}
+    for index, (name, value) in enumerate(row.items(), 1):
+        found[name if name not in found else f"{name}_{index}"] = value
+    return found
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -137,7 +137,7 @@ class PostgresSink:
         with _steering(self._options.table):
             connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
             try:
-                if not await connection.fetch(_COLUMNS, self._options.table) and not self._options.create:
+                if not await connection.fetch(_COLUMNS, quoted(self._options.table)) and not self._options.create:
                     raise self._no_table()
             finally:
                 await connection.close(timeout=2.0)
@@ -154,7 +154,7 @@ class PostgresSink:
                 return held
 
     async def write(self, batch: Outgoing) -> None:
-        """Rows and position, in one transaction that ends before our trust does."""
+        """Rows and position, in one transaction. Cancelled, it lets go of the session at once."""
         grant = self._grant
         assert grant is not None
         with _steering(self._options.table):
@@ -204,10 +204,12 @@ class PostgresSink:
 
     async def _look(self, connection: Any) -> None:
         """Read the table's columns."""
-        self._columns = {row["name"]: row["type"] for row in await connection.fetch(_COLUMNS, self._options.table)}
+        self._columns = {
+            row["name"]: row["type"] for row in await connection.fetch(_COLUMNS, quoted(self._options.table))
+        }
 
     async def _write(self, grant: Grant, batch: Outgoing) -> None:
-        async with asyncio.timeout(grant.trust_left_s()), self._session() as connection:
+        async with self._session() as connection:
             if batch.records and not self._columns:
                 await self._create_table(connection, batch)
             if batch.records:

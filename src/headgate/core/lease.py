@@ -27,6 +27,7 @@ BEAT_S = 1.0
 OBSERVE_S = 0.5
 LEASE_S = 5.0
 MARGIN_S = 1.0
+SHORTEST_LEASE_S = 3.0  # A beat, a margin, and a second for the answer: with less, a healthy node would lose its trust.
 LATE_S = 2.0  # An answer later than this proves nothing about what happened meanwhile.
 
 

@@ -154,6 +154,7 @@ class Beat:
                     database = await Database.open(self._url, size=1)
                 async with Datasources(database).change("headgate") as change:
                     await change.quarantine(label.datasource, reason)
+                    change.event(await change.find_by_id(label.datasource), "quarantined", reason=reason)
         except (StoreError, TimeoutError):
             write_set_aside(self._home, label.datasource, reason)
 

@@ -95,7 +95,7 @@ def explain(facts: Facts) -> list[str]:
 
 def _explain_state(state: dict[str, Any], facts: Facts) -> str:
     node = state["node_name"] or "a node that is gone"
-    where = f"version {state['version']} on {node}"
+    where = f"version {state['version']} on {node}" if state["version"] else f"on {node}"
     error = state["error"]
     match state["worker_status"], state["detail"]:
         case "RUNNING", detail:

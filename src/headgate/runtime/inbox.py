@@ -51,7 +51,8 @@ class InboxHub:
         """Poll for all who wait, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._news.wait()
             self._news.clear()
             self._waiting = {d: (id, f) for d, (id, f) in self._waiting.items() if not f.done()}
             if not self._waiting:

@@ -97,7 +97,8 @@ class WorkerManager:
             except StoreError:
                 await asyncio.sleep(RETRY_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._wake.wait()
 
     async def _sync(self) -> None:
         changed = await self._registry.sync()

@@ -43,6 +43,7 @@ from headgate.telemetry import logs
 SIGN_S = 0.25
 HOUSEKEEPING_S = 30.0
 CONNECT_RETRY_S = 2.0
+LAST_S = 3.0  # For loops to end once they are told to.
 
 log = structlog.get_logger()
 
@@ -108,7 +109,7 @@ class Node:
         await self.waker.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.wait(self._tasks, timeout=LAST_S)
         await self.database.close()
 
     @property

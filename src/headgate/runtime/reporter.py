@@ -60,7 +60,8 @@ class Reporter:
         figures_at_s = boot_s() + FIGURES_S
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), max(0.0, figures_at_s - boot_s()))
+                async with asyncio.timeout(max(0.0, figures_at_s - boot_s())):
+                    await self._changed.wait()
             due, self._dirty = self._dirty, set()
             self._changed.clear()
             if boot_s() >= figures_at_s:

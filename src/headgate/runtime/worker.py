@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ from headgate.runtime.threads import Threaded
 CLOSE_S = 2.0
 CHECK_S = 30.0
 TRUST_POLL_S = 0.1
+RENEW_S = 0.1
 SLICE = 500  # Records mapped in one go: about half a millisecond.
 
 T = TypeVar("T")
@@ -92,6 +94,31 @@ class Stats:
         """As data, for the state table and for answers."""
         found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
         return {**found, "last_hour": self.last_hour.total(unix_s())}
+
+
+@asynccontextmanager
+async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> AsyncIterator[None]:
+    """Let something last as long as this node may act, and cut it off when it may not any more.
+
+    Trust is renewed every second, so a long write goes on while beats are answered.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    async with asyncio.timeout(left_s) as limit:
+
+        def renew() -> None:
+            nonlocal timer
+            if not limit.expired():
+                left_s = trust_left_s()
+                limit.reschedule(loop.time() + left_s)
+                timer = loop.call_later(max(RENEW_S, left_s / 2), renew)
+
+        timer = loop.call_later(left_s / 2, renew)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def build_source(prepared: Prepared, context: Context) -> Source:
@@ -252,7 +279,7 @@ class Run:
         while True:
             left_s = await self._trust()
             try:
-                async with asyncio.timeout(left_s):
+                async with while_trusted(self._grant.trust_left_s, left_s):
                     return await sink.write(outgoing)
             except RetryLater as later:
                 await asyncio.sleep(later.after_s)

@@ -135,7 +135,7 @@ class Database:
         try:
             pool = await asyncpg.create_pool(
                 dsn,
-                min_size=1,
+                min_size=0,
                 max_size=size,
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
@@ -144,6 +144,7 @@ class Database:
                 connection_class=_Connection,
                 max_inactive_connection_lifetime=60.0,
             )
+            await pool.fetchval("SELECT 1")
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
             raise ConfigError(f"the database refuses us: {_one_line(error)}", hint="check HEADGATE_DATABASE") from error
         except _AWAY as error:

@@ -91,7 +91,8 @@ class Listener:
             while True:
                 await asyncio.sleep(PING_S)
                 # A statement of its own, outside any transaction: it holds no snapshot between pings.
-                await asyncio.wait_for(connection.execute("SELECT 1"), ANSWER_S)
+                async with asyncio.timeout(ANSWER_S):
+                    await connection.execute("SELECT 1")
         finally:
             connection.terminate()
 

@@ -54,7 +54,8 @@ async def _items(
                 continue  # There may be more than one read returns.
             yield ServerSentEventMessage(None, comment="")  # Finds out whether anyone still listens.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await news.wait()
     finally:
         stop()
 

@@ -122,7 +122,8 @@ class WebhookDoor:
         replay_key = await self._authenticate(route.options, headers, body)
         if route.options.format == "json":
             self._check_json(body)
-        kept = {key: value for key, value in headers.items() if key not in _DROPPED and "signature" not in key}
+        signed = route.options.signature.header.lower() if route.options.signature else ""
+        kept = {k: v for k, v in headers.items() if k not in _DROPPED and k != signed and "signature" not in k}
         text = msgspec.json.encode(kept)
         if len(text) > MOST_HEADER_BYTES:
             raise _Answer(431, "the headers are too large")

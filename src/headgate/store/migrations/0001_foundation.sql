@@ -152,6 +152,30 @@ CREATE TABLE headgate.inbox_size (
     bytes      bigint NOT NULL
 ) WITH (fillfactor = 50);
 
+-- Removes payloads that the registry's own position has passed, the oldest first. The caller holds the inbox's lock, or
+-- does not mind that another removes the same.
+CREATE FUNCTION headgate.inbox_drop_handled(of_datasource uuid, older_than interval, most integer)
+RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM headgate.inbox i
+        USING (
+            SELECT datasource, id FROM headgate.inbox
+            WHERE datasource = of_datasource
+              AND id <= (SELECT (position #>> '{}')::bigint FROM headgate.stream
+                         WHERE datasource = of_datasource AND index = 0 AND json_typeof(position) = 'number')
+              AND received_at <= now() - older_than
+            ORDER BY id LIMIT most
+        ) AS old
+        WHERE i.datasource = old.datasource AND i.id = old.id
+        RETURNING octet_length(i.body) AS size
+    ), shrunk AS (
+        UPDATE headgate.inbox_size
+        SET rows = rows - (SELECT count(*) FROM gone), bytes = bytes - (SELECT coalesce(sum(size), 0) FROM gone)
+        WHERE datasource = of_datasource
+    )
+    SELECT count(*) FROM gone
+$$;
+
 -- Appends payloads of several datasources in one round trip and returns those whose inbox is full (and got nothing).
 -- A function, so that the locks are taken, the ids drawn and the rows committed without waiting for the caller.
 CREATE FUNCTION headgate.inbox_append(
@@ -168,6 +192,15 @@ BEGIN
     FROM unnest(datasources, limit_rows, limit_bytes) AS u (d, r, b)
     JOIN headgate.inbox_size s ON s.datasource = u.d
     WHERE s.rows >= u.r OR s.bytes >= u.b;
+
+    -- What has been handled is kept for a while, but not at the price of turning callers away.
+    IF full_ones <> '{}' THEN
+        PERFORM headgate.inbox_drop_handled(d, '0', 10000) FROM unnest(full_ones) AS d;
+        SELECT coalesce(array_agg(d), '{}') INTO full_ones
+        FROM unnest(datasources, limit_rows, limit_bytes) AS u (d, r, b)
+        JOIN headgate.inbox_size s ON s.datasource = u.d
+        WHERE s.rows >= u.r OR s.bytes >= u.b;
+    END IF;
 
     WITH added AS (
         INSERT INTO headgate.inbox (datasource, id, headers, body, replay_key)
