@@ -173,6 +173,22 @@ def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_
     assert not postgres_runs_in(home)
 
 
+def test_an_embedded_database_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    node = NodeProcess.start(tmp_path / "home", flags=("--demo",))
+    try:
+        node.wait_for("demo-clicks", lambda found: found["metrics"].get("records_out", 0) > 10)
+        os.kill(int((tmp_path / "home/postgres/data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+        def goes_on() -> bool:
+            answer = node.request("GET", "/api/datasources/demo-clicks")
+            return answer.status_code == 200 and answer.json()["worker_status"] == "RUNNING"
+
+        wait_until(lambda: node.request("GET", "/readyz").status_code == 503)
+        wait_until(goes_on)
+    finally:
+        node.end(signal.SIGTERM)
+
+
 def postgres_runs_in(home: Path) -> bool:
     for process in Path("/proc").glob("[0-9]*"):
         try:

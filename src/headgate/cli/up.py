@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
 
+LOOK_S = 2.0
 LONGEST_STOP_S = 45.0  # Draining, leaving and stopping an embedded database together take less.
 
 
@@ -68,6 +69,8 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
         node = Node(settings, url, load_keyring(settings, embedded=settings.database is None))
         await node.start()
         stack.push_async_callback(node.stop)
+        if settings.database is None:
+            stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
         await stack.enter_async_context(serving(node, sock, auth=settings.auth))
         await node.set_address(url_of(sock))
         token = await _first_token(node) if settings.auth else None
@@ -112,6 +115,19 @@ async def _database_url(settings: Settings, stack: contextlib.AsyncExitStack) ->
     server = await asyncio.to_thread(EmbeddedServer.join, settings.home)
     stack.push_async_callback(asyncio.to_thread, server.leave)
     return server.url
+
+
+async def _keep_database_running(node: Node) -> None:
+    """An embedded server that was killed is started again: joining starts it, and we are a member already."""
+    from headgate.errors import HeadgateError
+    from headgate.store.embedded import EmbeddedServer
+
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if node.trust_left_s() <= 0.0:
+            with contextlib.suppress(HeadgateError):
+                again = await asyncio.to_thread(EmbeddedServer.join, node.settings.home)
+                await asyncio.to_thread(again.leave)
 
 
 async def _first_token(node: Node) -> str | None:
