@@ -102,7 +102,7 @@ ROUTES: dict[tuple[str, str], Any] = {
 # What to run, and words that the answer must have.
 HAPPY: list[tuple[str, list[str]]] = [
     ("ds list", ["orders", "ok", "12,340", "webhook → postgres"]),
-    ("ds show orders", ["RUNNING, reading, on alpha", "3 by ada, 3 min ago, hash hash3", "table: orders"]),
+    ("ds show orders", ["RUNNING, reading, on alpha", "3 by ada, ", "min ago, hash hash3", "table: orders"]),
     ("ds create orders --file doc.yaml", ["created orders", "headgate ds publish orders"]),
     ("ds edit orders --file doc.yaml", ["draft 4 of orders", "hash4"]),
     ("ds validate orders", ["orders is valid"]),
@@ -115,7 +115,7 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("ds stop orders", ["stopped orders"]),
     ("ds restart orders", ["restarted orders"]),
     ("ds reload orders", ["reloaded orders"]),
-    ("ds events orders --limit 5", ["3 min ago", "published", "version=3", "by ada"]),
+    ("ds events orders --limit 5", ["min ago", "published", "version=3", "by ada"]),
     ("ds logs orders", ["warning", "slow\\x1b[31m", "after_s=2"]),
     ("ds delete orders --yes", ["deleted orders"]),
     ("explain orders", ["orders: ok", "It is running."]),
