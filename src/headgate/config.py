@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ def load(**flags: Any) -> Settings:
     """Read the settings; flags that are None were not given."""
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([Problem("headgate.toml", str(error))]) from None
     except ValidationError as error:
         raise ConfigError(
             [

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.connectors.api import Batch, Connector, Context, Options, SinkKind, SourceKind
 from headgate.core import lifecycle
-from headgate.errors import Cause, ConnectorError, NotConnected, Refused
+from headgate.errors import Cause, ConnectorError, NotConnected, Refused, StoreError
 from headgate.runtime import manager as managers
 from tests.proxy import proxied
 from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres, running_node
@@ -537,3 +537,129 @@ async def test_log_lines_of_a_stream_can_be_read_back_and_are_bounded(
     await hg.until_true(has_last)
     assert len(await lines()) <= 50
     assert (await lines())[-1]["fields"]["stream"] == "orders:0"
+
+
+# What nobody thought of.
+
+
+async def test_an_order_is_not_lost_when_the_database_blinks_between_two_questions(
+    hg: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The revision has been read, and then the database is away: what changed must be acted upon all the same."""
+    await hg.apply(old={"source": generator(), "sink": BLACKHOLE})
+    await hg.until("old", status="RUNNING", running=1)
+    real, failures = hg.node.streams.of_datasources, 1
+
+    async def blinking(datasources: list[UUID]) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StoreError("blink")
+        return await real(datasources)
+
+    monkeypatch.setattr(hg.node.streams, "of_datasources", blinking)
+    await hg.apply(
+        old={"enabled": False, "source": generator(), "sink": BLACKHOLE}, new={"source": generator(), "sink": BLACKHOLE}
+    )
+    await hg.until("old", status="STOPPED")
+    await hg.until("new", status="RUNNING")
+    assert failures == 0
+
+
+async def test_an_error_that_nobody_thought_of_does_not_leave_a_stream_starting_for_ever(
+    hg: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = hg.node.registry.get_datasource_config, 1
+
+    async def surprising(id: UUID, version: int) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise LookupError("nobody thought of this")
+        return await real(id, version)
+
+    monkeypatch.setattr(hg.node.registry, "get_datasource_config", surprising)
+    await hg.apply(orders={"source": generator(), "sink": BLACKHOLE})
+    await hg.until("orders", status="RUNNING")
+
+
+async def test_a_batch_of_which_nothing_was_kept_proves_nothing(hg: Harness) -> None:
+    """A version whose sink cannot work must not pass for proved because its mapping left everything out."""
+    await hg.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(hg.url)})
+    await hg.until("orders", status="RUNNING", running=1)
+    broken = {"where": "id % 40 == 0", "set": {"id": "id", "no_such_column": "id"}}
+    await hg.apply(orders={"source": generator(), "mapping": broken, "sink": postgres(hg.url)})
+
+    async def rejected() -> bool:
+        return "rejected" in await hg.events("orders")
+
+    await hg.until_true(rejected)
+    await hg.until("orders", status="RUNNING", running=1, version=1)
+
+
+async def test_a_refused_login_is_survived(url: str, tmp_path: Path) -> None:
+    """Somebody locks the role out and lets it in again: every loop of the node goes on."""
+    role = f"role_{tmp_path.name.lower()[:20]}"
+    async with running_node(url, tmp_path / "admin") as admin:
+        await admin.sql(f"CREATE ROLE {role} SUPERUSER LOGIN")
+    as_role = url.replace("headgate@", f"{role}@")
+    async with running_node(as_role, tmp_path / "home", lease_s=3.0, direct=url) as hg:
+        await hg.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(hg.url)})
+        await hg.until_rows(5)
+        await hg.sql(f"ALTER ROLE {role} NOLOGIN")
+        await hg.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)
+        await hg.until_true(lambda: asyncio.sleep(0, hg.node.trust_left_s() == 0.0))
+        await hg.sql(f"ALTER ROLE {role} LOGIN")
+        await hg.until_true(lambda: asyncio.sleep(0, hg.node.trust_left_s() > 0.0))
+        await hg.until_rows(len(await hg.ids()) + 5)
+        await hg.apply(later={"source": generator(), "sink": BLACKHOLE})
+        await hg.until("later", status="RUNNING")
+        assert no_gap_no_repeat(await hg.ids())
+    async with running_node(url, tmp_path / "admin") as admin:
+        await admin.sql(f"DROP OWNED BY {role}")
+        await admin.sql(f"DROP ROLE {role}")
+
+
+async def test_whoever_blocks_in_its_sink_is_known_by_name(hg: Harness, plug: Any) -> None:
+    """The beat must find out whose run it was, whichever method blocks."""
+    from headgate.runtime import beat
+
+    found: list[Any] = []
+
+    class Curious(Misbehaving):
+        async def open(self, grant: Any) -> Any:
+            found.append(beat._labels.get(asyncio.current_task()))  # type: ignore[arg-type]
+
+        async def write(self, batch: Any) -> None:
+            found.append(beat._labels.get(asyncio.current_task()))  # type: ignore[arg-type]
+
+    plug(connector("curious", Curious))
+    await hg.apply(orders={"source": generator(), "sink": {"type": "curious"}})
+    await hg.until("orders", status="RUNNING", running=1)
+    assert len(found) >= 2
+    assert {label.stream for label in found} == {"orders:0"}
+
+
+async def test_a_position_or_a_message_that_cannot_be_written_down_harms_only_its_own_stream(
+    hg: Harness, plug: Any
+) -> None:
+    class Odd(Misbehaving):
+        async def read(self) -> Batch:
+            return Batch([{"id": 1}], {"file": "not utf-8: \udcff"})
+
+    class Rude(Misbehaving):
+        async def open(self, position: Any) -> Any:
+            raise ConnectorError("nul \0 and \udcff", cause=Cause.CONFIG)
+
+    plug(connector("odd", Odd))
+    plug(connector("rude", Rude))
+    await hg.apply(
+        odd={"source": {"type": "odd"}, "sink": BLACKHOLE},
+        rude={"source": {"type": "rude"}, "sink": BLACKHOLE},
+        good={"source": generator(), "mapping": IDS, "sink": postgres(hg.url)},
+    )
+    await hg.until("odd", status="ERROR")
+    state = await hg.until("rude", status="ERROR", detail="quarantined")
+    assert state["error"]["message"] == "nul \\0 and \\udcff"
+    await hg.until("good", status="RUNNING", running=1)
+    await hg.until_rows(10)

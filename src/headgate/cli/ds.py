@@ -124,7 +124,11 @@ def _trouble(one: dict[str, Any]) -> str:
     if one["health"] not in ("error", "degraded"):
         return ""
     error = one.get("error")
-    reason = one.get("quarantine") or (f"{error['cause']}: {error['message']}" if error else f"{one.get('detail')}")
+    rejected = f"version {one['published_version']} rejected: {one.get('reason')}"
+    told = rejected if one.get("published_status") == "rejected" else None
+    reason = (
+        one.get("quarantine") or told or (f"{error['cause']}: {error['message']}" if error else f"{one.get('detail')}")
+    )
     return one_line(f"! {one['name']}: {reason} (headgate explain {one['name']})")
 
 

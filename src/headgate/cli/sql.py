@@ -24,8 +24,11 @@ def sql(
     if settings.database is not None:
         rows = asyncio.run(_run(settings.database.get_secret_value(), query, write=write))
     else:
+        from headgate.errors import NotFound
         from headgate.store.embedded import EmbeddedServer
 
+        if not (settings.home / "postgres").exists():
+            raise NotFound(f"there is no database in {settings.home}", hint="headgate up makes one; or --database")
         server = EmbeddedServer.join(settings.home)
         try:
             rows = asyncio.run(_run(server.url, query, write=write))

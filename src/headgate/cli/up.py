@@ -7,7 +7,9 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,12 +64,13 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
     if not settings.auth:
         check_no_auth(settings.host)
     stop = _stop_signal()
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_home(settings.home)
     sock = bind(settings.host, settings.port, search=search_port)
     async with contextlib.AsyncExitStack() as stack:
         url = await _database_url(settings, stack)
         node = Node(settings, url, load_keyring(settings, embedded=settings.database is None))
-        await node.start()
+        if not await _started(node, stop):
+            return
         stack.push_async_callback(node.stop)
         if settings.database is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
@@ -77,9 +80,35 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
         if demo:
             await _load_demo(node, url)
         _announce(settings, url_of(sock), token, demo=demo)
+        stack.callback(_withdraw, settings.home / "node.json", url_of(sock))
         _settle_memory()
         await stop.wait()
         typer.echo("stopping: streams are drained and given back", err=True)
+
+
+def _make_home(home: Path) -> None:
+    from headgate.errors import ConfigError
+
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{home} cannot be used: {error.strerror}", hint="--home, or HEADGATE_HOME") from None
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise ConfigError(f"{home} is not writable", hint="--home, or HEADGATE_HOME")
+
+
+async def _started(node: Node, stop: asyncio.Event) -> bool:
+    """Start, unless we are told to stop first: the database may be away for long."""
+    starting = asyncio.create_task(node.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting], timeout=5.0)
+        return False
+    await starting
+    return True
 
 
 def _settle_memory() -> None:
@@ -179,9 +208,24 @@ def _announce(settings: Settings, url: str, token: str | None, *, demo: bool) ->
         header = f"-H 'Authorization: Bearer {token}' " if token else ""
         lines += [
             f"  try      curl {header}-d '{DEMO_ORDER}' {url}/hooks/demo-orders",
-            "  then     headgate sql 'SELECT * FROM demo_orders'",
+            f"  then     {_command()} sql 'SELECT * FROM demo_orders'",
         ]
     typer.echo("\n".join(lines))
+
+
+def _command() -> str:
+    """How this program is called from here."""
+    program = Path(sys.argv[0])
+    if program.name != "headgate" or shutil.which("headgate") == str(program.absolute()):
+        return "headgate"
+    return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
+
+
+def _withdraw(file: Path, url: str) -> None:
+    """Commands must not look for us here any more; another node's word stays."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(file.read_text()).get("url") == url:
+            file.unlink()
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:

@@ -80,9 +80,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Take the stream from an owner that is dead or does not let go. The position stays."""
+    """Take the stream from an owner that is dead or does not let go. The position stays.
+
+    `epoch`, if given, is the grant that is meant: a later one of the same owner is not touched.
+    """
 
     owner: UUID
+    epoch: int | None = None
 
 
 Command: TypeAlias = Acquire | Checkpoint | Release | Revoke
@@ -187,7 +191,7 @@ def _release(stream: Stream, command: Release) -> Step:
 
 
 def _revoke(stream: Stream, command: Revoke) -> Step:
-    if stream.owner != command.owner:
+    if stream.owner != command.owner or (command.epoch is not None and stream.epoch > command.epoch):
         return Step(stream, Done())
     return Step(replace(stream, owner=None, run=None, epoch=stream.epoch + 1), Done())
 

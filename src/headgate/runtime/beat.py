@@ -54,6 +54,14 @@ current_run: ContextVar[RunLabel | None] = ContextVar("current_run", default=Non
 _labels: weakref.WeakKeyDictionary[asyncio.Task[Any], RunLabel] = weakref.WeakKeyDictionary()
 
 
+def label_current(label: RunLabel) -> None:
+    """This task, and those that it makes, work for this run."""
+    current_run.set(label)
+    task = asyncio.current_task()
+    if task is not None:
+        _labels[task] = label
+
+
 def label_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Remember for every task which run made it, however deep inside a connector."""
 
@@ -128,6 +136,10 @@ class Beat:
                 alive = await Nodes(database).beat(self.trust.incarnation)
         except (HeadgateError, TimeoutError):
             return database
+        except Exception:
+            # Whatever it is, a thread that died of it would take the node with it.
+            log.exception("a beat failed")
+            return None
         if alive:
             self.trust = lease.beat_answered(self.trust, sent_at_s)
         else:

@@ -26,6 +26,7 @@ class Handle:
     state: lifecycle.Worker = field(default_factory=lifecycle.Worker)
     stats: Stats = field(default_factory=Stats)
     run: Run | None = None
+    run_number: int = 0
     task: asyncio.Task[None] | None = None
     config: Config | None = None  # Of the run that is being started.
     epoch: int | None = None  # Of our grant; None: not ours.

@@ -22,10 +22,11 @@ from headgate.core import lifecycle, streams
 from headgate.core.lifecycle import Wanted
 from headgate.core.reconcile import Entry, Forget, Halt, reconcile
 from headgate.core.reconcile import Run as RunOrder
-from headgate.errors import Cause, ConfigError, Fenced, HeadgateError, NotFound, StoreError
+from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id, stream_name
 from headgate.runtime import worker
-from headgate.runtime.beat import RunLabel, current_run
+from headgate.runtime.beat import RunLabel, label_current
+from headgate.runtime.forever import forever
 from headgate.runtime.handle import Handle
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.ownership import Ownership
@@ -69,6 +70,8 @@ class WorkerManager:
         self._handles: dict[UUID, Handle] = {}  # By datasource: one stream each.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wake = asyncio.Event()
+        self._due: list[Entry] = []  # Changed, and not reconciled yet.
+        self._reconciling = asyncio.Lock()
         self._reporter = Reporter(registry, node, self._handles.values)
         self._starting = asyncio.Semaphore(STARTING)
         self._stopping = False
@@ -80,9 +83,9 @@ class WorkerManager:
     async def run(self) -> None:
         """Manage until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._sync_loop(), name="sync")
-            group.create_task(self._checkpoint_loop(), name="checkpoint")
-            group.create_task(self._reporter.run(), name="report")
+            group.create_task(forever(self._sync_loop, "sync"), name="sync")
+            group.create_task(forever(self._checkpoint_loop, "checkpoint"), name="checkpoint")
+            group.create_task(forever(self._reporter.run, "report"), name="report")
 
     def wake(self) -> None:
         """Look at the registry now."""
@@ -101,9 +104,11 @@ class WorkerManager:
                     await self._wake.wait()
 
     async def _sync(self) -> None:
-        changed = await self._registry.sync()
-        if changed and not self._stopping:
-            await self._reconcile(changed)
+        # Kept until they are reconciled: the database may go away in between.
+        self._due += await self._registry.sync()
+        if self._due and not self._stopping:
+            await self._reconcile(self._due)
+        self._due = []
         self.synced.set()
 
     async def reconsider(self) -> None:
@@ -111,6 +116,10 @@ class WorkerManager:
         await self._reconcile(self._registry.entries())
 
     async def _reconcile(self, changed: list[Entry]) -> None:
+        async with self._reconciling:
+            await self._give_orders(changed)
+
+    async def _give_orders(self, changed: list[Entry]) -> None:
         listed = [entry for entry in changed if entry.deleted or self._is_listed(entry.name)]
         unlisted = [entry for entry in changed if not entry.deleted and not self._is_listed(entry.name)]
         told = {id: handle.state.wanted for id, handle in self._handles.items()}
@@ -139,7 +148,7 @@ class WorkerManager:
             bound = structlog.get_logger("headgate.stream").bind(
                 datasource=entries[datasource].name, stream=name, stream_id=ids[0]
             )
-            self._handles[datasource] = Handle(ids[0], datasource, name, bound)
+            self._handles.setdefault(datasource, Handle(ids[0], datasource, name, bound))
 
     async def _try_free(self) -> None:
         """Streams that another node had and nobody has now."""
@@ -251,6 +260,7 @@ class WorkerManager:
 
     async def _acquire(self, handle: Handle, run: int, version: int) -> None:
         """Read the configuration, then claim or regrant the stream."""
+        label_current(RunLabel(handle.datasource, handle.name))
         async with self._starting:
             try:
                 config = await self._registry.get_datasource_config(handle.datasource, version)
@@ -258,7 +268,9 @@ class WorkerManager:
                     self.node, new_id(), version, config.prepared.source_identity, config.prepared.sink_identity
                 )
                 step = await self._ownership.submit(handle.stream, command)
-            except HeadgateError as error:
+            except Exception as error:
+                if _is_bug(error):
+                    handle.log.exception("the stream could not be acquired")
                 self._fail(handle, run, error)
                 return
         now_s = boot_s()
@@ -287,8 +299,9 @@ class WorkerManager:
             grant,
             handle.stats,
             on_opened=lambda held: self._opened(handle, run, held),
-            on_commit=lambda held: self._committed(handle, run, held),
+            on_commit=lambda held, written: self._committed(handle, run, held, written),
         )
+        handle.run_number = run
         handle.config = None
         handle.task = self._spawn(self._drive(handle, handle.run, run))
 
@@ -299,7 +312,7 @@ class WorkerManager:
 
     async def _drive(self, handle: Handle, run: Run, number: int) -> None:
         """Run to the end, save what was reached, and tell the machine how it ended."""
-        current_run.set(RunLabel(handle.datasource, handle.name))
+        label_current(RunLabel(handle.datasource, handle.name))
         epoch = handle.epoch
         assert epoch is not None
         try:
@@ -310,28 +323,38 @@ class WorkerManager:
             return
         except asyncio.CancelledError:
             # Cancelled by its deadline, or by the end of the node: what it had committed still counts.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_CHECKPOINT_S):
-                    await self._checkpoint(handle)
+            await self._last_checkpoint(handle, run)
             self._dispatch(handle, lifecycle.Ended(number, boot_s()))
             raise
         except Exception as error:
             if _is_bug(error):
                 handle.log.exception("the run failed")
-            await self._checkpoint(handle)
+            await self._last_checkpoint(handle, run)
             self._fail(handle, number, error)
             return
-        await self._checkpoint(handle)
+        await self._last_checkpoint(handle, run)
         self._dispatch(handle, lifecycle.Ended(number, boot_s(), finished))
 
+    async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
+        """What a run had committed when it ended, unless it was abandoned before. Not at any price."""
+        if handle.run is run:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_CHECKPOINT_S):
+                    await self._checkpoint(handle)
+
     def _opened(self, handle: Handle, run: int, held: Held) -> None:
+        if handle.run is None or handle.run_number != run:
+            return  # Abandoned, and still at it: nothing of it counts.
         handle.held = held
         self._dispatch(handle, lifecycle.Opened(run, boot_s()))
 
-    def _committed(self, handle: Handle, run: int, held: Held) -> None:
+    def _committed(self, handle: Handle, run: int, held: Held, written: int) -> None:
+        if handle.run is None or handle.run_number != run:
+            return
         handle.held = held
         phase = handle.state.phase
-        if isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):
+        # A batch of which the mapping kept nothing shows nothing about the sink.
+        if written and isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):
             self._dispatch(handle, lifecycle.Committed(run))
 
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
@@ -351,14 +374,14 @@ class WorkerManager:
             handle.run.abandoned = True
         if handle.task is not None:
             handle.task.cancel()
+        epoch, handle.epoch = handle.epoch, None
         handle.run = handle.task = None
-        handle.epoch = None
         handle.log.warning("abandoned: the run did not end in time")
-        self._spawn(self._revoke(handle))
+        self._spawn(self._revoke(handle, epoch))
 
-    async def _revoke(self, handle: Handle) -> None:
+    async def _revoke(self, handle: Handle, epoch: int | None) -> None:
         with contextlib.suppress(NotFound):
-            await self._persist_command(handle, streams.Revoke(self.node))
+            await self._persist_command(handle, streams.Revoke(self.node, epoch))
         self._report_anew(handle)
 
     async def _release(self, handle: Handle) -> None:
@@ -379,7 +402,9 @@ class WorkerManager:
         self._reporter.changed(handle)
 
     async def _persist_command(self, handle: Handle, command: streams.Command) -> None:
-        while True:
+        """Until it is done, or until another run has begun, which has a grant of its own."""
+        runs = handle.state.runs
+        while handle.state.runs == runs:
             try:
                 await self._ownership.submit(handle.stream, command)
                 return
@@ -387,6 +412,7 @@ class WorkerManager:
                 await asyncio.sleep(RETRY_S)
 
     async def _check(self, handle: Handle, version: int) -> None:
+        label_current(RunLabel(handle.datasource, handle.name))
         failure = None
         try:
             config = await self._registry.get_datasource_config(handle.datasource, version)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,7 @@ from headgate.errors import StoreError
 from headgate.ids import new_id
 from headgate.runtime import beat as beats
 from headgate.runtime.beat import Beat
+from headgate.runtime.forever import forever
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.manager import WorkerManager
 from headgate.runtime.registry import Registry
@@ -57,7 +58,7 @@ class Node:
         self.name = settings.node_name or socket.gethostname()
         self.address = settings.advertise or None
         self._keyring = keyring
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._beat: Beat | None = None
         self._manager_task: asyncio.Task[None] | None = None
         self.loop_delay_s = 0.0
@@ -88,11 +89,8 @@ class Node:
         await self._read_set_aside()
         await self._incarnate()
         self._listen()
-        for loop in (self._sign(), self._observe(), self._keep_house(), self.listener.run(), self.inboxes.run()):
-            self._tasks.append(asyncio.create_task(loop))
-        self._tasks.append(asyncio.create_task(logs.ship(self.logs, self.waker)))
-        if self._file is not None:
-            self._tasks.append(asyncio.create_task(self._file.watch(self._file_changed)))
+        for name, loop in self._loops().items():
+            self._tasks.add(asyncio.create_task(forever(loop, name), name=name))
         log.info("node started", node=self.name, id=str(self.incarnation))
 
     async def stop(self) -> None:
@@ -154,7 +152,9 @@ class Node:
     def _ended(self) -> None:
         """Somebody found us dead."""
         log.warning("this node was taken for dead; it begins anew")
-        self._tasks.append(asyncio.create_task(self._reincarnate()))
+        task = asyncio.create_task(self._reincarnate())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _reincarnate(self) -> None:
         if self.manager is not None:
@@ -165,6 +165,9 @@ class Node:
                 return await self._incarnate()
             except StoreError:
                 await asyncio.sleep(CONNECT_RETRY_S)
+            except Exception:
+                log.exception("a new incarnation failed")
+                await asyncio.sleep(CONNECT_RETRY_S)
 
     async def _end_manager(self) -> None:
         if self._manager_task is not None:
@@ -172,6 +175,19 @@ class Node:
             await asyncio.gather(self._manager_task, return_exceptions=True)
 
     # Loops.
+
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        found: dict[str, Callable[[], Awaitable[None]]] = {
+            "sign": self._sign,
+            "observe": self._observe,
+            "housekeeping": self._keep_house,
+            "listen": self.listener.run,
+            "inbox": self.inboxes.run,
+            "logs": lambda: logs.ship(self.logs, self.waker),
+        }
+        if (file := self._file) is not None:
+            found["registry file"] = lambda: file.watch(self._file_changed)
+        return found
 
     def _listen(self) -> None:
         def on(topic: str, act: Callable[[], None]) -> None:

@@ -39,11 +39,15 @@ class Ownership:
             batch = self._take()
             try:
                 steps = await self._streams.apply(self._node, {stream: command for stream, command, _ in batch})
+            except StoreError as error:
+                _refuse(batch, error)
+                continue
             except Exception as error:
-                wrapped = error if isinstance(error, StoreError) else StoreError(str(error))
-                for _, _, future in batch:
-                    if not future.done():
-                        future.set_exception(wrapped)
+                if len(batch) == 1:
+                    _refuse(batch, StoreError(f"a command could not be carried out: {error}"))
+                else:  # One of them is at fault: alone it harms nobody else.
+                    for item in batch:
+                        await self._alone(item)
                 continue
             for stream, _, future in batch:
                 if future.done():
@@ -52,6 +56,19 @@ class Ownership:
                     future.set_result(steps[stream])
                 else:
                     future.set_exception(NotFound("the stream is gone"))
+
+    async def _alone(self, item: tuple[UUID, Command, asyncio.Future[Step]]) -> None:
+        stream, command, future = item
+        try:
+            steps = await self._streams.apply(self._node, {stream: command})
+        except Exception as error:
+            _refuse([item], StoreError(f"a command could not be carried out: {error}"))
+            return
+        if not future.done():
+            if stream in steps:
+                future.set_result(steps[stream])
+            else:
+                future.set_exception(NotFound("the stream is gone"))
 
     def _take(self) -> list[tuple[UUID, Command, asyncio.Future[Step]]]:
         """The commands that can go together: at most one for each stream."""
@@ -65,3 +82,9 @@ class Ownership:
                 batch[item[0]] = item
         self._pending.extendleft(reversed(later))
         return list(batch.values())
+
+
+def _refuse(batch: list[tuple[UUID, Command, asyncio.Future[Step]]], error: StoreError) -> None:
+    for _, _, future in batch:
+        if not future.done():
+            future.set_exception(error)

@@ -50,20 +50,25 @@ class RegistryFile:
 
     async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
         """Read it again whenever it changes, until cancelled."""
+        complaint = ""
         while True:
             await asyncio.sleep(POLL_S)
             try:
                 if self._stat() == self._stamp:
                     continue
                 await self.load()
+                await on_change()
             except StoreError:
                 self._stamp = None  # Nothing is wrong with the file: read it again.
                 continue
             except (HeadgateError, OSError) as error:
-                log.error("the registry file is not usable; what runs goes on", error=str(error))
+                self._stamp = None  # It may become usable without being touched: a secret that it names is set.
+                if str(error) != complaint:
+                    complaint = str(error)
+                    log.error("the registry file is not usable; what runs goes on", error=complaint)
                 continue
+            complaint = ""
             log.info("registry file read", datasources=len(self._names))
-            await on_change()
 
     def _stat(self) -> tuple[int, int]:
         found = self._path.stat()

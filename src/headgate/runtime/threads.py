@@ -19,13 +19,13 @@ class Threaded:
 
     def __init__(self, inner: Any, name: str) -> None:
         self._inner = inner
-        self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any], bool] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         async def call(*args: Any) -> Any:
             future = asyncio.get_running_loop().create_future()
-            self._calls.put((future, lambda: getattr(self._inner, method)(*args)))
+            self._calls.put((future, lambda: getattr(self._inner, method)(*args), method == "close"))
             try:
                 return await future
             finally:
@@ -36,8 +36,8 @@ class Threaded:
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            future, work = call
-            if future.cancelled():
+            future, work, is_last = call
+            if future.cancelled() and not is_last:
                 continue
             try:
                 result, error = work(), None

@@ -18,6 +18,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import msgspec
+
 from headgate.clock import unix_s
 from headgate.connectors.api import Batch, Context, Grant, Held, Outgoing, Sink, Source
 from headgate.core.lifecycle import Failure
@@ -147,6 +149,13 @@ async def check(prepared: Prepared, context: Context) -> None:
 
 def failure_of(error: BaseException) -> Failure:
     """What to write down about an error, and what it means for the next try."""
+    found = _failure_of(error)
+    # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
+    text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return Failure(found.cause, text)
+
+
+def _failure_of(error: BaseException) -> Failure:
     match error:
         case ConnectorError():
             text = f"{error.message} ({error.hint})" if error.hint else error.message
@@ -173,7 +182,7 @@ class Run:
         grant: Grant,
         stats: Stats,
         on_opened: Callable[[Held], None],
-        on_commit: Callable[[Held], None],
+        on_commit: Callable[[Held, int], None],
     ) -> None:
         self._prepared = prepared
         self._context = context
@@ -236,6 +245,7 @@ class Run:
 
     async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
         batch = await source.read()
+        _check_position(batch.position)
         apply, meta = self._prepared.mapping.apply, batch.meta
         if len(batch.records) <= SLICE:
             return batch, apply(batch.records, meta)
@@ -273,7 +283,7 @@ class Run:
         stats.last_hour.add(len(mapped.records), stats.last_record_at_s)
         if batch.event_time_s is not None:
             stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
-        self._on_commit(held)
+        self._on_commit(held, len(mapped.records))
 
     async def _write_durably(self, sink: Sink, outgoing: Outgoing) -> None:
         while True:
@@ -293,6 +303,14 @@ class Run:
         if self.abandoned:
             raise Fenced("this run was abandoned")
         return left_s
+
+
+def _check_position(position: Any) -> None:
+    """A position that cannot be written down must not get as far as the sink."""
+    try:
+        msgspec.json.encode(position)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConnectorError(f"the source's position cannot be stored: {error}") from None
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:

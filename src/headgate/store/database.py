@@ -86,6 +86,15 @@ def _one_line(error: BaseException) -> str:
     return text or type(error).__name__
 
 
+@contextmanager
+def _refusals() -> Any:
+    """A wrong name or password will not become right by waiting."""
+    try:
+        yield
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise ConfigError(f"the database refuses us: {_one_line(error)}", hint="check HEADGATE_DATABASE") from error
+
+
 def split_url(url: str) -> tuple[str, bool]:
     """The URL for the driver, and whether `?pooler=transaction` says that sessions are shared per transaction."""
     parts = urlsplit(url)
@@ -100,7 +109,7 @@ def split_url(url: str) -> tuple[str, bool]:
 async def connect(url: str) -> Any:
     """One session of its own, outside the pool."""
     dsn, pooled = split_url(url)
-    with store_errors():
+    with store_errors(), _refusals():
         connection = await asyncpg.connect(
             dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S, statement_cache_size=0 if pooled else 100
         )
@@ -165,7 +174,7 @@ class Database:
     async def transaction(self) -> AsyncIterator[Any]:
         """A transaction: commits at the end, rolls back on an error, never lasts long."""
         with self._watched():
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
+            async with self._session() as connection:
                 await connection.execute(_BEGIN)
                 try:
                     yield connection
@@ -173,6 +182,18 @@ class Database:
                 except BaseException:
                     await _roll_back(connection)
                     raise
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Any]:
+        """A session of the pool. Whatever keeps us from getting one, the database is away: it may let us in again."""
+        try:
+            connection = await self._pool.acquire(timeout=CONNECT_S)
+        except (asyncpg.PostgresError, RuntimeError) as error:
+            raise StoreError(f"the database does not let us in: {_one_line(error)}") from error
+        try:
+            yield connection
+        finally:
+            await self._pool.release(connection)
 
     async def fetch(self, query: str, *args: Any) -> list[Any]:
         """One statement, its rows."""
@@ -195,7 +216,7 @@ class Database:
             async with self.transaction() as connection:
                 return await getattr(connection, method)(query, *args)
         with self._watched():
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
+            async with self._session() as connection:
                 return await getattr(connection, method)(query, *args)
 
     @contextmanager

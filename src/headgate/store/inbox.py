@@ -13,10 +13,13 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api import Received
+from headgate.connectors.api import Options, Received, identity_of
 from headgate.store.database import Database, sql
 
 CLEAN_ROWS = 5000  # Per datasource and round, so that cleaning never takes long.
+READ_BYTES = 8 * 1024 * 1024  # Of bodies in one read: a thousand large ones must not fill the memory.
+
+_WEBHOOK = identity_of("webhook", Options())  # No option of a webhook says which data these are: the inbox does.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,13 @@ class InboxTable:
             [payload.headers for payload in payloads],
             [payload.body for payload in payloads],
             [payload.replay_key for payload in payloads],
+            _WEBHOOK,
         )
         return set(full)
 
     async def after(self, datasource: UUID, id: int, limit: int) -> list[Received]:
         """The oldest payloads after `id`."""
-        rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit)
+        rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit, READ_BYTES)
         decode = msgspec.json.decode
         return [Received(row["id"], row["received_at_s"], decode(row["headers"]), row["body"]) for row in rows]
 
@@ -71,7 +75,12 @@ class InboxTable:
 
     async def clean(self, keep_s: float) -> int:
         """Remove what the registry's positions have passed and what has been kept long enough."""
-        return int(await self._database.fetchval(sql("inbox/clean"), keep_s, CLEAN_ROWS))
+        removed = 0
+        for row in await self._database.fetch(sql("inbox/list")):
+            # One transaction each: an append waits for its own inbox only, and not for long.
+            args = (row["datasource"], _WEBHOOK, keep_s, CLEAN_ROWS)
+            removed += int(await self._database.fetchval(sql("inbox/clean"), *args))
+        return removed
 
     async def size(self, datasource: UUID) -> tuple[int, int]:
         """Rows and bytes."""

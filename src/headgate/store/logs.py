@@ -40,7 +40,7 @@ class Logs:
             [line.at for line in lines],
             [line.level for line in lines],
             [line.text for line in lines],
-            [msgspec.json.encode(line.fields, enc_hook=str).decode() for line in lines],
+            [_fields(line) for line in lines],
         )
         await self._database.execute(sql("logs/trim"), list({line.stream for line in lines}), KEEP)
 
@@ -48,3 +48,10 @@ class Logs:
         """The latest lines of a datasource after this id, oldest first."""
         rows = await self._database.fetch(sql("logs/list"), datasource, id, limit)
         return [dict(row) | {"fields": msgspec.json.decode(row["fields"])} for row in rows]
+
+
+def _fields(line: Line) -> str:
+    try:
+        return msgspec.json.encode(line.fields, enc_hook=str).decode()
+    except (TypeError, ValueError, OverflowError):  # A log line may hold anything.
+        return msgspec.json.encode({"fields": ascii(line.fields)}).decode()

@@ -31,7 +31,12 @@ def configure(style: str, level: str = "INFO") -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if style == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            pad_event_to=24,
+            # Not the one that shows local variables: they may hold a secret, or somebody's record.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     )
     structlog.configure(
         processors=[
@@ -57,7 +62,7 @@ def _ship(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMa
     stream = line.pop("stream_id", None)
     if stream is not None:
         fields = {key: value for key, value in line.items() if key not in ("event", "level", "exc_info")}
-        text = str(line.get("event", ""))
+        text = str(line.get("event", "")).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
         _waiting.append(Line(stream, datetime.now(UTC), str(line.get("level", "info")), text, fields))
     return line
 

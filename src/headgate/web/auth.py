@@ -32,7 +32,7 @@ class Gate:
     async def identify(self, headers: Mapping[str, str], *, cookie_allowed: bool) -> Token | None:
         """Whose request this is. Header names are in lower case."""
         if not self._auth:
-            return ANYONE if _is_local(headers.get("host", "")) else None
+            return ANYONE if _is_local(headers.get("host", "")) and not _is_from_elsewhere(headers) else None
         scheme, _, text = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" and cookie_allowed:
             text = _cookie(headers.get("cookie", ""))
@@ -60,6 +60,14 @@ def _is_local(host: str) -> bool:
     """Without tokens, a page from elsewhere that resolves to us must not get in."""
     name = host.rpartition(":")[0] if host.count(":") == 1 or "]" in host else host
     return name.strip("[]") in LOOPBACK
+
+
+def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Without tokens, a page of another site that is open in somebody's browser must not get in either."""
+    origin = headers.get("origin", "")
+    if origin and not _is_local(origin.partition("://")[2]):
+        return True
+    return headers.get("sec-fetch-site", "same-origin") in ("cross-site", "same-site")
 
 
 def _cookie(header: str) -> str:

@@ -31,6 +31,7 @@ from headgate.web.auth import Gate
 from headgate.web.problems import encode, problem
 
 MOST_IN_A_COMMIT = 2000
+MOST_BYTES_IN_A_COMMIT = 16 * 1024 * 1024
 MOST_HEADER_BYTES = 8192
 GATHER_S = 0.001  # A commit waits this long for company: fewer commits leave more of the machine for calls.
 TELL_S = 0.1
@@ -197,7 +198,7 @@ class WebhookDoor:
     async def _flush(self) -> None:
         while self._pending:
             await asyncio.sleep(GATHER_S)
-            batch, self._pending = self._pending[:MOST_IN_A_COMMIT], self._pending[MOST_IN_A_COMMIT:]
+            batch = self._take()
             try:
                 full = await self._table.append([payload for payload, _ in batch], self._limits)
             except Exception as error:  # Whatever it is, nobody may wait for an answer that never comes.
@@ -213,6 +214,17 @@ class WebhookDoor:
             for datasource in {payload.datasource for payload, _ in batch}:
                 self._hub.arrived(datasource)
             self._tell_others()
+
+    def _take(self) -> list[tuple[Payload, asyncio.Future[bool]]]:
+        """What goes into the next commit: not too many, and not too much."""
+        number = size = 0
+        for payload, _ in self._pending[:MOST_IN_A_COMMIT]:
+            size += len(payload.body)
+            if number and size > MOST_BYTES_IN_A_COMMIT:
+                break
+            number += 1
+        batch, self._pending = self._pending[:number], self._pending[number:]
+        return batch
 
     def _tell_others(self) -> None:
         """Sources on other nodes hear of it, a few times a second; the one on this node knows already."""

@@ -152,17 +152,22 @@ CREATE TABLE headgate.inbox_size (
     bytes      bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Removes payloads that the registry's own position has passed, the oldest first. The caller holds the inbox's lock, or
--- does not mind that another removes the same.
-CREATE FUNCTION headgate.inbox_drop_handled(of_datasource uuid, older_than interval, most integer)
-RETURNS bigint LANGUAGE sql AS $$
+-- Removes payloads that the registry's own position has passed, the oldest first, one datasource at a time and under
+-- its lock. A position of another source than a webhook says nothing about the inbox.
+CREATE FUNCTION headgate.inbox_drop_handled(of_datasource uuid, webhook text, older_than interval, most integer)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    removed bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('inbox/' || of_datasource, 0));
     WITH gone AS (
         DELETE FROM headgate.inbox i
         USING (
             SELECT datasource, id FROM headgate.inbox
             WHERE datasource = of_datasource
               AND id <= (SELECT (position #>> '{}')::bigint FROM headgate.stream
-                         WHERE datasource = of_datasource AND index = 0 AND json_typeof(position) = 'number')
+                         WHERE datasource = of_datasource AND index = 0 AND source_identity = webhook
+                           AND position #>> '{}' ~ '^[0-9]{1,18}$')
               AND received_at <= now() - older_than
             ORDER BY id LIMIT most
         ) AS old
@@ -173,14 +178,15 @@ RETURNS bigint LANGUAGE sql AS $$
         SET rows = rows - (SELECT count(*) FROM gone), bytes = bytes - (SELECT coalesce(sum(size), 0) FROM gone)
         WHERE datasource = of_datasource
     )
-    SELECT count(*) FROM gone
-$$;
+    SELECT count(*) INTO removed FROM gone;
+    RETURN removed;
+END $$;
 
 -- Appends payloads of several datasources in one round trip and returns those whose inbox is full (and got nothing).
 -- A function, so that the locks are taken, the ids drawn and the rows committed without waiting for the caller.
 CREATE FUNCTION headgate.inbox_append(
     datasources uuid[], limit_rows bigint[], limit_bytes bigint[],
-    datasource_of uuid[], headers_of json[], body_of bytea[], replay_key_of text[]
+    datasource_of uuid[], headers_of json[], body_of bytea[], replay_key_of text[], webhook text
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     full_ones uuid[];
@@ -195,7 +201,7 @@ BEGIN
 
     -- What has been handled is kept for a while, but not at the price of turning callers away.
     IF full_ones <> '{}' THEN
-        PERFORM headgate.inbox_drop_handled(d, '0', 10000) FROM unnest(full_ones) AS d;
+        PERFORM headgate.inbox_drop_handled(d, webhook, '0', 10000) FROM unnest(full_ones) AS d;
         SELECT coalesce(array_agg(d), '{}') INTO full_ones
         FROM unnest(datasources, limit_rows, limit_bytes) AS u (d, r, b)
         JOIN headgate.inbox_size s ON s.datasource = u.d
@@ -212,7 +218,7 @@ BEGIN
         RETURNING datasource, octet_length(body) AS size
     )
     INSERT INTO headgate.inbox_size AS s (datasource, rows, bytes)
-    SELECT datasource, count(*), sum(size) FROM added GROUP BY datasource
+    SELECT datasource, count(*), sum(size) FROM added GROUP BY datasource ORDER BY datasource
     ON CONFLICT (datasource) DO UPDATE SET rows = s.rows + excluded.rows, bytes = s.bytes + excluded.bytes;
 
     RETURN full_ones;

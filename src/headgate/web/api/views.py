@@ -69,6 +69,7 @@ def summary(facts: Facts, *, has_draft: bool) -> dict[str, Any]:
         "error": first["error"] if first else None,
         "node": first["node_name"] if first else None,
         "quarantine": found.quarantine,
+        "reason": published.reason if published else None,
     }
 
 

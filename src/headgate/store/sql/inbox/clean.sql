@@ -1,2 +1,1 @@
-SELECT coalesce(sum(headgate.inbox_drop_handled(datasource, make_interval(secs => $1), $2)), 0)
-FROM headgate.inbox_size WHERE rows > 0
+SELECT headgate.inbox_drop_handled($1, $2, make_interval(secs => $3), $4)
