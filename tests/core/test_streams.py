@@ -150,6 +150,13 @@ def test_a_revoke_of_somebody_elses_stream_changes_nothing(stream: Stream) -> No
     assert step(stream, Revoke(ME)) == Step(stream, Done())
 
 
+def test_a_revoke_that_comes_late_does_not_touch_a_later_grant() -> None:
+    """The abandoned run's revoke is retried, and meanwhile its node has been granted the stream again."""
+    again = replace(MINE, epoch=MINE.epoch + 1)
+    assert step(again, Revoke(ME, MINE.epoch)) == Step(again, Done())
+    assert step(MINE, Revoke(ME, MINE.epoch)).stream.owner is None
+
+
 def test_a_late_checkpoint_of_the_one_before_changes_nothing() -> None:
     """Moved from one node to another and back: the epoch tells the two grants of the same node apart."""
     away = step(step(MINE, Release(ME, 5, 8, "h")).stream, replace(CLAIM, owner=OTHER)).stream

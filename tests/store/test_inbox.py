@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
+from headgate.connectors.api import identity_of
+from headgate.connectors.webhook import WebhookOptions
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.inbox import InboxTable, Limit, Payload
+
+WEBHOOK = identity_of("webhook", WebhookOptions())
 
 
 async def make_datasource(database: Database) -> UUID:
@@ -14,9 +19,12 @@ async def make_datasource(database: Database) -> UUID:
         return (await change.create("hooks", True)).id
 
 
-async def handle_all(database: Database) -> None:
+async def handle_all(database: Database, source: str = WEBHOOK) -> None:
     """As if the worker had committed everything."""
-    await database.execute("UPDATE headgate.stream SET position = (SELECT to_json(max(id)) FROM headgate.inbox)::json")
+    await database.execute(
+        "UPDATE headgate.stream SET position = (SELECT to_json(max(id)) FROM headgate.inbox), source_identity = $1",
+        source,
+    )
 
 
 async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: Database) -> None:
@@ -47,3 +55,45 @@ async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
     for _ in range(3):
         assert await table.append([Payload(datasource, "{}", b"x", "same")] * 2, {datasource: Limit()}) == set()
     assert await table.size(datasource) == (1, 1)
+
+
+async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(database: Database) -> None:
+    """The datasource was a webhook and reads something else now."""
+    datasource, table = await make_datasource(database), InboxTable(database)
+    await table.append([Payload(datasource, "{}", b"x")], {datasource: Limit()})
+    await handle_all(database, source="another")
+    assert await table.clean(0) == 0
+    await database.execute("UPDATE headgate.stream SET position = '17.5', source_identity = $1", WEBHOOK)
+    assert await table.clean(0) == 0
+
+
+async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database) -> None:
+    datasource, table = await make_datasource(database), InboxTable(database)
+    large = b"x" * (5 * 1024 * 1024)
+    await table.append([Payload(datasource, "{}", large)] * 3, {datasource: Limit()})
+    first = await table.after(datasource, 0, 100)
+    assert len(first) == 2
+    assert len(await table.after(datasource, first[-1].id, 100)) == 1
+
+
+async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(database: Database) -> None:
+    table = InboxTable(database)
+    datasources = []
+    for number in range(8):
+        async with Datasources(database).change("tester") as change:
+            datasources.append((await change.create(f"hooks-{number}", True)).id)
+    limits = {datasource: Limit() for datasource in datasources}
+
+    async def append(order: list[UUID]) -> None:
+        for _ in range(15):
+            await table.append([Payload(datasource, "{}", b"x") for datasource in order], limits)
+
+    async def clean() -> None:
+        for _ in range(15):
+            await handle_all(database)
+            await table.clean(0)
+
+    await asyncio.gather(append(datasources), append(datasources[::-1]), clean())
+    kept = [await table.size(datasource) for datasource in datasources]
+    counted = await database.fetch("SELECT datasource, count(*) AS n FROM headgate.inbox GROUP BY datasource")
+    assert sum(rows for rows, _ in kept) == sum(row["n"] for row in counted)
