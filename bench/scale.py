@@ -8,6 +8,7 @@ Each datasource is a generator of one record a minute into a PostgreSQL table.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import statistics
 import time
@@ -140,8 +141,11 @@ def main() -> dict[str, float]:
 
 
 def _tree_cpu_s(pid: int) -> float:
-    """Of a process and its children that are there now."""
-    return sum(cpu_s(one) for one in [pid, *children(pid)] if Path(f"/proc/{one}").exists())
+    """Of a process, its children that are there now, and those that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    alive = [one for one in children(pid) if Path(f"/proc/{one}").exists()]
+    return ended + sum(cpu_s(one) for one in [pid, *alive])
 
 
 if __name__ == "__main__":
