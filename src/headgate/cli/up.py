@@ -196,7 +196,7 @@ def demo_text() -> str:
 
 def _announce(settings: Settings, url: str, token: str | None, *, demo: bool) -> None:
     """Say where to look. The file lets commands on this machine find us."""
-    _write(settings.home / "node.json", {"url": url})
+    _write(settings.home / "node.json", {"url": url, "pid": os.getpid()})
     lines = [f"Headgate is up: {url}"]
     if token:
         lines += [f"  console  {url}/?token={token}", f"  token    {token}  (also in {settings.home / 'token'})"]

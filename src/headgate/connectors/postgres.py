@@ -101,6 +101,12 @@ def _is_whole(url: str) -> bool:
         return False
 
 
+def _where(url: str) -> str:
+    """The server, for messages: no user, no password."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "a local socket"
+
+
 def quoted(name: str) -> str:
     """An identifier, quoted; a dot separates schema and table."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
@@ -126,6 +132,7 @@ class PostgresSink:
         self._options = options
         self._context = context
         self._url = options.url.get_secret_value()
+        self._where = _where(self._url)
         self._share = "postgres " + hashlib.sha256(self._url.encode()).hexdigest()
         self._pool: Any = None
         self._grant: Grant | None = None
@@ -134,7 +141,7 @@ class PostgresSink:
 
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
-        with _steering(self._options.table):
+        with _steering(self._options.table, self._where):
             connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
             try:
                 if not await connection.fetch(_COLUMNS, quoted(self._options.table)) and not self._options.create:
@@ -146,7 +153,7 @@ class PostgresSink:
         """Fence every older run; return where the data stand."""
         self._grant = grant
         self._pool = await self._context.shared.get(self._share, self._make_pool)
-        with _steering(self._options.table):
+        with _steering(self._options.table, self._where):
             async with asyncio.timeout(OPEN_S), self._pool.acquire(timeout=CONNECT_S) as connection:
                 await self._ensure_position_table(connection)
                 held = await self._raise_epoch(connection, grant)
@@ -157,7 +164,7 @@ class PostgresSink:
         """Rows and position, in one transaction. Cancelled, it lets go of the session at once."""
         grant = self._grant
         assert grant is not None
-        with _steering(self._options.table):
+        with _steering(self._options.table, self._where):
             try:
                 await self._write(grant, batch)
             except (asyncpg.DataError, TypeError, OverflowError, asyncpg.DatatypeMismatchError) as error:
@@ -314,8 +321,9 @@ class PostgresSink:
 class _steering:
     """Turn what the driver raises into the error that steers the worker."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, where: str) -> None:
         self._table = table
+        self._where = where
 
     def __enter__(self) -> None:
         pass
@@ -341,7 +349,7 @@ class _steering:
             case ValueError():  # Of the driver, about the URL: its text may hold a part of the password.
                 raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
             case OSError() | TimeoutError() | asyncpg.InterfaceError() | asyncpg.PostgresError():
-                raise NotConnected(text) from error
+                raise NotConnected(f"PostgreSQL at {self._where}: {text}") from error
 
 
 CONNECTOR = Connector(
