@@ -366,7 +366,7 @@ async def test_a_reader_misses_no_id_while_the_commits_of_two_writers_overlap(ur
 
     def append(connection: Any, body: bytes) -> Any:
         limits = ([datasource], [1000], [10**6])
-        return connection.fetchval(sql("inbox/append"), *limits, [datasource], ["{}"], [body], [None])
+        return connection.fetchval(sql("inbox/append"), *limits, [datasource], ["{}"], [body], [None], "")
 
     try:
         await first.execute("BEGIN")

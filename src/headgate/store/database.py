@@ -188,6 +188,8 @@ class Database:
         """A session of the pool. Whatever keeps us from getting one, the database is away: it may let us in again."""
         try:
             connection = await self._pool.acquire(timeout=CONNECT_S)
+        except _AWAY:
+            raise
         except (asyncpg.PostgresError, RuntimeError) as error:
             raise StoreError(f"the database does not let us in: {_one_line(error)}") from error
         try:
