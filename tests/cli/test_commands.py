@@ -119,6 +119,7 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("ds logs orders", ["warning", "slow\\x1b[31m", "after_s=2"]),
     ("ds delete orders --yes", ["deleted orders"]),
     ("explain orders", ["orders: ok", "It is running."]),
+    ("top --once --every 0.2", ["NAME", "PER SECOND", "orders", "12,340", "alpha"]),
     ("plan all.yaml", ["+ create new", "~ update orders", "~ sink.table: a → b", "1 to create, 1 to update"]),
     ("apply all.yaml", ["1 created, 1 updated, 1 unchanged"]),
     ("import all.yaml", ["1 created, 1 updated, 1 unchanged"]),
