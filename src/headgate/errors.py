@@ -132,15 +132,5 @@ class BadRecord(ConnectorError):
         self.index = index
 
 
-class PartialWrite(ConnectorError):
-    """The sink has all records of the batch but those listed."""
-
-    cause = Cause.BAD_RECORD
-
-    def __init__(self, failed: dict[int, str]) -> None:
-        super().__init__(f"{len(failed)} records were not written")
-        self.failed = failed
-
-
 class Fenced(ConnectorError):
     """Another run holds this stream now; this one must end and change nothing more."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Litestar, Router
-from litestar.config.response_cache import ResponseCacheConfig
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
@@ -72,7 +71,6 @@ def make_api(node: Any, state: State) -> Litestar:
         exception_handlers=HANDLERS,
         state=state,
         request_max_body_size=MOST_BODY_BYTES,
-        response_cache_config=ResponseCacheConfig(),
         openapi_config=OpenAPIConfig(
             title="Headgate",
             version=__version__,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from litestar import MediaType, Request, Response
+from litestar import Request, Response
 from litestar.exceptions import HTTPException, SerializationException
 
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
@@ -89,5 +89,3 @@ HANDLERS: Any = {
     RecursionError: not_json,
     Exception: unknown_error,
 }
-
-JSON = MediaType.JSON
