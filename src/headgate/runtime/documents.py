@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -311,7 +311,7 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
     try:
         mapping = compile_mapping(content.mapping, f"{at}mapping")
     except ConfigError as error:
-        problems += error.problems
+        problems += [replace(p, hint=p.hint or "docs/reference/mapping.md says how") for p in error.problems]
     if mapping is not None and sink is not None and sink_options is not None:
         assert sink.sink is not None
         if sink.sink.needs_key(sink_options) and not mapping.key:
@@ -396,4 +396,5 @@ def _problem(where: str, item: Any, model: type[Options]) -> Problem:
     if item["type"] == "missing":
         return Problem(where, "is missing", "required")
     text = item["msg"].removeprefix("Value error, ")
-    return Problem(where, text[0].lower() + text[1:])
+    about = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
+    return Problem(where, text[0].lower() + text[1:], (about.description or "") if about else "")

@@ -49,26 +49,13 @@ class Ownership:
                     for item in batch:
                         await self._alone(item)
                 continue
-            for stream, _, future in batch:
-                if future.done():
-                    continue
-                if stream in steps:
-                    future.set_result(steps[stream])
-                else:
-                    future.set_exception(NotFound("the stream is gone"))
+            _answer(batch, steps)
 
     async def _alone(self, item: tuple[UUID, Command, asyncio.Future[Step]]) -> None:
-        stream, command, future = item
         try:
-            steps = await self._streams.apply(self._node, {stream: command})
+            _answer([item], await self._streams.apply(self._node, {item[0]: item[1]}))
         except Exception as error:
             _refuse([item], StoreError(f"a command could not be carried out: {error}"))
-            return
-        if not future.done():
-            if stream in steps:
-                future.set_result(steps[stream])
-            else:
-                future.set_exception(NotFound("the stream is gone"))
 
     def _take(self) -> list[tuple[UUID, Command, asyncio.Future[Step]]]:
         """The commands that can go together: at most one for each stream."""
@@ -82,6 +69,16 @@ class Ownership:
                 batch[item[0]] = item
         self._pending.extendleft(reversed(later))
         return list(batch.values())
+
+
+def _answer(batch: list[tuple[UUID, Command, asyncio.Future[Step]]], steps: dict[UUID, Step]) -> None:
+    for stream, _, future in batch:
+        if future.done():
+            continue
+        if stream in steps:
+            future.set_result(steps[stream])
+        else:
+            future.set_exception(NotFound("the stream is gone"))
 
 
 def _refuse(batch: list[tuple[UUID, Command, asyncio.Future[Step]]], error: StoreError) -> None:

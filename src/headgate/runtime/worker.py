@@ -206,8 +206,6 @@ class Run:
         sink = build_sink(self._prepared, self._context)
         try:
             held = agree(self._grant.held, await sink.open(self._grant))
-            if self._grant.held.edits > held.edits:
-                held = replace(held, edits=self._grant.held.edits)
             await source.open(held.position)
             self._on_opened(held)
             return await self._move(source, sink, held)
