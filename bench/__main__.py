@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.rig import machine
 
-ALL = ("mapping", "throughput", "webhooks", "scale")
+ALL = ("mapping", "throughput", "webhooks", "scale", "streams", "push", "handover")
 
 
 def main(names: list[str]) -> None:

@@ -19,6 +19,9 @@ def text(name: str) -> str:
     return (DOCS / name).read_text()
 
 
+ALONE = (metrics.WEBHOOKS[0], metrics.PUSH_RECORDS[0], metrics.PUSH_ENDS[0])
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_every_connector_and_each_of_its_options_is_documented(name: str) -> None:
     page = text(f"reference/connectors/{name}.md")
@@ -36,7 +39,7 @@ def test_every_setting_is_documented() -> None:
 
 def test_every_metric_is_documented() -> None:
     page = text("reference/metrics.md")
-    for name in [*(counter for counter, _ in metrics.COUNTERS.values()), *metrics.GAUGES, metrics.WEBHOOKS[0]]:
+    for name in [*(counter for counter, _ in metrics.COUNTERS.values()), *metrics.GAUGES, *ALONE]:
         assert f"`{name}" in page, name
 
 
@@ -58,7 +61,7 @@ def test_every_event_is_documented() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "src/headgate/runtime").glob("*.py"))
     types = set(re.findall(r"""change\.event\([^)]*?"(\w+)"[,)]""", sources))
     types |= {f"worker_{name}" for name in re.findall(r"""Report\("(\w+)\"""", lifecycle())}
-    types |= {"position_reset", "reloaded"}
+    types |= {"position_reset", "position_edited", "reloaded", "node_drained", "node_undrained", "node_forgotten"}
     assert len(types) > 15
     for name in types:
         assert f"`{name}`" in page, name

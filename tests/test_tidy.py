@@ -18,13 +18,14 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 TOP = {"errors", "ids", "config", "clock"}
 LAYERS = {
     "core": set(),
+    "client": {"core"},
     "connectors": {"core"},
     "store": {"core", "connectors"},
     "runtime": {"core", "connectors", "store", "telemetry"},
     "telemetry": {"core", "store", "runtime"},
     "web": {"core", "connectors", "store", "runtime", "telemetry"},
     "cli": {"core", "connectors", "store", "runtime", "telemetry", "web"},
-    "testing": {"core", "connectors", "store", "runtime", "telemetry", "web", "cli"},
+    "testing": {"core", "client", "connectors", "store", "runtime", "telemetry", "web", "cli"},
 }
 IMPURE = {
     "asyncio",

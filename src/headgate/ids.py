@@ -26,9 +26,17 @@ def as_id(text: str) -> uuid.UUID | None:
         return None
 
 
-def stream_name(datasource: str, index: int) -> str:
-    """A worker stream's name, as people write it: `orders:0`."""
-    return f"{datasource}:{index}"
+LABEL = re.compile(r"[\w.~:@=+-]{1,200}")
+
+
+def is_label(text: str) -> bool:
+    """Whether a program may call its stream so: what fits into a URL and needs no quotes."""
+    return LABEL.fullmatch(text) is not None
+
+
+def stream_name(datasource: str, part: int | str) -> str:
+    """A stream's name, as people write it: `orders:0`, or `clicks:host-7` if a program pushes it."""
+    return f"{datasource}:{part}"
 
 
 def lock_key(*parts: object) -> int:

@@ -27,11 +27,14 @@ def commands(found: Any, path: str = "headgate") -> Iterator[tuple[str, Any]]:
 
 
 def options(command: Any) -> set[str]:
-    return {option for param in command.params for option in param.opts if option.startswith("--")} - {"--help"}
+    found = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    return {option for option in found if option.startswith("--")} - {"--help"}
 
 
 COMMANDS = dict(commands(get_command(app)))
-ROWS = {match[2]: match[1] for match in re.finditer(r"^\| `((headgate(?: [a-z]+)+)[^`]*)` \|", PAGE.read_text(), re.M)}
+ROWS = {
+    match[2]: match[1] for match in re.finditer(r"^\| `((headgate(?: [a-z][a-z-]*)+)[^`]*)` \|", PAGE.read_text(), re.M)
+}
 
 
 def test_every_command_is_documented_and_every_documented_command_exists() -> None:

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 from uuid import UUID
 
 import pytest
@@ -18,7 +17,6 @@ from headgate.core.lifecycle import (
     PROOF_S,
     STOP_S,
     TRIAL_S,
-    WAIT_S,
     Abandon,
     AcquireStream,
     Acquiring,
@@ -48,7 +46,6 @@ from headgate.core.lifecycle import (
     Step,
     Tick,
     Trial,
-    Waiting,
     Want,
     Wanted,
     Worker,
@@ -94,7 +91,7 @@ def running(want: Wanted | None = None) -> Worker:
     return after(Opened(1, 0.0), worker=opening(want)).worker
 
 
-def waiting() -> Worker:
+def elsewhere() -> Worker:
     return after(Denied(1, 0.0), worker=acquiring()).worker
 
 
@@ -135,7 +132,7 @@ def on_trial() -> Worker:
 EVERYWHERE = {
     "idle": Worker(),
     "acquiring": acquiring(),
-    "waiting": waiting(),
+    "elsewhere": elsewhere(),
     "opening": opening(),
     "running": running(),
     "draining": draining(),
@@ -188,8 +185,8 @@ def test_a_restart_before_the_grant_waits_for_the_answer_and_asks_again() -> Non
 
 def test_a_stop_of_nothing_is_a_stop() -> None:
     assert after(Want(None, 0.0)) == Step(Worker())
-    stopped = step(waiting(), Want(None, 0.0))
-    assert stopped == Step(replace(waiting(), phase=Idle("stopped"), wanted=None))
+    stopped = step(elsewhere(), Want(None, 0.0))
+    assert stopped == Step(replace(elsewhere(), phase=Idle("stopped"), wanted=None))
 
 
 @pytest.mark.parametrize("worker", [opening(), running(), on_trial()], ids=["opening", "running", "on trial"])
@@ -212,7 +209,7 @@ def test_a_stop_while_acquiring_gives_back_what_is_granted() -> None:
 
 def test_a_stop_while_acquiring_has_nothing_to_give_back_if_denied() -> None:
     assert after(Want(None, 1.0), Denied(1, 2.0), worker=acquiring()) == Step(
-        replace(acquiring(), phase=Idle("stopped"), wanted=None)
+        replace(acquiring(), phase=Idle("elsewhere"), wanted=None)
     )
 
 
@@ -241,9 +238,10 @@ def test_a_start_during_a_stop_goes_on_after_it() -> None:
     assert step(worker, Ended(1, 2.0)).effects == (AcquireStream(2, 1),)
 
 
-def test_a_start_during_a_stop_waits_if_the_stream_went_to_another() -> None:
-    worker = after(Want(None, 0.0), Want(wanted(), 1.0), Denied(1, 2.0), worker=acquiring()).worker
-    assert worker.phase == Waiting(1, 2.0 + WAIT_S)
+def test_a_start_during_a_stop_rests_if_the_stream_went_to_another() -> None:
+    denied = after(Want(None, 0.0), Want(wanted(), 1.0), Denied(1, 2.0), worker=acquiring())
+    assert denied.worker.phase == Idle("elsewhere")
+    assert denied.effects == ()
 
 
 def test_a_run_that_fails_while_it_drains_has_ended() -> None:
@@ -270,16 +268,25 @@ def test_a_restart_of_a_run_that_does_not_drain_goes_on_without_it() -> None:
     assert step(abandoned.worker, Ended(1, 11.0)) == Step(abandoned.worker)
 
 
-def test_another_node_having_the_stream_is_asked_again_now_and_then() -> None:
-    assert waiting().phase == Waiting(1, WAIT_S)
-    assert due_s(waiting()) == WAIT_S
-    assert step(waiting(), Tick(WAIT_S)).effects == (AcquireStream(2, 1),)
+def test_a_worker_whose_stream_is_not_ours_rests_and_waits_for_nothing() -> None:
+    assert elsewhere().phase == Idle("elsewhere")
+    assert due_s(elsewhere()) is None
+    assert step(elsewhere(), Tick(1e6)) == Step(elsewhere())
+
+
+@pytest.mark.parametrize("want", [wanted(mark=1), None], ids=["restart", "stop"])
+def test_a_denial_ends_a_worker_whatever_was_to_come_after_it(want: Wanted | None) -> None:
+    """A restart, too: whoever gets the stream begins with what is wanted then."""
+    denied = after(Want(want, 1.0), Denied(1, 2.0), worker=acquiring())
+    assert denied == Step(replace(denied.worker, phase=Idle("elsewhere")))
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back() -> None:
     lost = after(Want(None, 0.0), Lost(1.0), worker=acquiring()).worker
-    assert lost.phase == Idle("stopped")
+    assert lost.phase == Idle("elsewhere")
     assert step(lost, Granted(1, 2.0)) == Step(lost, (ReleaseStream(),))
+    set_aside = quarantined()
+    assert step(set_aside, Granted(1, 2.0)) == Step(set_aside, (ReleaseStream(),))
 
 
 # Facts.
@@ -293,42 +300,42 @@ def test_facts_of_another_run_are_dropped(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("worker", [opening(), running(), on_trial()], ids=["opening", "running", "on trial"])
-def test_a_run_that_lost_its_stream_is_cancelled_and_the_stream_asked_for_again(worker: Worker) -> None:
+def test_a_run_that_lost_its_stream_is_cancelled_and_its_worker_rests(worker: Worker) -> None:
     lost = step(worker, Lost(1.0))
     assert lost.effects == (Cancel(worker.runs), Report("lost"))
-    assert isinstance(lost.worker.phase, Waiting)
-    assert step(lost.worker, Tick(1.0 + WAIT_S)).effects == (AcquireStream(worker.runs + 1, 1),)
+    assert lost.worker.phase == Idle("elsewhere")
+    assert due_s(lost.worker) is None
+    assert step(lost.worker, Ended(worker.runs, 2.0)) == Step(lost.worker)
 
 
-def test_a_loss_while_acquiring_asks_again_later() -> None:
-    assert step(acquiring(), Lost(1.0)) == Step(replace(acquiring(), phase=Waiting(1, 1.0 + WAIT_S)))
+@pytest.mark.parametrize("worker", [acquiring(), backing_off()], ids=["acquiring", "backing off"])
+def test_a_loss_between_two_runs_ends_the_worker_and_there_is_nothing_to_cancel(worker: Worker) -> None:
+    assert step(worker, Lost(1.0)) == Step(replace(worker, phase=Idle("elsewhere")))
 
 
 def test_a_loss_while_draining_ends_the_draining() -> None:
-    stopped = after(Want(None, 0.0), Lost(1.0), worker=running())
-    assert stopped.worker.phase == Idle("stopped")
-    assert stopped.effects == (Cancel(1),)
-    restarting = step(draining(), Lost(1.0))
-    assert restarting.worker.phase == Waiting(1, 1.0 + WAIT_S)
-    assert restarting.effects == (Cancel(1),)
+    for worker in (after(Want(None, 0.0), worker=running()).worker, draining()):
+        lost = step(worker, Lost(1.0))
+        assert lost.worker.phase == Idle("elsewhere")
+        assert lost.effects == (Cancel(1),)
 
 
-@pytest.mark.parametrize("name", ["idle", "waiting", "backing off", "quarantined", "finished"])
-def test_a_loss_changes_nothing_where_nothing_runs(name: str) -> None:
+@pytest.mark.parametrize("name", ["idle", "elsewhere", "quarantined", "finished"])
+def test_a_loss_changes_nothing_where_nothing_is_to_run(name: str) -> None:
     assert step(EVERYWHERE[name], Lost(1.0)) == Step(EVERYWHERE[name])
 
 
 def test_a_source_that_has_ended_stays_ended_until_a_restart() -> None:
     ended = step(running(wanted(1, 1)), Ended(1, 1.0, finished=True))
     assert ended.worker.phase == Idle("finished")
-    assert ended.effects == (ReleaseStream(), Report("finished"))
+    assert ended.effects == (ReleaseStream("finished"), Report("finished"))
     assert due_s(ended.worker) is None
     assert step(ended.worker, Want(wanted(1, 1, mark=1), 2.0)).effects == (AcquireStream(2, 1),)
 
 
 def test_a_source_that_has_ended_proves_its_version() -> None:
     ended = step(running(), Ended(1, 1.0, finished=True))
-    assert ended.effects == (Prove(1), ReleaseStream(), Report("finished"))
+    assert ended.effects == (Prove(1), ReleaseStream("finished"), Report("finished"))
     told = step(ended.worker, Want(wanted(1, 1), 2.0))
     assert told.worker.phase == Idle("finished")
     assert told.effects == ()
@@ -346,6 +353,26 @@ def test_a_source_that_ends_during_a_check_gives_way_to_the_new_version() -> Non
     assert ended.effects == (AcquireStream(2, 2),)
 
 
+def test_a_source_that_ends_while_it_is_stopped_was_stopped() -> None:
+    """Nobody waits for its end any more; the next start finds out again that there is nothing left."""
+    stopped = after(Want(None, 1.0), Ended(1, 2.0, finished=True), worker=running(wanted(1, 1)))
+    assert stopped.effects == (ReleaseStream("stopped"), Report("stopped"))
+
+
+def test_a_stream_that_is_given_back_says_why() -> None:
+    assert giving_back(after(Want(None, 0.0), Ended(1, 1.0), worker=running())) == "stopped"
+    assert giving_back(after(Ended(1, 1.0, finished=True), worker=running())) == "finished"
+    assert giving_back(after(Failed(1, 1.0, CONFIG), worker=running())) == "unable"
+    assert giving_back(after(Failed(2, 1.0, CONFIG), worker=trying(starts_anew=True))) == "unable"
+    assert giving_back(after(Want(wanted(rejected=True), 1.0), Ended(1, 2.0), worker=running())) == "unable"
+
+
+def giving_back(done: Step) -> str:
+    """The outcome with which this step gives the stream back."""
+    (outcome,) = [effect.outcome for effect in done.effects if isinstance(effect, ReleaseStream)]
+    return outcome
+
+
 def test_a_run_that_ends_without_a_reason_is_a_bug() -> None:
     ended = step(running(), Ended(1, 1.0))
     assert isinstance(ended.worker.phase, BackingOff)
@@ -360,7 +387,7 @@ def test_a_run_that_ends_without_a_reason_is_a_bug() -> None:
 def test_config_and_auth_failures_are_set_aside(worker: Worker, failure: Failure) -> None:
     failed = step(worker, Failed(1, 1.0, failure))
     assert failed.worker.phase == Quarantined(1, failure)
-    assert failed.effects == (Report("quarantined", failure), ReleaseStream())
+    assert failed.effects == (Report("quarantined", failure), ReleaseStream("unable"))
     assert due_s(failed.worker) is None
 
 
@@ -419,7 +446,7 @@ def test_bugs_and_bad_records_are_tried_until_the_budget_is_spent(failure: Failu
         worker = after(Tick(1e6), Granted(run + 1, now_s), worker=worker).worker
     failed = step(worker, Failed(backoff.BUDGET + 1, now_s, failure))
     assert failed.worker.phase == Quarantined(1, failure)
-    assert failed.effects == (Report("quarantined", failure), ReleaseStream())
+    assert failed.effects == (Report("quarantined", failure), ReleaseStream("unable"))
     again = step(failed.worker, Want(wanted(mark=1), now_s)).worker
     assert again.failures == ()
 
@@ -627,7 +654,7 @@ def test_a_trial_that_does_not_open_gives_way_too() -> None:
 def test_a_trial_of_another_source_has_no_way_back(failure: Failure) -> None:
     failed = step(trying(starts_anew=True), Failed(2, 1.0, failure))
     assert failed.worker.phase == Quarantined(2, failure)
-    assert failed.effects == (Reject(2, failure), Report("quarantined", failure), ReleaseStream())
+    assert failed.effects == (Reject(2, failure), Report("quarantined", failure), ReleaseStream("unable"))
 
 
 def test_a_trial_of_another_source_does_not_give_way() -> None:
@@ -677,7 +704,7 @@ def test_a_rejected_version_with_nothing_older_is_set_aside_and_the_stream_given
     worker = after(Want(wanted(rejected=True), 1.0), worker=running()).worker
     drained = step(worker, Ended(1, 2.0))
     assert isinstance(drained.worker.phase, Quarantined)
-    assert ReleaseStream() in drained.effects
+    assert ReleaseStream("unable") in drained.effects
 
 
 # What people see.
@@ -688,7 +715,7 @@ def test_a_rejected_version_with_nothing_older_is_set_aside_and_the_stream_given
     [
         (Worker(), ("INIT", "not started")),
         (acquiring(), ("STARTING", "acquiring")),
-        (waiting(), ("STARTING", "another node has the stream")),
+        (elsewhere(), ("STOPPED", "elsewhere")),
         (opening(), ("STARTING", "opening")),
         (running(), ("RUNNING", "not proved yet")),
         (running(wanted(1, 1)), ("RUNNING", "running")),
@@ -698,7 +725,7 @@ def test_a_rejected_version_with_nothing_older_is_set_aside_and_the_stream_given
         (backing_off(), ("ERROR", "backing off")),
         (quarantined(), ("ERROR", "quarantined")),
         (finished(), ("STOPPED", "finished")),
-        (after(Want(None, 0.0), worker=waiting()).worker, ("STOPPED", "stopped")),
+        (after(Want(None, 0.0), Ended(1, 1.0), worker=running()).worker, ("STOPPED", "stopped")),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )
@@ -708,59 +735,88 @@ def test_every_state_has_a_status_and_says_which(worker: Worker, seen: tuple[str
 
 # Every order of events in a small world.
 #
-# The world is a registry with up to three versions, one stream row (the real machine of `core.streams`), a queue of
-# commands on their way to it, at most one live run, and another node that may take the stream at any moment. Version 3
-# reads another source. Whatever the worker asks for is answered in every way, in every order. States are compared with
-# their times, runs and epochs taken relative to now, so the walk ends by itself.
+# The world is a registry with up to three versions, one stream row (the real machine of `core.streams`), a tick that
+# may grant the row to this node whenever it is free, a manager that has a worker for as long as its grant, a queue of
+# commands on their way to the row, at most one live run, and another node that may get the stream at any moment.
+# Version 3 reads another source. Whatever the worker asks for is answered in every way, in every order. States are
+# compared with their times, runs and epochs taken relative to now, so the walk ends by itself.
 
 NODE, OTHER, RUN, STREAM = (UUID(int=n) for n in range(1, 5))
 ROW = streams.Stream(STREAM)
+ELSEWHERE = Idle("elsewhere")
 VERSIONS = 3
 READS_ANOTHER = 3
-Pending: TypeAlias = AcquireStream | streams.Release | streams.Revoke
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command on its way to the row."""
+
+    command: AcquireStream | streams.Release | streams.Revoke
+    runs: int = 0  # How many runs its worker had begun.
+    epoch: int | None = None  # What its worker believed to hold.
+    is_last: bool = False  # Whether the manager forgets the worker when this is answered.
+    is_ours: bool = True  # Of the worker that is here now, and not of one that was forgotten.
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One worker and everything around it."""
+    """One worker, if there is one, and everything around it."""
 
-    worker: Worker = NEW
+    worker: Worker | None = None
     now_s: float = 1000.0
     registry: Wanted = FIRST
     enabled: bool = False
     writes: tuple[Prove | Reject, ...] = ()  # Decisions on their way to the registry.
     row: streams.Stream = ROW
-    queue: tuple[Pending, ...] = ()  # Commands on their way to the row.
+    unable: str | None = None  # The wish for which this node could not run it.
+    queue: tuple[Sent, ...] = ()
     epoch: int | None = None  # What the manager believes to hold.
     run: int | None = None  # The run that is alive.
     is_open: bool = False
     checks: frozenset[int] = frozenset()
     launched: frozenset[int] = frozenset()
 
+    @property
+    def wish(self) -> str:
+        return f"{self.registry.published}/{self.registry.mark}"
+
+    @property
+    def is_grantable(self) -> bool:
+        """Whether the tick may grant it to this node. Whether it is enabled may change before anyone looks."""
+        return self.row.owner is None and self.row.rests != self.wish and self.unable != self.wish
+
+    @property
+    def is_offered(self) -> bool:
+        return self.row.owner == NODE and self.row.run is None
+
 
 class Worlds:
     """What can happen next, with the invariants asserted at each step."""
 
     def say(self, world: World, event: lifecycle.Event) -> World:
-        """Tell the worker, and perform what it asks for."""
+        """Tell the worker, and perform what it asks for. One that rests elsewhere is forgotten."""
+        if world.worker is None:
+            return world
         done = step(world.worker, event)
         world = replace(world, worker=done.worker)
         if isinstance(event, Want):
             assert step(done.worker, event) == Step(done.worker), "wanting twice is wanting once"
         for effect in done.effects:
-            world = self.perform(world, effect, event)
-        return world
+            world = self.perform(world, done.worker, effect, event)
+        return forgotten(world) if done.worker.phase == ELSEWHERE else world
 
-    def perform(self, world: World, effect: lifecycle.Effect, event: lifecycle.Event) -> World:
+    def perform(self, world: World, worker: Worker, effect: lifecycle.Effect, event: lifecycle.Event) -> World:
         match effect:
             case AcquireStream():
                 assert world.run is None, "a stream is asked for only when nothing runs on it"
-                return replace(world, queue=(*world.queue, effect))
+                return replace(world, queue=(*world.queue, Sent(effect, worker.runs)))
             case Launch(run=run, version=version):
                 assert world.run is None, "two runs at a time"
                 assert isinstance(event, Granted), "launched without a grant"
                 assert event.run == run, "launched under the grant of another run"
                 assert version == world.row.version, "launched another version than was granted"
+                assert (world.row.owner, world.row.epoch) == (NODE, world.epoch), "launched under another epoch"
                 return replace(world, run=run, is_open=False, launched=world.launched | {version})
             case Drain(run=run):
                 assert run == world.run
@@ -769,13 +825,20 @@ class Worlds:
                 assert world.run in (None, run)
                 return world
             case Abandon():
-                return replace(world, run=None, epoch=None, queue=(*world.queue, streams.Revoke(NODE)))
-            case ReleaseStream():
+                # The next run's grant is not meant; without a next run, whatever is ours is.
+                epoch = None if isinstance(worker.phase, Idle) else world.epoch
+                sent = Sent(streams.Revoke(NODE, epoch), worker.runs, is_last=True)
+                return replace(world, run=None, epoch=None, queue=(*world.queue, sent))
+            case ReleaseStream(outcome=outcome):
                 assert world.run is None, "given back while it runs"
-                if world.epoch is None:
-                    return world
-                release = streams.Release(NODE, world.epoch, 0, None)
-                return replace(world, epoch=None, queue=(*world.queue, release))
+                assert isinstance(worker.phase, Idle | Quarantined), "given back and still at it"
+                assert outcome != "unable" or isinstance(worker.phase, Quarantined), "unable without a failure"
+                assert (outcome == "finished") == (worker.phase == Idle("finished")), "ended by nothing"
+                command: streams.Release | streams.Revoke = streams.Revoke(NODE)
+                if world.epoch is not None:
+                    command = streams.Release(NODE, world.epoch, 0, None, outcome, world.wish)
+                sent = Sent(command, worker.runs, world.epoch, is_last=True)
+                return replace(world, queue=(*world.queue, sent))
             case CheckVersion(version=version):
                 return replace(world, checks=world.checks | {version})
             case Prove(version=version):
@@ -783,13 +846,19 @@ class Worlds:
                 assert isinstance(event, Committed | Tick | Ended), "proved by nothing"
                 return replace(world, writes=(*world.writes, effect))
             case Reject(version=version):
-                assert version != world.worker.wanted.running, "rejected what has proved itself"  # type: ignore[union-attr]
+                assert worker.wanted is not None
+                assert version != worker.wanted.running, "rejected what has proved itself"
                 return replace(world, writes=(*world.writes, effect))
             case Report():
                 return world
 
     def check(self, world: World) -> None:
         """What is true of every state."""
+        if world.worker is None:
+            assert world.run is None, "a run that nobody knows of"
+            assert world.epoch is None
+            assert not any(sent.is_ours for sent in world.queue)
+            return
         worker, wanted = world.worker, world.worker.wanted
         due = due_s(worker)
         assert due is None or math.isfinite(due)
@@ -802,11 +871,13 @@ class Worlds:
             late = step(worker, Granted(stale, world.now_s))
             assert late.worker == worker
             assert late.effects in ((), (ReleaseStream(),))
-        step(worker, Lost(world.now_s))
+        lost = step(worker, Lost(world.now_s))
+        assert isinstance(lost.worker.phase, Idle | Quarantined), "at work on a stream that is not ours"
         match worker.phase:
-            case Idle(reason="finished") | Acquiring() | Waiting() | Opening() | Running() | BackingOff():
+            case Idle(reason="finished") | Acquiring() | Opening() | Running() | BackingOff():
                 assert wanted is not None
-            case Idle():
+            case Idle(reason=reason):
+                assert reason == "stopped"
                 assert wanted is None
             case Quarantined(version=version):
                 assert wanted is not None
@@ -819,6 +890,9 @@ class Worlds:
             case _:
                 assert world.run is None, "a run that nobody knows of"
         match worker.phase:
+            case Idle() | Quarantined():
+                assert any(sent.is_last for sent in world.queue), "it ends, and the stream stays with us"
+        match worker.phase:
             case Running(trial=Trial(fallback=fallback)) | Opening(trial=Trial(fallback=fallback)):
                 assert wanted is not None
                 assert fallback == wanted.running, "the way back leads to what has proved itself"
@@ -828,17 +902,14 @@ class Worlds:
     def nexts(self, world: World) -> Iterator[World]:
         yield from self.people(world)
         yield from self.store(world)
+        yield from self.nodes(world)
         yield from self.run_goes_on(world)
         for version in world.checks:
             for failure in (None, CONFIG, NETWORK):
                 yield self.checked(world, version, failure)
-        due = due_s(world.worker)
+        due = None if world.worker is None else due_s(world.worker)
         if due is not None:
             yield self.tick(world, due)
-        if world.epoch is not None and world.epoch == world.row.epoch:
-            yield self.stolen(world)
-        if world.row.owner == OTHER:
-            yield replace(world, row=streams.step(world.row, streams.Revoke(OTHER)).stream)
 
     def people(self, world: World) -> Iterator[World]:
         yield self.tell(replace(world, enabled=not world.enabled))
@@ -865,24 +936,80 @@ class Worlds:
             registry = replace(registry, rejected=True)
         return self.tell(replace(world, writes=tuple(later), registry=registry))
 
+    def nodes(self, world: World) -> Iterator[World]:
+        """The tick grants, this node takes what it was granted, and another node comes and goes."""
+        if world.is_grantable:
+            yield self.granted(world)
+        if self.can_take(world):
+            yield self.taken(world)
+        if world.row.owner is None:
+            yield replace(world, row=of_other(world.row))
+        if world.row.owner == OTHER:
+            yield replace(world, row=free(world.row))
+        if world.epoch is not None and world.epoch == world.row.epoch:
+            stolen = replace(world, row=of_other(free(world.row)))
+            yield self.say(replace(stolen, epoch=None, run=None), Lost(world.now_s))
+            if world.run is None:
+                yield stolen  # Nobody is told; the next command finds out.
+
+    def granted(self, world: World) -> World:
+        return replace(world, row=streams.step(world.row, streams.Grant(NODE)).stream)
+
+    def can_take(self, world: World) -> bool:
+        is_declining = any(isinstance(sent.command, streams.Release) for sent in world.queue)
+        return world.is_offered and world.worker is None and not is_declining
+
+    def taken(self, world: World) -> World:
+        """The manager begins with a new worker; or declines, if nothing is wanted."""
+        if world.enabled:
+            return self.tell(replace(world, worker=NEW, epoch=world.row.epoch))
+        declined = streams.Release(NODE, world.row.epoch, 0, None)
+        return replace(world, queue=(*world.queue, Sent(declined, is_ours=False)))
+
     def store(self, world: World) -> Iterator[World]:
         if not world.queue:
             return
         yield self.answered(world)
-        command = world.queue[0]
-        if isinstance(command, AcquireStream):
-            refused = replace(world, queue=world.queue[1:])
+        sent, *later = world.queue
+        if not isinstance(sent.command, AcquireStream):
+            row = streams.step(world.row, sent.command).stream
+            if row != world.row:
+                yield self.marked_unable(replace(world, row=row), sent)  # The answer is lost; it is sent again.
+            if sent.is_ours and world.worker is not None and world.worker.runs != sent.runs:
+                yield replace(world, queue=tuple(later))  # The database was away, and another run has begun.
+        elif sent.is_ours:
+            refused = replace(world, queue=tuple(later))
             for failure in (NETWORK, CONFIG):
-                yield self.say(refused, Failed(command.run, world.now_s, failure))
+                yield self.say(refused, Failed(sent.command.run, world.now_s, failure))
+            unheard = replace(refused, row=self.acquired(world.row, sent.command).stream)
+            yield self.say(unheard, Failed(sent.command.run, world.now_s, NETWORK))
+
+    def acquired(self, row: streams.Stream, command: AcquireStream) -> streams.Step:
+        source = "another" if command.version >= READS_ANOTHER else "one"
+        return streams.step(row, streams.Acquire(NODE, RUN, command.version, source, "sink"))
 
     def answered(self, world: World) -> World:
-        """The first command reaches the row."""
-        command = world.queue[0]
-        world = replace(world, queue=world.queue[1:])
-        if not isinstance(command, AcquireStream):
-            return replace(world, row=streams.step(world.row, command).stream)
-        source = "another" if command.version >= READS_ANOTHER else "one"
-        done = streams.step(world.row, streams.Acquire(NODE, RUN, command.version, source, "sink"))
+        """The first command reaches the row, and its answer the manager."""
+        sent, *later = world.queue
+        world = replace(world, queue=tuple(later))
+        if isinstance(sent.command, AcquireStream):
+            return self.acquisition_answered(world, sent, sent.command)
+        done = streams.step(world.row, sent.command)
+        world = self.marked_unable(replace(world, row=done.stream), sent)
+        if isinstance(done.reply, streams.Fenced) and done.reply.why == "stale" and sent.is_last:
+            # It may still be ours, if an acquisition was committed and its answer lost.
+            return replace(world, queue=(replace(sent, command=streams.Revoke(NODE)), *later))
+        if not sent.is_ours or world.worker is None:
+            return world
+        if world.epoch == sent.epoch:
+            world = replace(world, epoch=None)
+        is_over = world.worker.runs == sent.runs and isinstance(world.worker.phase, Idle | Quarantined)
+        return forgotten(world) if sent.is_last and is_over else world
+
+    def acquisition_answered(self, world: World, sent: Sent, command: AcquireStream) -> World:
+        done = self.acquired(world.row, command)
+        if not sent.is_ours:
+            return self.answered_too_late(world, command, done)
         match done.reply:
             case streams.Granted(starts_anew=anew):
                 world = replace(world, row=done.stream, epoch=done.stream.epoch)
@@ -891,6 +1018,19 @@ class Worlds:
                 return self.say(world, Failed(command.run, world.now_s, CONFIG))
             case _:
                 return self.say(world, Denied(command.run, world.now_s))
+
+    def answered_too_late(self, world: World, command: AcquireStream, done: streams.Step) -> World:
+        """The worker that asked has been forgotten. If it is granted the stream all the same, it gives it back."""
+        late = step(elsewhere(), Granted(command.run, world.now_s))
+        if not isinstance(done.reply, streams.Granted) or ReleaseStream() not in late.effects:
+            return replace(world, row=done.stream)
+        release = streams.Release(NODE, done.stream.epoch, 0, None)
+        return replace(world, row=done.stream, queue=(*world.queue, Sent(release, is_ours=False)))
+
+    def marked_unable(self, world: World, sent: Sent) -> World:
+        if isinstance(sent.command, streams.Release) and sent.command.outcome == "unable" and world.row.owner is None:
+            return replace(world, unable=sent.command.wish)
+        return world
 
     def run_goes_on(self, world: World) -> Iterator[World]:
         run = world.run
@@ -915,22 +1055,17 @@ class Worlds:
         now_s = max(world.now_s, due)
         return self.say(replace(world, now_s=now_s), Tick(now_s))
 
-    def stolen(self, world: World) -> World:
-        """Another node takes the stream, and this one is told."""
-        free = streams.step(world.row, streams.Revoke(NODE)).stream
-        row = streams.step(free, streams.Acquire(OTHER, RUN, 1, "one", "sink")).stream
-        taken = row if row.owner == OTHER else free  # Version 1 may not be granted any more; it is free then.
-        return self.say(replace(world, row=taken, epoch=None, run=None), Lost(world.now_s))
-
     # What happens if all goes well.
 
     def good(self, world: World) -> World | None:
         """The one next world in which nothing goes wrong; None at rest."""
-        phase = world.worker.phase
+        if world.row.owner == OTHER:
+            return replace(world, row=free(world.row))
         if world.queue:
-            if world.row.owner == OTHER:
-                world = replace(world, row=streams.step(world.row, streams.Revoke(OTHER)).stream)
             return self.answered(world)
+        if world.worker is None:
+            return self.begun(world)
+        phase = world.worker.phase
         if world.run is not None and isinstance(phase, Draining):
             return self.say(replace(world, run=None), Ended(world.run, world.now_s))
         if world.run is not None and not world.is_open:
@@ -944,12 +1079,39 @@ class Worlds:
         due = due_s(world.worker)
         return None if due is None else self.tick(world, due)
 
+    def begun(self, world: World) -> World | None:
+        """The stream is granted, and taken or declined."""
+        if self.can_take(world):
+            return self.taken(world)
+        if world.writes:
+            return self.written(world)
+        return self.granted(world) if world.is_grantable and world.enabled else None
+
     def silent(self, world: World) -> World | None:
         """The next world if nobody answers until the worker has nothing more to wait for."""
-        due = due_s(world.worker)
+        due = None if world.worker is None else due_s(world.worker)
         if due is not None:
             return self.tick(world, due)
-        return self.answered(world) if world.queue else None
+        if world.queue:
+            return self.answered(world)
+        return self.taken(world) if self.can_take(world) else None
+
+
+def free(row: streams.Stream) -> streams.Stream:
+    return row if row.owner is None else streams.step(row, streams.Revoke(row.owner)).stream
+
+
+def of_other(row: streams.Stream) -> streams.Stream:
+    """Another node runs version 1, if that one may be run at all any more."""
+    granted = streams.step(row, streams.Grant(OTHER)).stream
+    return streams.step(granted, streams.Acquire(OTHER, RUN, 1, "one", "sink")).stream
+
+
+def forgotten(world: World) -> World:
+    """The manager lets go of its worker. What is under way for it arrives nowhere."""
+    assert world.run is None, "forgotten while it runs"
+    queue = tuple(replace(sent, is_ours=False) for sent in world.queue)
+    return replace(world, worker=None, epoch=None, is_open=False, checks=frozenset(), queue=queue)
 
 
 def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:
@@ -966,7 +1128,7 @@ def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:
 
 def alike(world: World) -> tuple[object, ...]:
     """What makes two worlds the same: all but the absolute time, run, epoch and mark, and how often things failed."""
-    now_s, worker = world.now_s, world.worker
+    now_s, worker = world.now_s, world.worker or NEW
 
     def run(number: int | None) -> int | None:
         return None if number is None else worker.runs - number
@@ -980,14 +1142,19 @@ def alike(world: World) -> tuple[object, ...]:
     def trial(value: Trial | None) -> object:
         return None if value is None else (value.fallback, since(value.since_s), value.starts_anew)
 
+    def sent(one: Sent) -> tuple[object, ...]:
+        command = one.command
+        of_command = run(getattr(command, "run", None)), getattr(command, "version", None)
+        of_release = getattr(command, "outcome", None), getattr(command, "wish", None) == world.wish
+        whose = run(one.runs) if one.is_ours else None, one.is_last, one.is_ours
+        return type(command), *of_command, *of_release, epoch(getattr(command, "epoch", None)), *whose
+
     phase: tuple[object, ...]
     match worker.phase:
         case Idle(reason=reason):
             phase = ("idle", reason)
         case Acquiring() as p:
             phase = ("acquiring", run(p.run), p.version, trial(p.trial))
-        case Waiting() as p:
-            phase = ("waiting", p.version)
         case Opening() as p:
             phase = ("opening", run(p.run), p.version, trial(p.trial))
         case Running() as p:
@@ -999,11 +1166,8 @@ def alike(world: World) -> tuple[object, ...]:
         case Quarantined() as p:
             phase = ("quarantined", p.version, p.failure)
     wanted = worker.wanted and (worker.wanted.published, worker.wanted.running, worker.wanted.rejected)
-    queue = tuple(
-        (type(c), run(getattr(c, "run", None)), getattr(c, "version", None), epoch(getattr(c, "epoch", None)))
-        for c in world.queue
-    )
     return (
+        world.worker is None,
         phase,
         wanted,
         worker.attempt > 0,
@@ -1011,8 +1175,9 @@ def alike(world: World) -> tuple[object, ...]:
         worker.try_at_s > now_s,
         (world.registry.published, world.registry.running, world.registry.rejected, world.enabled),
         world.writes,
-        (world.row.owner, world.row.version, world.row.source_identity, epoch(world.epoch)),
-        queue,
+        (world.row.owner, world.row.run is None, world.row.version, world.row.source_identity, epoch(world.epoch)),
+        (world.row.rests == world.wish, world.unable == world.wish),
+        tuple(map(sent, world.queue)),
         run(world.run),
         world.is_open,
         world.checks,
@@ -1059,12 +1224,14 @@ def follow(world: World, on: Callable[[World], World | None], known: set[object]
 
 
 def test_every_order_of_events_keeps_the_invariants(walked: list[World]) -> None:
-    phases = {type(world.worker.phase) for world in walked}
-    assert phases == {Idle, Acquiring, Waiting, Opening, Running, Draining, BackingOff, Quarantined}
+    phases = {type(world.worker.phase) for world in walked if world.worker is not None}
+    assert phases == {Idle, Acquiring, Opening, Running, Draining, BackingOff, Quarantined}
+    assert any(world.unable == world.wish for world in walked)
+    assert any(world.row.rests == world.wish for world in walked)
     assert len(walked) > 10_000
 
 
-def test_from_every_state_a_stop_ends_idle_with_the_stream_given_back(walked: list[World]) -> None:
+def test_from_every_state_a_stop_ends_with_the_stream_given_back_and_the_worker_forgotten(walked: list[World]) -> None:
     worlds = Worlds()
     known: dict[str, set[object]] = {"good": set(), "silent": set()}
     for world in walked:
@@ -1072,24 +1239,25 @@ def test_from_every_state_a_stop_ends_idle_with_the_stream_given_back(walked: li
         for name, on in (("good", worlds.good), ("silent", worlds.silent)):
             end = follow(stopped, on, known[name])
             if end is not None:
-                assert end.worker.phase == Idle("stopped") or end.worker.phase == Idle()
+                assert end.worker is None, "a worker without a grant"
                 assert end.row.owner != NODE, "the stream is ours and nobody knows"
                 assert end.epoch is None
                 assert end.run is None
 
 
 def test_from_every_state_the_published_version_comes_to_run_if_all_goes_well(walked: list[World]) -> None:
+    """Unless its source has come to an end; and if it was set aside, once somebody asks for another try."""
     worlds = Worlds()
     known: set[object] = set()
     for world in walked:
         wanted = world if world.enabled else worlds.tell(replace(world, enabled=True))
-        if isinstance(wanted.worker.phase, Quarantined):
-            wanted = worlds.marked(wanted)
         end = follow(wanted, worlds.good, known)
-        while end is not None and isinstance(end.worker.phase, Quarantined):
-            end = follow(worlds.marked(end), worlds.good, known)  # A decision that was on its way set it aside.
-        if end is None or end.worker.phase == Idle("finished"):
+        if end is not None and end.unable == end.wish and end.worker is None:
+            assert end.row.owner is None
+            end = follow(worlds.marked(end), worlds.good, known)
+        if end is None or (end.worker is None and end.row.rests == end.wish):
             continue
+        assert end.worker is not None, "nobody runs it"
         phase = end.worker.phase
         assert isinstance(phase, Running)
         assert phase.proved

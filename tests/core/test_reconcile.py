@@ -1,4 +1,4 @@
-"""The orders that bring this node in line with the registry."""
+"""What a worker on this node should run."""
 
 from __future__ import annotations
 
@@ -8,67 +8,110 @@ from uuid import UUID
 import pytest
 
 from headgate.core.lifecycle import Wanted
-from headgate.core.reconcile import Entry, Forget, Halt, Order, Run, reconcile
+from headgate.core.reconcile import Entry, Place, wanted_here
 
-ONE, TWO = UUID(int=1), UUID(int=2)
 WANTED = Wanted(published=1, running=None, mark=0)
-ENTRY = Entry(ONE, "orders", revision=1, enabled=True, deleted=False, wanted=WANTED)
+ENTRY = Entry(UUID(int=1), "orders", revision=1, enabled=True, deleted=False, wanted=WANTED)
 NOT_TO_RUN = {
     "disabled": replace(ENTRY, enabled=False),
+    "deleted": replace(ENTRY, deleted=True),
     "not published": replace(ENTRY, wanted=None),
     "set aside": replace(ENTRY, quarantine="it blocks"),
 }
 not_to_run = pytest.mark.parametrize("entry", NOT_TO_RUN.values(), ids=NOT_TO_RUN.keys())
+either_kind = pytest.mark.parametrize("is_pushed", [False, True], ids=["worker stream", "pushed stream"])
 
 
-def test_a_new_datasource_is_run() -> None:
-    assert reconcile([ENTRY], {}) == [Run(ONE, WANTED)]
+def here(entry: Entry | None, place: Place | None = None, *, is_pushed: bool = False) -> Wanted | None:
+    return wanted_here(entry, place or Place(), is_pushed=is_pushed)
 
 
-def test_a_datasource_that_is_told_already_costs_nothing() -> None:
-    assert reconcile([replace(ENTRY, revision=9)], {ONE: WANTED}) == []
+# What is wanted.
 
 
 @pytest.mark.parametrize(
     "wish",
-    [replace(WANTED, published=2), replace(WANTED, running=1), replace(WANTED, mark=1), replace(WANTED, rejected=True)],
-    ids=["published", "proved", "marked", "rejected"],
+    [
+        WANTED,
+        replace(WANTED, published=2),
+        replace(WANTED, running=1),
+        replace(WANTED, mark=1),
+        replace(WANTED, rejected=True),
+    ],
+    ids=["new", "published", "proved", "marked", "rejected"],
 )
-def test_any_change_of_the_wish_is_told(wish: Wanted) -> None:
-    assert reconcile([replace(ENTRY, wanted=wish)], {ONE: WANTED}) == [Run(ONE, wish)]
-
-
-def test_a_halted_datasource_is_run_when_it_is_enabled_again() -> None:
-    assert reconcile([ENTRY], {ONE: None}) == [Run(ONE, WANTED)]
+def test_what_should_run_is_told_whole(wish: Wanted) -> None:
+    assert here(replace(ENTRY, wanted=wish)) is wish
 
 
 @not_to_run
-def test_what_should_not_run_is_halted_once(entry: Entry) -> None:
+@either_kind
+def test_what_should_not_run_is_not_wanted(entry: Entry, is_pushed: bool) -> None:
     assert not entry.is_to_run
-    assert reconcile([entry], {ONE: WANTED}) == [Halt(ONE)]
-    assert reconcile([entry], {ONE: None}) == []
-    assert reconcile([entry], {}) == []
+    assert here(replace(entry, is_pushed=is_pushed), is_pushed=is_pushed) is None
 
 
-@pytest.mark.parametrize("told", [WANTED, None], ids=["running", "halted"])
-def test_a_deleted_datasource_is_forgotten_whatever_else_is_said_of_it(told: Wanted | None) -> None:
-    gone = replace(ENTRY, deleted=True)
-    assert not gone.is_to_run
-    assert reconcile([gone], {ONE: told}) == [Forget(ONE)]
-    assert reconcile([replace(gone, enabled=False)], {ONE: told}) == [Forget(ONE)]
-    assert reconcile([gone], {}) == []
+@either_kind
+def test_what_the_registry_does_not_know_is_not_wanted(is_pushed: bool) -> None:
+    assert here(None, is_pushed=is_pushed) is None
 
 
-def test_only_what_changed_gets_orders_and_each_its_own() -> None:
-    other = replace(ENTRY, datasource=TWO, enabled=False)
-    told: dict[UUID, Wanted | None] = {TWO: WANTED, UUID(int=3): WANTED}
-    orders: list[Order] = [Run(ONE, WANTED), Halt(TWO)]
-    assert reconcile([ENTRY, other], told) == orders
+@pytest.mark.parametrize(
+    "place",
+    [Place(is_draining=True), Place(lists=False), Place(is_draining=True, lists=False)],
+    ids=["draining", "not in its file", "both"],
+)
+@either_kind
+def test_a_node_that_drains_or_does_not_list_it_runs_nothing_of_it(place: Place, is_pushed: bool) -> None:
+    assert here(replace(ENTRY, is_pushed=is_pushed), place, is_pushed=is_pushed) is None
+    assert ENTRY.is_to_run  # Elsewhere it should.
 
 
-def test_giving_the_orders_leaves_nothing_to_order() -> None:
-    entries = [ENTRY, replace(ENTRY, datasource=TWO, enabled=False)]
-    told: dict[UUID, Wanted | None] = {TWO: WANTED}
-    for order in reconcile(entries, told):
-        told[order.datasource] = order.wanted if isinstance(order, Run) else None
-    assert reconcile(entries, told) == []
+def test_a_worker_serves_the_kind_of_stream_that_the_version_has() -> None:
+    """A publish may turn a datasource that is read into one that is pushed, and back: the old kind's worker ends."""
+    pushed = replace(ENTRY, is_pushed=True)
+    assert here(ENTRY, is_pushed=True) is None
+    assert here(pushed, is_pushed=False) is None
+    assert here(pushed, is_pushed=True) is WANTED
+
+
+def test_a_revision_alone_changes_nothing() -> None:
+    assert here(replace(ENTRY, revision=9)) == here(ENTRY)
+
+
+# The name of a wish.
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(WANTED, published=2), replace(WANTED, mark=1)],
+    ids=["a publish", "a restart or a changed secret"],
+)
+def test_another_wish_has_another_name(other: Wanted) -> None:
+    assert replace(ENTRY, wanted=other).wish != ENTRY.wish
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        replace(ENTRY, wanted=replace(WANTED, running=1)),
+        replace(ENTRY, wanted=replace(WANTED, rejected=True)),
+        replace(ENTRY, enabled=False),
+        replace(ENTRY, quarantine="it blocks"),
+        replace(ENTRY, revision=9),
+        replace(ENTRY, name="renamed"),
+    ],
+    ids=["a proof", "a rejection", "a stop", "a quarantine", "a revision", "a name"],
+)
+def test_what_becomes_of_a_wish_does_not_rename_it(entry: Entry) -> None:
+    """A finished stream rests, and a node stays unable, for as long as this name."""
+    assert entry.wish == ENTRY.wish
+
+
+def test_the_names_of_two_wishes_are_never_the_same() -> None:
+    wishes = [replace(WANTED, published=published, mark=mark) for published in range(15) for mark in range(15)]
+    assert len({replace(ENTRY, wanted=wish).wish for wish in wishes}) == len(wishes)
+
+
+def test_where_nothing_was_published_there_is_no_wish() -> None:
+    assert replace(ENTRY, wanted=None).wish == ""

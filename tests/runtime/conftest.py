@@ -1,10 +1,11 @@
-"""A node in this process, on this test's database, with connectors that do as they are told."""
+"""Nodes in this process, on this test's database, with connectors that do as they are told."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from headgate.runtime.documents import read_all
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
 
+_node_here: ContextVar[str] = ContextVar("node_here", default="")  # By name: all tasks of a node have it.
+
 
 class Harness:
     """A running node and what tests ask of it."""
@@ -25,11 +28,26 @@ class Harness:
     def __init__(self, node: Node, url: str) -> None:
         self.node = node
         self.url = url
+        self._context = copy_context()
+        self._context.run(_node_here.set, node.name)
+        self._is_running = False
+
+    async def start(self) -> None:
+        """Begin to work."""
+        await asyncio.create_task(self.node.start(), context=self._context)
+        self._is_running = True
+
+    async def stop(self) -> None:
+        """Drain and leave. Doing it twice is doing it once."""
+        if self._is_running:
+            self._is_running = False
+            await self.node.stop()
 
     async def apply(self, **documents: Any) -> None:
-        """Publish these datasources; `_` in a name stands for `-`."""
+        """Publish these datasources through this node; `_` in a name stands for `-`."""
         named = {name.replace("_", "-"): document for name, document in documents.items()}
-        await self.node.registry.apply(read_all({"datasources": named}), "tester")
+        applying = self.node.registry.apply(read_all({"datasources": named}), "tester")
+        await asyncio.create_task(applying, context=self._context)
 
     async def sql(self, query: str, *args: Any) -> list[Any]:
         """Straight to the database."""
@@ -86,6 +104,29 @@ class Harness:
 
         await self.until_true(has)
 
+    async def owners(self) -> dict[str, str | None]:
+        """Stream → the name of the node that has it."""
+        return {one["name"]: one["node"] for one in await self.node.streams.all()}
+
+    async def until_owners(self, **wanted: str | None) -> None:
+        """Until the streams of these datasources are on these nodes."""
+        named = {f"{name.replace('_', '-')}:0": node for name, node in wanted.items()}
+
+        async def are() -> bool:
+            owners = await self.owners()
+            return all(owners[name] == node for name, node in named.items())
+
+        await self.until_true(are)
+
+    async def drain(self, draining: bool = True) -> None:
+        """As an operator does: the node finds out by itself."""
+        assert await self.node.nodes.set_draining(self.node.incarnation, draining)
+
+    async def history(self, name: str) -> list[tuple[str, str]]:
+        """What was done with a datasource's stream, and by whom, the oldest first."""
+        stream = (await self.node.streams.find(f"{name}:0"))["id"]
+        return [(line["kind"], line["actor"]) for line in reversed(await self.node.streams.history(stream, 100))]
+
     async def events(self, name: str) -> list[str]:
         """The types of what happened."""
         found = await self.node.registry.get(name)
@@ -97,12 +138,12 @@ async def running_node(url: str, home: Path, **settings: Any) -> AsyncIterator[H
     """A node until the end of the block."""
     direct = settings.pop("direct", url)
     home.mkdir(exist_ok=True)
-    node = Node(Settings(home=home, **settings), url, settings.get("keyring") or KEYRING)
-    await node.start()
+    harness = Harness(Node(Settings(home=home, **settings), url, settings.get("keyring") or KEYRING), direct)
+    await harness.start()
     try:
-        yield Harness(node, direct)
+        yield harness
     finally:
-        await node.stop()
+        await harness.stop()
 
 
 KEYRING = Keyring.load(new_master_key(), None)
@@ -116,12 +157,32 @@ async def hg(url: str, tmp_path: Path) -> AsyncIterator[Harness]:
 
 
 @pytest.fixture
-def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[[Connector], None]:
-    """Make a connector known for the length of a test."""
-    extra: dict[str, Connector] = {}
+async def join(url: str, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
+    """Start a node of this name on this test's database. Those that still run at the end are stopped."""
+    async with AsyncExitStack() as running:
+
+        async def start(name: str, **settings: Any) -> Harness:
+            through = settings.pop("url", url)
+            node = running_node(through, tmp_path / name, node_name=name, direct=url, **settings)
+            return await running.enter_async_context(node)
+
+        yield start
+
+
+@pytest.fixture
+def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a connector known for the length of a test: to all nodes, or to the one of this name."""
+    extra: dict[tuple[str, str], Connector] = {}
     real = connectors.get
-    monkeypatch.setattr(connectors, "get", lambda name: extra[name] if name in extra else real(name))
-    return lambda connector: extra.__setitem__(connector.name, connector)
+
+    def get(name: str) -> Connector:
+        return extra.get((name, _node_here.get())) or extra.get((name, "")) or real(name)
+
+    def put(connector: Connector, node: str = "") -> None:
+        extra[connector.name, node] = connector
+
+    monkeypatch.setattr(connectors, "get", get)
+    return put
 
 
 def generator(**options: Any) -> dict[str, Any]:

@@ -288,6 +288,7 @@ async def test_stop_wins_even_if_the_connector_hangs_and_ignores_being_cancelled
     await hg.until("orders", status="STOPPED")
     assert (await hg.sql("SELECT owner FROM headgate.stream"))[0]["owner"] is None
     release.set()
+    await hg.until_true(lambda: asyncio.sleep(0, not hg.node.manager.handles()))  # type: ignore[union-attr]
 
 
 async def test_a_bug_is_tried_again_until_its_budget_is_spent(
@@ -460,7 +461,7 @@ async def test_an_ended_incarnation_can_claim_nothing(hg: Harness) -> None:
     await hg.apply(orders={"enabled": False, "source": generator(), "sink": BLACKHOLE})
     stream = (await hg.sql("SELECT id FROM headgate.stream"))[0]["id"]
     ghost = UUID(int=1)
-    steps = await hg.node.streams.apply(ghost, {stream: Acquire(ghost, UUID(int=2), 1, "s", "t")})
+    steps = await hg.node.streams.apply(ghost, {stream: Acquire(ghost, UUID(int=2), 1, "s", "t", claims=True)})
     assert isinstance(steps[stream].reply, Fenced)
     assert (await hg.sql("SELECT owner FROM headgate.stream"))[0]["owner"] is None
 
@@ -495,13 +496,13 @@ async def test_a_fenced_checkpoint_stops_its_worker(hg: Harness, monkeypatch: py
     await hg.sql("INSERT INTO headgate.node (id, name, lease_s, version) VALUES ($1, 'other', 3600, '')", other)
     await hg.sql("UPDATE headgate.stream SET owner = $1, epoch = epoch + 1", other)
 
-    async def fell_silent() -> bool:
-        handle = hg.node.manager.handles()[0]  # type: ignore[union-attr]
-        return handle.epoch is None and isinstance(handle.state.phase, lifecycle.Waiting)
+    async def lost() -> bool:
+        return "worker_lost" in await hg.events("orders")
 
-    await hg.until_true(fell_silent)
+    await hg.until_true(lost)
+    assert not hg.node.manager.handles()  # type: ignore[union-attr]
     assert (await hg.sql("SELECT owner FROM headgate.stream"))[0]["owner"] == other
-    await hg.sql("UPDATE headgate.stream SET owner = NULL")
+    await hg.node.nodes.end(other)
     await hg.until("orders", status="RUNNING")
 
 
@@ -542,22 +543,24 @@ async def test_log_lines_of_a_stream_can_be_read_back_and_are_bounded(
 # What nobody thought of.
 
 
+@pytest.mark.parametrize("question", ["granted", "entries_since"])
 async def test_an_order_is_not_lost_when_the_database_blinks_between_two_questions(
-    hg: Harness, monkeypatch: pytest.MonkeyPatch
+    hg: Harness, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
-    """The revision has been read, and then the database is away: what changed must be acted upon all the same."""
+    """What was granted has been read, and then the database is away: all of it must be acted upon all the same."""
     await hg.apply(old={"source": generator(), "sink": BLACKHOLE})
     await hg.until("old", status="RUNNING", running=1)
-    real, failures = hg.node.streams.of_datasources, 1
+    asked = hg.node.streams if question == "granted" else hg.node.registry.datasources
+    real, failures = getattr(asked, question), 1
 
-    async def blinking(datasources: list[UUID]) -> Any:
+    async def blinking(*args: Any) -> Any:
         nonlocal failures
         if failures:
             failures -= 1
             raise StoreError("blink")
-        return await real(datasources)
+        return await real(*args)
 
-    monkeypatch.setattr(hg.node.streams, "of_datasources", blinking)
+    monkeypatch.setattr(asked, question, blinking)
     await hg.apply(
         old={"enabled": False, "source": generator(), "sink": BLACKHOLE}, new={"source": generator(), "sink": BLACKHOLE}
     )

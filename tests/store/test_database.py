@@ -242,7 +242,7 @@ async def test_a_restarting_database_causes_a_quiet_wait_and_no_storm(tmp_path: 
 
             async def answers() -> bool:
                 try:
-                    return await nodes.observe() == []
+                    return await nodes.observe() == ([], set())
                 except StoreError:
                     return False
 

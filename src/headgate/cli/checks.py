@@ -121,11 +121,11 @@ async def _secrets(database: Database, settings: Settings) -> Verdict:
 async def _nodes(database: Database) -> Verdict:
     """A node that lives has beaten again by the second look."""
     nodes = Nodes(database)
-    before = {row.node: row.beat for row in await nodes.observe()}
+    before = {row.node: row.beat for row in (await nodes.observe())[0]}
     if not before:
         return warn("nodes", "none", "headgate up starts one")
     await asyncio.sleep(2 * BEAT_S + 0.5)
-    silent = [row.node for row in await nodes.observe() if before.get(row.node) == row.beat]
+    silent = [row.node for row in (await nodes.observe())[0] if before.get(row.node) == row.beat]
     if silent:
         names = {row["id"]: row["name"] for row in await nodes.all()}
         listed = ", ".join(sorted(str(names.get(node, node)) for node in silent))

@@ -112,9 +112,9 @@ class Client:
         """Write."""
         return self._json(self.send("PUT", path, body, params))
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, **params: Any) -> Any:
         """Remove."""
-        self._checked(self.send("DELETE", path))
+        return self._json(self.send("DELETE", path, params=params))
 
     def send(self, method: str, path: str, body: Any = None, params: Any = None, answer_s: float = ANSWER_S) -> Any:
         """One request; its response, whatever the status."""

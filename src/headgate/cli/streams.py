@@ -1,13 +1,24 @@
-"""`headgate streams`: who reads what, and how far they are."""
+"""`headgate streams`: who reads what, how far they are, and where they should go on instead."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Annotated, Any, NoReturn
+from urllib.parse import quote
+
+import typer
 
 from headgate.cli.call import Call, command, noun
-from headgate.cli.output import DASH, table
+from headgate.cli.history import Limit
+from headgate.cli.output import DASH, ago, one_line, pairs, table, to_json
+from headgate.errors import NotFound
+from headgate.ids import as_id, is_label, is_name
 
-app = noun("Streams: who owns them, and how far they are.")
+app = noun("Streams: who has them, how far they are, and where they go on.")
+
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Its name, such as orders:0, or its id.")]
+Position = Annotated[str | None, typer.Argument(metavar="POSITION", help="JSON; what is no JSON is taken as text.")]
+Undo = Annotated[bool, typer.Option("--undo", help="Back to the position that the last edit replaced.")]
 
 
 @command(app, "list")
@@ -16,10 +27,98 @@ def list_(call: Call) -> None:
     call.show(call.node.get("/api/streams"), _table)
 
 
+@command(app, "show")
+def show(call: Call, stream: Stream) -> None:
+    """One stream: who has it, where it stands, and how it does."""
+    call.show(call.node.get(_path(stream)), _page)
+
+
+@command(app, "history")
+def history(call: Call, stream: Stream, limit: Limit = 50) -> None:
+    """Where a stream stood each time it changed hands or was edited, the latest first."""
+    call.show(call.node.get(_path(stream, "history"), limit=limit), _lines)
+
+
+@command(app, "set-position")
+def set_position(call: Call, stream: Stream, position: Position = None, undo: Undo = False) -> None:
+    """Have a stream that is stopped go on elsewhere. It can be undone."""
+    if (position is None) != undo:
+        raise typer.BadParameter("give a POSITION or --undo, and not both")
+    body = {"undo": True} if position is None else {"position": _value(position)}
+    done = call.node.put(_path(stream, "position"), body)
+    call.say(done, f"{done['name']}: {_exact(done['before'])} → {_exact(done['position'])}")
+
+
+def _path(name: str, *rest: str) -> str:
+    """What cannot be the name of a stream cannot lead to another path either."""
+    datasource, _, part = name.partition(":")
+    if as_id(name) is None and not (is_name(datasource) and is_label(part)):
+        raise NotFound(f"there is no stream {name!r}", hint="headgate streams list")
+    return "/".join(["/api/streams", quote(name, safe=":"), *rest])
+
+
+def _value(text: str) -> Any:
+    """Most positions are numbers or ids; nobody should have to quote those twice."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(word: str) -> NoReturn:
+    """Python reads NaN and Infinity as numbers; JSON has no such thing."""
+    raise ValueError(word)
+
+
+# How it looks.
+
+
+def _exact(position: Any) -> str:
+    """As JSON, so that 5 and "5" differ."""
+    return to_json(position, indent=None)
+
+
 def _table(found: dict[str, Any]) -> str:
+    rows = [(one["name"], *_owner(one), one["epoch"], one["version"], one["position"]) for one in found["items"]]
+    heads = ("STREAM", "NODE", "ID", "EPOCH", "VERSION", "POSITION")
+    return table(heads, rows, empty="no streams: nothing has been published", right=("EPOCH", "VERSION"))
+
+
+def _owner(one: dict[str, Any]) -> tuple[str, str]:
+    """Names may repeat, so the id is beside it."""
+    return (one["node"] or DASH, str(one["owner"])[:8]) if one["owner"] else (DASH, DASH)
+
+
+def _page(one: dict[str, Any]) -> str:
+    state = one["state"] or {"worker_status": "INIT", "detail": "not started", "error": None}
+    error = state["error"]
+    return pairs(
+        [
+            ("stream", one["name"]),
+            ("id", one["id"]),
+            ("node", " ".join(_owner(one)) if one["owner"] else "none"),
+            ("state", f"{state['worker_status']}, {state['detail']}"),
+            ("error", one_line(f"{error['cause']}: {error['message']}") if error else None),
+            ("rests", "its source has ended" if one["rests"] else None),
+            *(("unable", one_line(f"{node['node']}: {node['reason']}, {ago(node['at'])}")) for node in one["unable"]),
+            ("version", one["version"]),
+            ("epoch", one["epoch"]),
+            ("edits", one["edits"]),
+            ("commits", one["n"]),
+            ("position", _exact(one["position"])),
+        ]
+    )
+
+
+def _lines(found: dict[str, Any]) -> str:
     rows = [
-        (one["name"], str(one["owner"])[:8] if one["owner"] else DASH, one["epoch"], one["version"], one["position"])
+        (ago(one["at"]), one["kind"], one["actor"], one["epoch"], one["edits"], one["n"], _stood(one))
         for one in found["items"]
     ]
-    heads = ("STREAM", "OWNER", "EPOCH", "VERSION", "POSITION")
-    return table(heads, rows, empty="no streams: nothing has been published", right=("EPOCH", "VERSION"))
+    heads = ("WHEN", "WHAT", "BY", "EPOCH", "EDITS", "COMMITS", "POSITION")
+    return table(heads, rows, empty="it has never run", right=("EPOCH", "EDITS", "COMMITS"))
+
+
+def _stood(one: dict[str, Any]) -> str:
+    after = _exact(one["position"])
+    return f"{_exact(one['before'])} → {after}" if one["kind"] == "edited" else after

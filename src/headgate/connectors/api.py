@@ -30,9 +30,11 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from headgate.core.streams import Held, Position
 
 __all__ = [
+    "PUSH",
     "Batch",
     "Connector",
     "Context",
+    "Feed",
     "Grant",
     "Held",
     "Inbox",
@@ -48,6 +50,9 @@ __all__ = [
     "identity",
     "identity_of",
 ]
+
+
+PUSH = "push"  # The type of source whose streams programs make, by pushing them.
 
 
 class Options(BaseModel):
@@ -168,6 +173,16 @@ class Inbox(Protocol):
         """The oldest payloads after `id`, at most `limit`; waits until there is one."""
 
 
+class Feed(Protocol):
+    """Records that a connected program pushes. What is not durable yet is kept, and can be read again."""
+
+    def rewind(self, position: Position) -> None:
+        """Go on after this record."""
+
+    async def read(self) -> Batch:
+        """The records that have come in since; waits until there are some."""
+
+
 class Shared(Protocol):
     """Things that many connectors of one node use together, such as one pool per database."""
 
@@ -187,6 +202,7 @@ class Context:
     now_s: Callable[[], float]  # Unix time.
     shared: Shared
     inbox: Inbox | None = None  # For sources that receive by HTTP.
+    feed: Feed | None = None  # For the source that programs push to.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from headgate.connectors.api import Batch, Connector, Context, Options, Position, Received, SourceKind
 from headgate.connectors.signatures import Signature
+from headgate.errors import Cause, ConnectorError
 
 
 class WebhookOptions(Options):
@@ -46,6 +47,8 @@ class WebhookSource:
 
     async def open(self, position: Position) -> None:
         """Go on after this payload."""
+        if position is not None and type(position) is not int:
+            raise ConnectorError(f"the position must be the id of a payload, not {position!r}", cause=Cause.CONFIG)
         self._last = position or 0
 
     async def read(self) -> Batch:

@@ -7,10 +7,11 @@ it belongs to; a fact of an older run is dropped.
     Idle ─▶ Acquiring ─▶ Opening ─▶ Running ─▶ Draining ─▶ Idle
                │            │          │          └─▶ Acquiring (restart, swap)
                ▼            ▼          ▼
-            Waiting      BackingOff ◀──┘──▶ Quarantined
+             Idle        BackingOff ◀──┘──▶ Quarantined
 
-**Acquiring** asks for the stream; **Waiting** means that another node has it. **Opening** and **Running** are one run
-under one epoch. **Draining** ends a run: it finishes the write under way; at `cancel_at_s` it is cancelled, at
+A worker begins when a node has been granted the stream, and ends with the grant: denied or lost, it rests, and another
+node, or this one, begins with a new worker. **Acquiring** asks for a run's epoch. **Opening** and **Running** are one
+run under one epoch. **Draining** ends a run: it finishes the write under way; at `cancel_at_s` it is cancelled, at
 `abandon_at_s` the stream is revoked and the run is left to itself, so a stop wins whatever the connector does.
 **BackingOff** waits to try again. **Quarantined** waits for somebody: a publish, a changed secret or a restart.
 
@@ -27,7 +28,7 @@ Bugs and bad records are tried until their budget is spent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from typing import Literal, TypeAlias, assert_never
 
 from headgate.core import backoff
 from headgate.errors import Cause
@@ -37,7 +38,6 @@ CANCEL_S = 8.0  # Leaves a cancelled connector two seconds to let go by itself.
 PROOF_S = 30.0  # A silent source proves a version by running this long.
 TRIAL_S = 120.0  # An unproved version gives way to the old one after this long.
 GIVE_WAY = 5  # Failures in a row of the old version, before one whose check fails too is tried in its place.
-WAIT_S = 2.0  # How often to ask again for a stream that another node has. A wake-up is faster.
 
 HOPELESS = frozenset({Cause.CONFIG, Cause.AUTH})
 OUTSIDE = frozenset({Cause.NETWORK, Cause.RATE_LIMIT})
@@ -80,7 +80,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing runs and nothing should, or the source has ended."""
+    """Nothing runs: nothing should, the source has ended, or the stream is somebody else's (`elsewhere`)."""
 
     reason: str = "init"
 
@@ -92,14 +92,6 @@ class Acquiring:
     run: int
     version: int
     trial: Trial | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Another node has the stream."""
-
-    version: int
-    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +146,7 @@ class Quarantined:
     failure: Failure
 
 
-Phase: TypeAlias = Idle | Acquiring | Waiting | Opening | Running | Draining | BackingOff | Quarantined
+Phase: TypeAlias = Idle | Acquiring | Opening | Running | Draining | BackingOff | Quarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +187,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Another node has the stream."""
+    """The stream is not ours."""
 
     run: int
     now_s: float
@@ -304,7 +296,9 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStream:
-    """Give the stream back with its last position."""
+    """Give the stream back with its last position, and say why."""
+
+    outcome: Literal["stopped", "finished", "unable"] = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +431,7 @@ def _pursue(worker: Worker, now_s: float, *, fresh: bool) -> Step:
     match worker.phase:
         case Idle(reason="finished"):
             return _try(worker, wanted.target, now_s)  # The old one would only end again.
-        case Idle() | Waiting():
+        case Idle():
             return _acquire(worker, _first(wanted))
         case Acquiring() | Draining():
             return Step(worker)  # Comes back here when it is answered, or has drained.
@@ -476,7 +470,7 @@ def _check(worker: Worker, now_s: float) -> Step:
 
 def _stop(worker: Worker, now_s: float) -> Step:
     match worker.phase:
-        case Idle() | Waiting():
+        case Idle():
             return Step(replace(worker, phase=Idle("stopped")))
         case BackingOff() | Quarantined():
             return Step(replace(worker, phase=Idle("stopped")), (ReleaseStream(),))
@@ -502,7 +496,7 @@ def _acquire(worker: Worker, version: int | None, trial: Trial | None = None) ->
     if version is None:  # Rejected, and nothing older could go on.
         failure = Failure(Cause.CONFIG, "the published version was rejected and no older one has proved itself")
         number = worker.wanted.published if worker.wanted else 0
-        effects = (Report("quarantined", failure), ReleaseStream())
+        effects = (Report("quarantined", failure), ReleaseStream("unable"))
         return Step(replace(worker, phase=Quarantined(number, failure)), effects)
     run = worker.runs + 1
     return Step(replace(worker, runs=run, phase=Acquiring(run, version, trial)), (AcquireStream(run, version),))
@@ -522,7 +516,7 @@ def _granted(worker: Worker, event: Granted) -> Step:
             return Step(replace(worker, phase=Opening(run, version, trial)), (Launch(run, version),))
         case Draining(run=run) if run == event.run:
             return _drained(worker, event.now_s)
-        case Idle() | Waiting() | Quarantined():
+        case Idle() | Quarantined():
             return Step(worker, (ReleaseStream(),))  # Nobody waits for it any more: given back at once.
         case _:
             return Step(worker)
@@ -536,12 +530,8 @@ def _is_outdated(worker: Worker, version: int, trial: Trial | None) -> bool:
 
 def _denied(worker: Worker, event: Denied) -> Step:
     match worker.phase:
-        case Acquiring(run=run, version=version) if run == event.run:
-            return Step(replace(worker, phase=Waiting(version, event.now_s + WAIT_S)))
-        case Draining(run=run, then=then, version=version) if run == event.run:
-            if then is None:
-                return Step(replace(worker, phase=Idle("stopped")))
-            return Step(replace(worker, phase=Waiting(version, event.now_s + WAIT_S)))
+        case Acquiring(run=run) | Draining(run=run) if run == event.run:
+            return Step(replace(worker, phase=Idle("elsewhere")))
         case _:
             return Step(worker)
 
@@ -604,7 +594,7 @@ def _finished(worker: Worker, version: int, now_s: float) -> Step:
     if version != wanted.target and wanted.target is not None:
         again = _try(worker, wanted.target, now_s)
         return Step(again.worker, (*proof, *again.effects))
-    return Step(replace(worker, phase=Idle("finished")), (*proof, ReleaseStream(), Report("finished")))
+    return Step(replace(worker, phase=Idle("finished")), (*proof, ReleaseStream("finished"), Report("finished")))
 
 
 def _drained(worker: Worker, now_s: float) -> Step:
@@ -650,7 +640,7 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
             again = _try(replace(worker, attempt=0, failures=()), wanted.target, event.now_s)
             return Step(again.worker, (Report("failed", event.failure), *again.effects))
         quarantined = Quarantined(version, event.failure)
-        return Step(replace(worker, phase=quarantined), (Report("quarantined", event.failure), ReleaseStream()))
+        return Step(replace(worker, phase=quarantined), (Report("quarantined", event.failure), ReleaseStream("unable")))
     until_s = event.now_s + backoff.wait_s(attempt, event.jitter)
     backing_off = BackingOff(version, trial, until_s, event.failure)
     return Step(replace(worker, phase=backing_off), (Report("failed", event.failure),))
@@ -666,7 +656,7 @@ def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
     rejected = Reject(version, event.failure)
     if trial.starts_anew:
         quarantined = Quarantined(version, event.failure)
-        effects = (rejected, Report("quarantined", event.failure), ReleaseStream())
+        effects = (rejected, Report("quarantined", event.failure), ReleaseStream("unable"))
         return Step(replace(worker, phase=quarantined), effects)
     again = _acquire(worker, trial.fallback)
     return Step(again.worker, (rejected, *again.effects))
@@ -685,17 +675,16 @@ def _postponed(worker: Worker, now_s: float, jitter: float) -> Worker:
 
 
 def _lost(worker: Worker, event: Lost) -> Step:
-    """Whatever ran has no right to any more. Its task is cancelled, and the stream is asked for again."""
+    """Whatever ran has no right to any more. Its task is cancelled."""
+    gone = replace(worker, phase=Idle("elsewhere"))
     match worker.phase:
-        case Opening(run=run, version=version) | Running(run=run, version=version):
-            waiting = Waiting(version, event.now_s + WAIT_S)
-            return Step(replace(worker, phase=waiting), (Cancel(run), Report("lost")))
-        case Draining(run=run, then=then, version=version):
-            phase = Idle("stopped") if then is None else Waiting(version, event.now_s + WAIT_S)
-            return Step(replace(worker, phase=phase), (Cancel(run),))
-        case Acquiring(version=version):
-            return Step(replace(worker, phase=Waiting(version, event.now_s + WAIT_S)))
-        case Idle() | Waiting() | BackingOff() | Quarantined():
+        case Opening(run=run) | Running(run=run):
+            return Step(gone, (Cancel(run), Report("lost")))
+        case Draining(run=run):
+            return Step(gone, (Cancel(run),))
+        case Acquiring() | BackingOff():
+            return Step(gone)
+        case Idle() | Quarantined():
             return Step(worker)
         case _:
             assert_never(worker.phase)
@@ -726,7 +715,7 @@ def due_s(worker: Worker) -> float | None:
     match worker.phase:
         case Idle() | Acquiring() | Quarantined():
             return None
-        case Waiting(until_s=until_s) | BackingOff(until_s=until_s):
+        case BackingOff(until_s=until_s):
             return until_s
         case Opening(trial=trial):
             return None if trial is None or trial.starts_anew else trial.since_s + TRIAL_S
@@ -746,8 +735,6 @@ def _tick(worker: Worker, now_s: float) -> Step:
     if due is None or now_s < due:
         return Step(worker)
     match worker.phase:
-        case Waiting():
-            return _pursue(worker, now_s, fresh=False)
         case BackingOff(version=version, trial=trial):
             return _again(worker, version, trial, now_s)
         case Opening(trial=Trial() as trial):
@@ -794,8 +781,6 @@ def status(worker: Worker) -> tuple[str, str]:
             return "STOPPED", reason
         case Acquiring():
             return "STARTING", "acquiring"
-        case Waiting():
-            return "STARTING", "another node has the stream"
         case Opening():
             return "STARTING", "opening"
         case Running(trial=trial, proved=proved):

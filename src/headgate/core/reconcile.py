@@ -1,14 +1,12 @@
-"""What the registry says, against what this node was last told: the orders that make up the difference.
+"""What the registry wants, as one node sees it: which of its workers should run, and with which version.
 
-Orders are per datasource and carry the whole wish, so giving one twice is harmless. A datasource that did not change
-costs nothing: only changed entries are passed in.
+The answer is a whole wish, not a difference. A worker that is told the same wish twice does nothing, so whoever calls
+this may do so as often as it likes, and for those entries only that changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 from uuid import UUID
 
 from headgate.core.lifecycle import Wanted
@@ -25,50 +23,29 @@ class Entry:
     deleted: bool
     wanted: Wanted | None  # None: nothing has been published.
     quarantine: str | None = None  # Set aside, and why, until a publish, a changed secret or a restart.
+    is_pushed: bool = False  # Programs push its streams; no node reads them by itself.
 
     @property
     def is_to_run(self) -> bool:
-        """Whether a worker should exist."""
+        """Whether it should run somewhere."""
         return self.enabled and not self.deleted and self.wanted is not None and self.quarantine is None
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Have a worker, and let it pursue this."""
-
-    datasource: UUID
-    wanted: Wanted
+    @property
+    def wish(self) -> str:
+        """A name for what is wished: it changes with a publish, a restart and a changed secret."""
+        return f"{self.wanted.published}/{self.wanted.mark}" if self.wanted is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
-    """Have no worker running."""
+class Place:
+    """What this node adds to it."""
 
-    datasource: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Halt, and then know nothing of it any more."""
-
-    datasource: UUID
+    is_draining: bool = False
+    lists: bool = True  # Whether the registry in use on this node, file or database, names the datasource.
 
 
-Order: TypeAlias = Run | Halt | Forget
-
-
-def reconcile(changed: Iterable[Entry], told: Mapping[UUID, Wanted | None]) -> list[Order]:
-    """The orders for the entries that changed. `told` is what each known worker was last told."""
-    orders: list[Order] = []
-    for entry in changed:
-        known = entry.datasource in told
-        if entry.deleted:
-            if known:
-                orders.append(Forget(entry.datasource))
-        elif entry.is_to_run:
-            assert entry.wanted is not None
-            if not known or told[entry.datasource] != entry.wanted:
-                orders.append(Run(entry.datasource, entry.wanted))
-        elif known and told[entry.datasource] is not None:
-            orders.append(Halt(entry.datasource))
-    return orders
+def wanted_here(entry: Entry | None, place: Place, *, is_pushed: bool) -> Wanted | None:
+    """What a worker on this node should run. `is_pushed` says which kind of stream the worker serves."""
+    if entry is None or not entry.is_to_run or entry.is_pushed != is_pushed:
+        return None
+    return None if place.is_draining or not place.lists else entry.wanted

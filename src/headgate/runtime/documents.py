@@ -20,7 +20,7 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from headgate.connectors import registry as connectors
-from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import PUSH, Connector, Options, SinkKind, SourceKind, identity_of
 from headgate.core.mapping import Mapping as CompiledMapping
 from headgate.core.mapping import compile_mapping
 from headgate.errors import ConfigError, HeadgateError, Problem
@@ -316,6 +316,8 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
         assert sink.sink is not None
         if sink.sink.needs_key(sink_options) and not mapping.key:
             problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
+    if content.source.get("type") == PUSH and "partitions" in content.options:
+        problems.append(Problem(f"{at}partitions", "does not go with push: programs make its streams", "leave it out"))
     if problems:
         raise ConfigError(problems)
     assert source is not None

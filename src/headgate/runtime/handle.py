@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
-from headgate.connectors.api import Held
+from headgate.connectors.api import Feed, Held
 from headgate.core import lifecycle
-from headgate.core.lifecycle import Failure
+from headgate.core.notifier import Reason
+from headgate.core.streams import Why
 from headgate.runtime.registry import Config
 from headgate.runtime.worker import Run, Stats
 from headgate.store.states import State
+
+
+class Pusher(Protocol):
+    """The session that pushes a stream: where its records come from, and who is told what becomes of it."""
+
+    @property
+    def feed(self) -> Feed:
+        """Its records."""
+
+    def refused(self, reason: Reason) -> None:
+        """The stream could not be had, or not be opened."""
+
+    def opened(self, epoch: int, held: Held) -> None:
+        """A run has opened it, the first or a later one, and it stands here."""
+
+    def committed(self) -> None:
+        """Something more is durable in the sink."""
+
+    def released(self, nack: Why | None) -> None:
+        """It has been given back, or was not ours any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,11 +52,13 @@ class Handle:
     config: Config | None = None  # Of the run that is being started.
     epoch: int | None = None  # Of our grant; None: not ours.
     held: Held = field(default_factory=Held)  # Where the stream stands.
-    saved_n: int = 0  # What the registry knows.
+    saved: Held = field(default_factory=Held)  # What the registry knows.
     timer: asyncio.TimerHandle | None = None
-    failure: Failure | None = None
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
-    forget: bool = False
+    pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
+    wish: str = ""  # The registry's, as last told.
+    is_opened: bool = False  # At least once.
+    is_given_back: bool = False  # Its session is done with it.
 
 
 def state_of(handle: Handle) -> State:

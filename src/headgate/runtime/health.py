@@ -7,11 +7,16 @@ older one goes on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
+from headgate.connectors.api import PUSH
 from headgate.runtime.documents import DatasourceOptions, seconds
 from headgate.store.datasources import Datasource, Version
+
+MOST_EXPLAINED = 10  # Of the streams that programs push.
 
 # Worst first.
 HEALTHS = ("error", "degraded", "starting", "stopped", "ok")
@@ -24,8 +29,9 @@ class Facts:
     datasource: Datasource
     published: Version | None
     states: list[dict[str, Any]]  # As the state table has them.
-    nodes: int
+    nodes: Sequence[Mapping[str, Any]]  # All of them, as the node table has them.
     now_s: float
+    unable: Sequence[Mapping[str, Any]] = ()  # Which nodes cannot run which of its streams, and why.
 
 
 def health(facts: Facts) -> str:
@@ -37,11 +43,18 @@ def health(facts: Facts) -> str:
         return "error"
     if found.published_version is None:
         return "stopped"
-    words = [_word(state) for state in facts.states] or ["starting"]
+    # Programs come and go: of their streams only those count that are in use.
+    words = [_word(state) for state in facts.states if not (is_pushed(facts) and state["worker_status"] == "STOPPED")]
+    words = words or ["ok" if is_pushed(facts) else "starting"]
     worst = min(words, key=HEALTHS.index)
     if worst == "ok" and unmet(facts):
         return "degraded"
     return worst
+
+
+def is_pushed(facts: Facts) -> bool:
+    """Whether programs push its streams."""
+    return facts.published is not None and facts.published.content.source.get("type") == PUSH
 
 
 def _word(state: dict[str, Any]) -> str:
@@ -85,12 +98,56 @@ def explain(facts: Facts) -> list[str]:
             f"Version {published.number} was tried and rejected: {published.reason}."
             + (f" Version {found.running_version} goes on meanwhile." if found.running_version else "")
         )
-    if facts.nodes == 0:
+    if not facts.nodes:
         lines.append("No node is running. Start one with: headgate up")
     if found.enabled and published is not None and found.quarantine is None:
-        lines += [_explain_state(state, facts) for state in facts.states] or ["No node has taken it up yet."]
+        lines += _explain_pushed(facts) if is_pushed(facts) else _explain_streams(facts)
     lines += [f"Not as expected: {text}." for text in unmet(facts)]
     return lines
+
+
+def _explain_pushed(facts: Facts) -> list[str]:
+    """What the streams in use do; of the others, how many there are."""
+    used = [state for state in facts.states if state["worker_status"] != "STOPPED"]
+    lines = [f"{state['label']}: {_explain_state(state, facts)}" for state in used[:MOST_EXPLAINED]]
+    lines += [f"So are {len(used) - MOST_EXPLAINED} more."] if len(used) > MOST_EXPLAINED else []
+    if not facts.states:
+        return ["No program has pushed anything yet."]
+    return lines or [f"No program pushes now; {len(facts.states)} streams are known."]
+
+
+def _explain_streams(facts: Facts) -> list[str]:
+    """What each stream does; and of those that nobody has, why nobody takes them."""
+    if not facts.states:
+        waiting = [_why_waiting(stream, facts) for stream in {row["stream"] for row in facts.unable} or {None}]
+        return ["No node has taken it up yet.", *filter(None, waiting)]
+    lines = []
+    for state in facts.states:
+        lines.append(_explain_state(state, facts))
+        if _is_free(state, facts) and (line := _why_waiting(state["stream"], facts)):
+            lines.append(line)
+    return lines
+
+
+def _is_free(state: dict[str, Any], facts: Facts) -> bool:
+    """Whether nobody has the stream, and its last state does not already say why."""
+    if state["detail"] == "quarantined":
+        return len(facts.nodes) > 1  # The state is that of the last node that tried.
+    if state["detail"] == "finished":
+        return False
+    return state["worker_status"] in ("STOPPED", "INIT") or state["heartbeat"] is None
+
+
+def _why_waiting(stream: UUID | None, facts: Facts) -> str:
+    """What keeps every node from taking a free stream. Empty if one can."""
+    reasons = {row["id"]: row["reason"] for row in facts.unable if row["stream"] == stream}
+    takers = [node for node in facts.nodes if not node["draining"] and node["id"] not in reasons]
+    if takers or not facts.nodes:
+        return ""
+    if not reasons:
+        return "It waits for a node: all are draining. End that with: headgate nodes undrain NODE"
+    told = "; ".join(f"{node['name']}: {reasons.get(node['id'], 'draining')}" for node in facts.nodes)
+    return f"It waits for a node that can run it. {told}. A publish, a changed secret or a restart tries it again."
 
 
 def _explain_state(state: dict[str, Any], facts: Facts) -> str:
@@ -114,6 +171,8 @@ def _explain_state(state: dict[str, Any], facts: Facts) -> str:
             )
         case "STOPPED", "finished":
             return f"Its source has ended, {where}. Nothing more will come."
+        case "STOPPED", _:
+            return f"No node has it; {node} had it last."
         case _, detail:
             return f"It is {state['worker_status'].lower()} ({detail}), {where}."
 

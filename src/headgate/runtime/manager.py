@@ -1,8 +1,9 @@
-"""The worker manager: keeps every enabled datasource running on this node.
+"""The worker manager: runs the streams that this node has been granted, or that its push sessions claim.
 
-One small loop for each concern. `_sync` asks the registry what changed and turns it into orders; every order and every
-fact goes through `_dispatch`, which steps the pure machine in `core.lifecycle` and performs its effects; `_checkpoint`
-saves positions once a second, all in one statement; the reporter writes states and events.
+One small loop for each concern. `look` asks what was granted and what the registry changed, and tells each worker what
+is wanted of it; every wish and every fact goes through `_dispatch`, which steps the pure machine in `core.lifecycle`
+and performs its effects; `checkpoint` saves positions once a second, all in one statement; the reporter writes states
+and events. A worker exists as long as its grant: streams of other nodes cost nothing here.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import structlog
@@ -20,27 +22,31 @@ from headgate.clock import boot_s, unix_s
 from headgate.connectors.api import Context, Grant, Held
 from headgate.core import lifecycle, streams
 from headgate.core.lifecycle import Wanted
-from headgate.core.reconcile import Entry, Forget, Halt, reconcile
-from headgate.core.reconcile import Run as RunOrder
+from headgate.core.notifier import Reason
+from headgate.core.reconcile import Entry, Place, wanted_here
 from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id, stream_name
 from headgate.runtime import worker
 from headgate.runtime.beat import RunLabel, label_current
 from headgate.runtime.forever import forever
-from headgate.runtime.handle import Handle
+from headgate.runtime.handle import Handle, Pusher
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.ownership import Ownership
 from headgate.runtime.registry import Registry
 from headgate.runtime.reporter import Reporter
 from headgate.runtime.shared import SharedThings
 from headgate.runtime.worker import Run
-from headgate.store.streams import Streams
+from headgate.store.streams import Offer, Streams
 
 POLL_S = 0.5  # Finds what a wake-up missed.
 CHECKPOINT_S = 1.0
 RETRY_S = 1.0
 STARTING = 50  # Streams acquired at a time: a thousand that start together must not hold up the loop.
 LAST_CHECKPOINT_S = 2.0
+
+ELSEWHERE = lifecycle.Idle("elsewhere")
+
+Outcome: TypeAlias = Literal["stopped", "finished", "unable"]
 
 log = structlog.get_logger()
 
@@ -67,14 +73,16 @@ class WorkerManager:
         self._inboxes = inboxes
         self._is_listed = is_listed  # Whether the registry in use names this datasource.
         self._shared = SharedThings()
-        self._handles: dict[UUID, Handle] = {}  # By datasource: one stream each.
+        self._handles: dict[UUID, Handle] = {}  # By stream.
+        self._declining: set[UUID] = set()
+        self._revoking: set[str] = set()  # Abandoned, and not free yet.
+        self._looking = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wake = asyncio.Event()
-        self._due: list[Entry] = []  # Changed, and not reconciled yet.
-        self._reconciling = asyncio.Lock()
         self._reporter = Reporter(registry, node, self._handles.values)
         self._starting = asyncio.Semaphore(STARTING)
-        self._stopping = False
+        self._draining = False
+        self.is_stopping = False
         self._over = False  # The incarnation has ended: no event changes anything any more.
         self.synced = asyncio.Event()  # The registry has been read at least once.
 
@@ -95,95 +103,119 @@ class WorkerManager:
         while True:
             self._wake.clear()
             try:
-                await self._sync()
-                await self._try_free()
+                await self.look()
             except StoreError:
                 await asyncio.sleep(RETRY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._wake.wait()
 
-    async def _sync(self) -> None:
-        # Kept until they are reconciled: the database may go away in between.
-        self._due += await self._registry.sync()
-        if self._due and not self._stopping:
-            await self._reconcile(self._due)
-        self._due = []
+    async def look(self) -> None:
+        """Bring everything here in line with the registry and with what was granted."""
+        async with self._looking:
+            # Grants are read first: whatever they were granted for is then in the registry's answer.
+            offers = await self._rows.granted(self.node)
+            changed = {entry.datasource for entry in await self._registry.sync()}
+        for handle in self.handles():
+            if handle.datasource in changed:
+                self._want(handle)
+        for offer in offers:
+            self._take(offer)
         self.synced.set()
 
-    async def reconsider(self) -> None:
-        """Reconcile everything, not only what changed: after the list of names has changed."""
-        await self._reconcile(self._registry.entries())
+    def reconsider(self) -> None:
+        """Tell every worker anew what is wanted: what this node adds to it has changed."""
+        for handle in self.handles():
+            self._want(handle)
 
-    async def _reconcile(self, changed: list[Entry]) -> None:
-        async with self._reconciling:
-            await self._give_orders(changed)
+    def drain(self, draining: bool) -> None:
+        """Give all streams back and take no more; or be ready for some again."""
+        if self._draining != (draining or self.is_stopping):
+            self._draining = draining or self.is_stopping
+            self.reconsider()
 
-    async def _give_orders(self, changed: list[Entry]) -> None:
-        listed = [entry for entry in changed if entry.deleted or self._is_listed(entry.name)]
-        unlisted = [entry for entry in changed if not entry.deleted and not self._is_listed(entry.name)]
-        told = {id: handle.state.wanted for id, handle in self._handles.items()}
-        orders = reconcile(listed, told)
-        orders += [Halt(entry.datasource) for entry in unlisted if told.get(entry.datasource) is not None]
-        await self._make_handles(orders, {entry.datasource: entry for entry in changed})
-        for order in orders:
-            handle = self._handles.get(order.datasource)
-            if handle is None:
-                continue
-            match order:
-                case RunOrder(wanted=wanted):
-                    self._want(handle, wanted)
-                case Halt():
-                    self._want(handle, None)
-                case Forget():
-                    handle.forget = True
-                    self._want(handle, None)
+    def _wanted(self, entry: Entry | None, *, is_pushed: bool) -> Wanted | None:
+        lists = entry is not None and self._is_listed(entry.name)
+        return wanted_here(entry, Place(self._draining, lists), is_pushed=is_pushed)
 
-    async def _make_handles(self, orders: list[Any], entries: dict[UUID, Entry]) -> None:
-        new = [o.datasource for o in orders if isinstance(o, RunOrder) and o.datasource not in self._handles]
-        if not new:
+    # Streams come and go.
+
+    def _take(self, offer: Offer) -> None:
+        """Begin to run a stream that was granted to us, or decline it."""
+        if offer.stream in self._handles or offer.stream in self._declining:
+            return  # An older worker is about to end; the next look finds the offer again.
+        entry = self._registry.entry_of(offer.datasource)
+        if entry is None or self._wanted(entry, is_pushed=False) is None:
+            self._declining.add(offer.stream)
+            self._spawn(self._decline(offer, entry))
             return
-        for datasource, ids in (await self._rows.of_datasources(new)).items():
-            name = stream_name(entries[datasource].name, 0)
-            bound = structlog.get_logger("headgate.stream").bind(
-                datasource=entries[datasource].name, stream=name, stream_id=ids[0]
-            )
-            self._handles.setdefault(datasource, Handle(ids[0], datasource, name, bound))
+        handle = self._add(offer.stream, entry, stream_name(entry.name, offer.index))
+        handle.epoch = offer.epoch
+        self._want(handle)
 
-    async def _try_free(self) -> None:
-        """Streams that another node had and nobody has now."""
-        waiting = {h.stream: h for h in self._handles.values() if isinstance(h.state.phase, lifecycle.Waiting)}
-        if waiting:
-            for stream in await self._rows.free(list(waiting)):
-                phase = waiting[stream].state.phase
-                if isinstance(phase, lifecycle.Waiting):
-                    self._dispatch(waiting[stream], lifecycle.Tick(phase.until_s))
+    async def _decline(self, offer: Offer, entry: Entry | None) -> None:
+        release = streams.Release(self.node, offer.epoch, 0, None)
+        if entry is not None and entry.is_to_run and not self._is_listed(entry.name):
+            reason = "the registry file of this node does not name the datasource"
+            release = replace(release, outcome="unable", wish=entry.wish, reason=reason)
+        with contextlib.suppress(StoreError, NotFound):
+            await self._ownership.submit(offer.stream, release)
+        self._declining.discard(offer.stream)
+
+    def claim(self, stream: UUID, datasource: UUID, label: str, pusher: Pusher) -> Handle | Reason:
+        """Begin to run a stream that a program pushes through this node; or say why not."""
+        entry = self._registry.entry_of(datasource)
+        if stream in self._handles:
+            return "busy"
+        if entry is None or self._wanted(entry, is_pushed=True) is None:
+            return "draining" if self._draining else "not_ready"
+        handle = self._add(stream, entry, stream_name(entry.name, label))
+        handle.pusher = pusher
+        self._want(handle)
+        return handle
+
+    def give_back(self, handle: Handle) -> None:
+        """Its session is done with it: drain and release."""
+        handle.is_given_back = True
+        self._want(handle)
+
+    def _add(self, stream: UUID, entry: Entry, name: str) -> Handle:
+        bound = structlog.get_logger("headgate.stream").bind(datasource=entry.name, stream=name, stream_id=stream)
+        handle = self._handles[stream] = Handle(stream, entry.datasource, name, bound)
+        return handle
+
+    def _remove(self, handle: Handle) -> None:
+        if self._handles.get(handle.stream) is handle:
+            del self._handles[handle.stream]
+            self._wake.set()  # It may have been granted to us again meanwhile.
 
     async def _checkpoint_loop(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_S)
-            due = [h for h in self._handles.values() if h.epoch is not None and h.held.n > h.saved_n]
-            await asyncio.gather(*(self._checkpoint(handle) for handle in due))
+            await self.checkpoint(handle for handle in self._handles.values() if handle.pusher is None)
 
-    async def _checkpoint(self, handle: Handle) -> None:
-        """Save where a stream stands. A stream that is not ours any more loses its run."""
-        epoch, held = handle.epoch, handle.held
-        if epoch is None or held.n <= handle.saved_n:
-            return
-        try:
-            step = await self._ownership.submit(
-                handle.stream, streams.Checkpoint(self.node, epoch, held.n, held.position)
-            )
-        except (StoreError, NotFound):
-            return
-        if isinstance(step.reply, streams.Fenced):
-            self._lose(handle, epoch)
-        else:
-            handle.saved_n = max(handle.saved_n, held.n)
+    async def checkpoint(self, handles: Iterable[Handle]) -> None:
+        """Save where these streams stand. A stream that is not ours any more loses its run."""
+        due = {h.stream: (h, h.epoch, h.held) for h in handles if h.epoch is not None and h.held.n > h.saved.n}
+        commands = [
+            (stream, streams.Checkpoint(self.node, epoch, held.n, held.position))
+            for stream, (_, epoch, held) in due.items()
+        ]
+        for stream, reply in (await self._ownership.checkpoint(commands)).items():
+            handle, epoch, held = due[stream]
+            if isinstance(reply, streams.Fenced):
+                if reply.why != "already_inactive":  # That is our own release, which was faster.
+                    self._lose(handle, epoch)
+            elif held.n > handle.saved.n:
+                handle.saved = held
 
     # The machine and its effects.
 
-    def _want(self, handle: Handle, wanted: Wanted | None) -> None:
+    def _want(self, handle: Handle) -> None:
+        """Tell a worker what is wanted of it. Telling it twice changes nothing."""
+        entry = self._registry.entry_of(handle.datasource)
+        wanted = None if handle.is_given_back else self._wanted(entry, is_pushed=handle.pusher is not None)
+        handle.wish = entry.wish if entry is not None else ""
         self._dispatch(handle, lifecycle.Want(wanted, boot_s()))
 
     def _dispatch(self, handle: Handle, event: lifecycle.Event) -> None:
@@ -197,8 +229,9 @@ class WorkerManager:
         self._set_timer(handle)
         if step.worker.phase != before.phase:
             self._transition(handle)
-        if handle.forget and isinstance(step.worker.phase, lifecycle.Idle):
-            self._handles.pop(handle.datasource, None)
+        if step.worker.phase == ELSEWHERE:
+            handle.epoch = None
+            self._remove(handle)
 
     def _transition(self, handle: Handle) -> None:
         status, detail = lifecycle.status(handle.state)
@@ -231,8 +264,10 @@ class WorkerManager:
                     handle.task.cancel()
             case lifecycle.Abandon():
                 self._abandon(handle)
-            case lifecycle.ReleaseStream():
-                self._spawn(self._release(handle))
+            case lifecycle.ReleaseStream(outcome=outcome):
+                phase = handle.state.phase
+                reason = phase.failure.message if isinstance(phase, lifecycle.Quarantined) else ""
+                self._spawn(self._release(handle, outcome, reason))
             case lifecycle.CheckVersion(version=version):
                 self._spawn(self._check(handle, version))
             case lifecycle.Prove(version=version):
@@ -264,9 +299,11 @@ class WorkerManager:
         async with self._starting:
             try:
                 config = await self._registry.get_datasource_config(handle.datasource, version)
+                prepared, claims = config.prepared, handle.pusher is not None
                 command = streams.Acquire(
-                    self.node, new_id(), version, config.prepared.source_identity, config.prepared.sink_identity
+                    self.node, new_id(), version, prepared.source_identity, prepared.sink_identity, claims
                 )
+                await self._catch_up(handle)
                 step = await self._ownership.submit(handle.stream, command)
             except Exception as error:
                 if _is_bug(error):
@@ -277,7 +314,7 @@ class WorkerManager:
         match step.reply:
             case streams.Granted(starts_anew=starts_anew):
                 handle.config, handle.epoch = config, step.stream.epoch
-                handle.held, handle.saved_n = step.stream.held, step.stream.held.n
+                handle.held = handle.saved = step.stream.held
                 if starts_anew:
                     handle.log.warning("another source: its position begins at nothing")
                     self._reporter.event(handle, "position_reset", version=version)
@@ -287,6 +324,14 @@ class WorkerManager:
                 self._fail(handle, run, ConfigError(text))
             case _:
                 self._dispatch(handle, lifecycle.Denied(run, now_s))
+                if handle.pusher is not None:
+                    handle.pusher.refused("owned")
+
+    async def _catch_up(self, handle: Handle) -> None:
+        """Save what the last run had committed while the database was away: the next one goes on behind it."""
+        epoch, held = handle.epoch, handle.held
+        if epoch is not None and held.n > handle.saved.n:
+            await self._ownership.submit(handle.stream, streams.Checkpoint(self.node, epoch, held.n, held.position))
 
     def _launch(self, handle: Handle, run: int) -> None:
         config, epoch = handle.config, handle.epoch
@@ -308,7 +353,8 @@ class WorkerManager:
     def _context(self, handle: Handle, **labels: Any) -> Context:
         bound = handle.log.bind(**labels)
         inbox = self._inboxes.of(handle.datasource)
-        return Context(handle.name, bound, unix_s, self._shared, inbox)
+        feed = handle.pusher.feed if handle.pusher is not None else None
+        return Context(handle.name, bound, unix_s, self._shared, inbox, feed)
 
     async def _drive(self, handle: Handle, run: Run, number: int) -> None:
         """Run to the end, save what was reached, and tell the machine how it ended."""
@@ -340,13 +386,15 @@ class WorkerManager:
         if handle.run is run:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_CHECKPOINT_S):
-                    await self._checkpoint(handle)
+                    await self.checkpoint([handle])
 
     def _opened(self, handle: Handle, run: int, held: Held) -> None:
         if handle.run is None or handle.run_number != run:
             return  # Abandoned, and still at it: nothing of it counts.
-        handle.held = held
+        handle.held, handle.is_opened = held, True
         self._dispatch(handle, lifecycle.Opened(run, boot_s()))
+        if handle.pusher is not None and handle.epoch is not None:
+            handle.pusher.opened(handle.epoch, held)
 
     def _committed(self, handle: Handle, run: int, held: Held, written: int) -> None:
         if handle.run is None or handle.run_number != run:
@@ -356,10 +404,16 @@ class WorkerManager:
         # A batch of which the mapping kept nothing shows nothing about the sink.
         if written and isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):
             self._dispatch(handle, lifecycle.Committed(run))
+        if handle.pusher is not None:
+            handle.pusher.committed()
 
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
         failure = worker.failure_of(error)
         self._dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
+        if handle.pusher is not None and not handle.is_opened:
+            # Its client can wait better than we: it keeps its records, and asks again.
+            handle.pusher.refused("not_ready")
+            self.give_back(handle)
 
     def _lose(self, handle: Handle, epoch: int) -> None:
         """A grant of ours has ended without our doing."""
@@ -368,6 +422,8 @@ class WorkerManager:
             if handle.run is not None:
                 handle.run.abandoned = True
             self._dispatch(handle, lifecycle.Lost(boot_s()))
+            if handle.pusher is not None:
+                handle.pusher.released("stale")
 
     def _abandon(self, handle: Handle) -> None:
         if handle.run is not None:
@@ -380,36 +436,52 @@ class WorkerManager:
         self._spawn(self._revoke(handle, epoch))
 
     async def _revoke(self, handle: Handle, epoch: int | None) -> None:
-        with contextlib.suppress(NotFound):
-            await self._persist_command(handle, streams.Revoke(self.node, epoch))
+        self._revoking.add(handle.name)
+        await self._persist_command(handle, streams.Revoke(self.node, epoch))
+        self._revoking.discard(handle.name)
         self._report_anew(handle)
+        if isinstance(handle.state.phase, lifecycle.Idle):  # Nothing follows: another grant begins with a new worker.
+            self._remove(handle)
+            if handle.pusher is not None:
+                handle.pusher.released("stale")
+        self._registry.waker.wake("streams")
 
-    async def _release(self, handle: Handle) -> None:
+    async def _release(self, handle: Handle, outcome: Outcome, reason: str) -> None:
+        """Give the stream back, and forget it: another grant begins with a new worker."""
         epoch, held = handle.epoch, handle.held
-        # Without an epoch it may still be ours, if an acquisition was committed and its answer lost.
+        runs = handle.state.runs
         command: streams.Command = streams.Revoke(self.node)
         if epoch is not None:
-            command = streams.Release(self.node, epoch, held.n, held.position)
-        with contextlib.suppress(NotFound):
-            await self._persist_command(handle, command)
+            command = streams.Release(self.node, epoch, held.n, held.position, outcome, handle.wish, reason)
+        reply = await self._persist_command(handle, command)
+        if isinstance(reply, streams.Fenced) and reply.why == "stale":
+            # It may still be ours, if an acquisition was committed and its answer lost.
+            reply = await self._persist_command(handle, streams.Revoke(self.node))
         if handle.epoch == epoch:
             handle.epoch = None
         self._report_anew(handle)
+        if handle.state.runs == runs and not isinstance(handle.state.phase, lifecycle.Acquiring):
+            self._remove(handle)
+        self._registry.waker.wake("streams")
+        if handle.pusher is not None:
+            handle.pusher.released(reply.why if isinstance(reply, streams.Fenced) else None)
 
     def _report_anew(self, handle: Handle) -> None:
         """What was reported while the stream was changing hands may have been dropped."""
         handle.reported = ()
         self._reporter.changed(handle)
 
-    async def _persist_command(self, handle: Handle, command: streams.Command) -> None:
-        """Until it is done, or until another run has begun, which has a grant of its own."""
+    async def _persist_command(self, handle: Handle, command: streams.Command) -> streams.Reply | None:
+        """Until it is answered, or until another run has begun, which has a grant of its own."""
         runs = handle.state.runs
         while handle.state.runs == runs:
             try:
-                await self._ownership.submit(handle.stream, command)
-                return
+                return (await self._ownership.submit(handle.stream, command)).reply
+            except NotFound:
+                return None
             except StoreError:
                 await asyncio.sleep(RETRY_S)
+        return None
 
     async def _check(self, handle: Handle, version: int) -> None:
         label_current(RunLabel(handle.datasource, handle.name))
@@ -425,7 +497,7 @@ class WorkerManager:
 
     def lose_all(self) -> None:
         """This incarnation has ended: nothing here is ours any more."""
-        self._stopping = self._over = True
+        self._draining = self._over = True
         for handle in list(self._handles.values()):
             handle.epoch = None
             if handle.run is not None:
@@ -438,17 +510,20 @@ class WorkerManager:
             task.cancel()
 
     async def stop(self) -> None:
-        """Drain every stream and give it back; over within the stop's deadline."""
-        self._stopping = True
-        for handle in list(self._handles.values()):
-            self._want(handle, None)
+        """Drain every stream and give it back; over within the stop's deadline, and when there is no more trust."""
+        self.is_stopping = True
+        self.drain(True)
         deadline_s = boot_s() + lifecycle.STOP_S + 1.0
-        while boot_s() < deadline_s and any(map(_is_busy, self._handles.values())):
+        while self._trust_left_s() > 0.0 and boot_s() < deadline_s and any(map(_is_busy, self._handles.values())):
             await asyncio.sleep(0.02)  # Once in a node's life; a signal would be one more thing to keep.
-        self._over = True
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(2.0):
-                await self._reporter.write(set(self._handles.values()))
+                await self._reporter.flush()
+
+    def kept(self) -> list[str]:
+        """The streams that are still ours."""
+        held = {handle.name for handle in self._handles.values() if handle.epoch is not None}
+        return sorted(held | self._revoking)
 
     def handles(self) -> list[Handle]:
         """All streams here, for figures."""

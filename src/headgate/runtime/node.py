@@ -28,6 +28,7 @@ from headgate.runtime.beat import Beat
 from headgate.runtime.forever import forever
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.manager import WorkerManager
+from headgate.runtime.push import PushListener
 from headgate.runtime.registry import Registry
 from headgate.runtime.registry_file import RegistryFile
 from headgate.store.database import Database
@@ -35,6 +36,7 @@ from headgate.store.inbox import InboxTable
 from headgate.store.logs import Logs
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
+from headgate.store.placement import Placement
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.streams import Streams
 from headgate.store.tokens import Tokens
@@ -42,6 +44,7 @@ from headgate.store.wake import Listener, Waker
 from headgate.telemetry import logs
 
 SIGN_S = 0.25
+SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
 HOUSEKEEPING_S = 30.0
 CONNECT_RETRY_S = 2.0
 LAST_S = 3.0  # For loops to end once they are told to.
@@ -63,6 +66,10 @@ class Node:
         self._manager_task: asyncio.Task[None] | None = None
         self.loop_delay_s = 0.0
         self.manager: WorkerManager | None = None
+        self._observer = Observer({})
+        self._look = asyncio.Event()  # There may be free streams.
+        self._observe_now = asyncio.Event()
+        self._draining = False  # By an operator's word; a new incarnation keeps to it.
 
     async def start(self) -> None:
         """Connect, migrate, and begin to work."""
@@ -75,10 +82,12 @@ class Node:
         self.listener = Listener(self.url)
         self.nodes = Nodes(self.database)
         self.streams = Streams(self.database)
+        self.placement = Placement(self.database)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
         self.inbox = InboxTable(self.database)
         self.inboxes = InboxHub(self.inbox)
+        self.push = PushListener(self.streams, self.trust_left_s, self._other_address)
         file = self.settings.registry_file
         read_only = f"the registry is the file {file}; edit that" if file else ""
         self.registry = Registry(self.database, Secrets(self.database, self._keyring), self.waker, read_only=read_only)
@@ -93,17 +102,34 @@ class Node:
             self._tasks.add(asyncio.create_task(forever(loop, name), name=name))
         log.info("node started", node=self.name, id=str(self.incarnation))
 
+    async def drain(self) -> list[str]:
+        """Give every stream back, and take no more. Returns those that could not be given back.
+
+        With the database away nothing can be: we wait for it as long as we are trusted.
+        """
+        if self.manager is None:
+            return []
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LAST_S):  # So that nobody grants us what we are about to give back.
+                await self.nodes.set_draining(self.incarnation, True)
+        self.push.drain(True)
+        await self.manager.stop()
+        while (kept := self.manager.kept()) and self.trust_left_s() > 0.0:
+            await asyncio.sleep(0.05)
+        return kept
+
     async def stop(self) -> None:
-        """Drain every stream, leave, and close."""
-        if self.manager is not None:
-            await self.manager.stop()
+        """Drain every stream unless that has been tried, leave, and close."""
+        if self.manager is None or not self.manager.is_stopping:
+            await self.drain()
         await self._end_manager()
         if self._beat is not None:
             await asyncio.to_thread(self._beat.stop)
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(3.0):
-                    await self.nodes.leave(self.incarnation)
+                    await self.nodes.end(self.incarnation)
                     await logs.ship_now(self.logs, self.waker)
+                    self.waker.wake("streams")
         await self.waker.close()
         for task in self._tasks:
             task.cancel()
@@ -133,7 +159,7 @@ class Node:
 
     async def _incarnate(self) -> None:
         id = new_id()
-        await self.nodes.join(id, self.name, self.settings.lease_s, self.address)
+        await self.nodes.join(id, self.name, self.settings.lease_s, self.address, draining=self._draining)
         beat = Beat(self.url, id, self.settings.lease_s, self.settings.home, self._ended)
         beat.start()
         self._beat = beat
@@ -147,6 +173,7 @@ class Node:
             self.inboxes,
             self.lists,
         )
+        self.push.begin(self.manager)
         self._manager_task = asyncio.create_task(self.manager.run(), name="manager")
 
     def _ended(self) -> None:
@@ -159,6 +186,7 @@ class Node:
     async def _reincarnate(self) -> None:
         if self.manager is not None:
             self.manager.lose_all()
+        self.push.lose_all()
         await self._end_manager()
         while True:
             try:
@@ -180,9 +208,11 @@ class Node:
         found: dict[str, Callable[[], Awaitable[None]]] = {
             "sign": self._sign,
             "observe": self._observe,
+            "tick": self._tick,
             "housekeeping": self._keep_house,
             "listen": self.listener.run,
             "inbox": self.inboxes.run,
+            "push": self.push.run,
             "logs": lambda: logs.ship(self.logs, self.waker),
         }
         if (file := self._file) is not None:
@@ -193,8 +223,16 @@ class Node:
         def on(topic: str, act: Callable[[], None]) -> None:
             self.listener.on(topic, lambda number: act())
 
-        on("registry", lambda: self.manager.wake() if self.manager else None)
+        on("registry", self._woken)
+        on("streams", self._woken)
         on("inbox", self.inboxes.look)
+
+    def _woken(self) -> None:
+        """The registry or the ownership of streams has changed."""
+        self._look.set()
+        self._observe_now.set()
+        if self.manager is not None:
+            self.manager.wake()
 
     async def _sign(self) -> None:
         """Show the beat that this loop is alive; notice how late it runs."""
@@ -207,23 +245,61 @@ class Node:
 
     async def _observe(self) -> None:
         """Watch the others' beats, and end those that fell silent."""
-        observer = Observer({})
         while True:
-            await asyncio.sleep(lease.OBSERVE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(lease.OBSERVE_S):
+                    await self._observe_now.wait()
+            self._observe_now.clear()
             asked_at_s = boot_s()
             try:
-                rows = await self.nodes.observe()
-                others = [row for row in rows if row.node != self.incarnation]
-                observer, expired = lease.observed(observer, others, asked_at_s, boot_s())
+                beats, draining = await self.nodes.observe()
+                others = [row for row in beats if row.node != self.incarnation]
+                self._observer, expired = lease.observed(self._observer, others, asked_at_s, boot_s())
+                self._drain(self.incarnation in draining)
                 for one in expired:
                     taken = await self.nodes.expire(one)
                     if taken is not None:
                         log.warning("a node fell silent: its streams are free", node=str(one.node), streams=len(taken))
-                        if self.manager is not None:
-                            self.manager.wake()
-                        self.waker.wake("registry")
+                        self._look.set()
             except StoreError:
-                observer = lease.unanswered(observer)
+                self._observer = lease.unanswered(self._observer)
+
+    def _drain(self, draining: bool) -> None:
+        self._draining = draining
+        if self.manager is not None and not self.manager.is_stopping:
+            self.manager.drain(draining)
+            self.push.drain(draining)
+
+    async def addresses(self) -> list[str]:
+        """Where programs can push: the nodes that are not draining, the other ones first."""
+        rows = [row for row in await self.nodes.all() if row["address"] and not row["draining"]]
+        return [row["address"] for row in sorted(rows, key=lambda row: bool(row["id"] == self.incarnation))]
+
+    async def _other_address(self) -> str | None:
+        with contextlib.suppress(StoreError):
+            return next((one for one in await self.addresses() if one != self.address), None)
+        return None
+
+    def silent_s(self, node: UUID) -> float:
+        """For how long we have seen no beat of another node."""
+        seen = self._observer.seen.get(node)
+        return max(0.0, boot_s() - seen.since_s) if seen is not None else 0.0
+
+    async def _tick(self) -> None:
+        """Have free streams granted: whenever something changed, and now and then."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(lease.OBSERVE_S):
+                    await self._look.wait()
+            self._look.clear()
+            if self.trust_left_s() <= 0.0:
+                continue
+            with contextlib.suppress(StoreError):
+                silent = [node for node in self._observer.seen if self.silent_s(node) > SILENT_S]
+                granted = await self.placement.grant(silent)
+                if granted:
+                    self._woken()
+                    self.waker.wake("streams")
 
     async def _keep_house(self) -> None:
         """Remove what nobody needs any more. Any node may do it; doing it twice is harmless."""
@@ -232,6 +308,9 @@ class Node:
                 while await self.inbox.clean(self.settings.inbox_keep_s):
                     await asyncio.sleep(0.1)
                 await self.registry.datasources.purge()
+                await self.streams.trim_history()
+                if freed := await self.placement.sweep():
+                    log.warning("streams of owners that are gone were freed", streams=freed)
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _read_set_aside(self) -> None:
@@ -241,9 +320,11 @@ class Node:
             beats.clear_set_aside(self.settings.home, datasource)
 
     async def _file_changed(self) -> None:
+        await self.streams.clear_unable(self.incarnation)
+        self._look.set()
         if self.manager is not None:
             self.manager.wake()
-            await self.manager.reconsider()
+            self.manager.reconsider()
 
 
 async def _connect(url: str) -> Database:

@@ -90,9 +90,9 @@ class Registry:
         id = self._by_name.get(name)
         return None if id is None else self._entries.get(id)
 
-    def entries(self) -> list[Entry]:
-        """All, as of the last sync."""
-        return list(self._entries.values())
+    def entry_of(self, datasource: UUID) -> Entry | None:
+        """One by id, as of the last sync."""
+        return self._entries.get(datasource)
 
     async def get_datasource_config(self, id: UUID, version: int) -> Config:
         """A version to run, with its secrets decrypted. Raises ConfigError if it cannot be run here."""

@@ -49,7 +49,8 @@ class Reporter:
         """A step in a worker's life, for people: in the log and as an event."""
         if failure is None:
             handle.log.info(type)
-            self.event(handle, f"worker_{type}")
+            if handle.pusher is None:  # Programs come and go; their streams' history tells it.
+                self.event(handle, f"worker_{type}")
         else:
             handle.log.error(type, cause=str(failure.cause), error=failure.message)
             self.event(handle, f"worker_{type}", cause=str(failure.cause), error=failure.message)
@@ -73,11 +74,16 @@ class Reporter:
                 self._dirty |= due
                 await asyncio.sleep(RETRY_S)
 
+    async def flush(self) -> None:
+        """Write what is due now."""
+        due, self._dirty = self._dirty, set()
+        await self.write(due)
+
     async def write(self, due: set[Handle]) -> None:
         """Write the events and proofs, and those states that differ from what was last written."""
         await self._write_events()
         await self._write_proofs()
-        fresh = {handle: state_of(handle) for handle in due if not handle.forget}
+        fresh = {handle: state_of(handle) for handle in due}
         changed = [handle for handle, state in fresh.items() if figures(state) != handle.reported]
         if not changed:
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -39,7 +39,9 @@ _LIMITS = {
     "tcp_keepalives_count": "3",
 }
 _SET_LIMITS = "; ".join(f"SET {name} = {value}" for name, value in _LIMITS.items())
-_BEGIN = "BEGIN; " + "; ".join(
+# A bitmap scan does not mark the dead entries of an index that it comes across; rows that are updated often would be
+# found more and more slowly until the next vacuum (measured: nine times, after two rounds of claim and release).
+_BEGIN = "BEGIN; SET LOCAL enable_bitmapscan = off; " + "; ".join(
     f"SET LOCAL {name} = {value}" for name, value in _LIMITS.items() if not name.startswith("tcp_")
 )
 
@@ -194,6 +196,9 @@ class Database:
             raise StoreError(f"the database does not let us in: {_one_line(error)}") from error
         try:
             yield connection
+        except (asyncio.CancelledError, TimeoutError):
+            _let_go(connection)  # It may be half-open: asking it to cancel could take as long as waiting for it.
+            raise
         finally:
             await self._pool.release(connection)
 
@@ -240,10 +245,15 @@ class Database:
 
 async def _roll_back(connection: Any) -> None:
     """Roll back if the session still lives; a session that cannot is closed, which has the same effect."""
-    if connection.is_closed():
-        return
     try:
         async with asyncio.timeout(1.0):
-            await connection.execute("ROLLBACK")
+            if not connection.is_closed():
+                await connection.execute("ROLLBACK")
     except BaseException:
+        _let_go(connection)
+
+
+def _let_go(connection: Any) -> None:
+    """Close the socket at once. The pool has done so already if the session broke by itself."""
+    with suppress(asyncpg.InterfaceError):
         connection.terminate()

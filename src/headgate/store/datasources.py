@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.connectors.api import PUSH
 from headgate.core.lifecycle import Wanted
 from headgate.core.reconcile import Entry
 from headgate.ids import as_id, new_id
@@ -141,6 +142,8 @@ class Change:
     async def set_enabled(self, datasource: UUID, enabled: bool) -> None:
         """Whether it should run."""
         await self._connection.execute(sql("datasources/set_enabled"), datasource, enabled, self.revision)
+        if enabled:
+            await self._connection.execute(sql("streams/begin_again"), datasource)
 
     async def mark(self, datasources: list[UUID]) -> None:
         """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""
@@ -266,5 +269,12 @@ def _entry(row: Any) -> Entry:
         rejected = row["published_status"] == "rejected"
         wanted = Wanted(row["published_version"], row["running_version"], row["mark"], rejected)
     return Entry(
-        row["id"], row["name"], row["revision"], row["enabled"], row["deleted"], wanted, quarantine=row["quarantine"]
+        row["id"],
+        row["name"],
+        row["revision"],
+        row["enabled"],
+        row["deleted"],
+        wanted,
+        quarantine=row["quarantine"],
+        is_pushed=row["source_type"] == PUSH,
     )

@@ -8,19 +8,20 @@ from uuid import UUID
 from headgate import __version__
 from headgate.core.lease import Expired, NodeBeat
 from headgate.core.streams import Revoke
+from headgate.errors import NotFound, Refused
 from headgate.store.database import Database, sql
 from headgate.store.streams import step_owned
 
 
 class Nodes:
-    """Join, beat, observe, end."""
+    """Join, beat, observe, drain, end."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def join(self, node: UUID, name: str, lease_s: float, address: str | None) -> None:
-        """Write a new incarnation."""
-        await self._database.execute(sql("nodes/insert"), node, name, lease_s, address, __version__)
+    async def join(self, node: UUID, name: str, lease_s: float, address: str | None, *, draining: bool = False) -> None:
+        """Write a new incarnation. One that follows another in the same process is drained if that was."""
+        await self._database.execute(sql("nodes/insert"), node, name, lease_s, address, __version__, draining)
 
     async def set_address(self, node: UUID, address: str) -> None:
         """Say where this node can be reached."""
@@ -30,14 +31,29 @@ class Nodes:
         """One more beat. False: this incarnation has been ended."""
         return await self._database.fetchval(sql("nodes/beat"), node) is not None
 
-    async def observe(self) -> list[NodeBeat]:
-        """Everyone's beat."""
+    async def observe(self) -> tuple[list[NodeBeat], set[UUID]]:
+        """Everyone's beat, and who is draining."""
         rows = await self._database.fetch(sql("nodes/observe"))
-        return [NodeBeat(row["id"], row["beat"], row["lease_s"]) for row in rows]
+        beats = [NodeBeat(row["id"], row["beat"], row["lease_s"]) for row in rows]
+        return beats, {row["id"] for row in rows if row["draining"]}
 
     async def all(self) -> list[Any]:
         """All nodes, for people."""
         return await self._database.fetch(sql("nodes/list"))
+
+    async def find(self, name: str) -> Any:
+        """One node by its name, its id or the beginning of its id. Names may repeat; a command means one."""
+        rows = await self._database.fetch(sql("nodes/find"), name)
+        if not rows:
+            raise NotFound(f"there is no node {name!r}", hint="headgate nodes list")
+        if len(rows) > 1:
+            ids = " and ".join(str(row["id"]) for row in rows)
+            raise Refused(f"{len(rows)} nodes are called {name!r}", code="ambiguous", hint=f"name one by its id: {ids}")
+        return rows[0]
+
+    async def set_draining(self, node: UUID, draining: bool) -> bool:
+        """Whether it should give its streams back and get no more. False: it is gone."""
+        return await self._database.fetchval(sql("nodes/set_draining"), node, draining) is not None
 
     async def expire(self, expired: Expired) -> list[UUID] | None:
         """End an incarnation that fell silent at this beat, and take its streams. None: it beat again, or is gone."""
@@ -46,11 +62,12 @@ class Nodes:
                 return None
             return await _take_streams(connection, expired.node)
 
-    async def leave(self, node: UUID) -> None:
-        """End our own incarnation. What it still held is revoked."""
+    async def end(self, node: UUID) -> list[UUID] | None:
+        """End an incarnation, our own or one that an operator knows to be dead. What it still held is revoked."""
         async with self._database.transaction() as connection:
-            if await connection.fetchval(sql("nodes/delete"), node) is not None:
-                await _take_streams(connection, node)
+            if await connection.fetchval(sql("nodes/delete"), node) is None:
+                return None
+            return await _take_streams(connection, node)
 
 
 async def _take_streams(connection: Any, node: UUID) -> list[UUID]:

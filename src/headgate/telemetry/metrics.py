@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -34,8 +35,20 @@ GAUGES = {
     "headgate_worker_status": "1 for the status that the worker has.",
     "headgate_trust_seconds": "How long this node may act without another answered beat.",
     "headgate_loop_delay_seconds": "How late the event loop last was.",
+    "headgate_push_sessions": "Programs that are connected to this node now.",
 }
 WEBHOOKS = ("headgate_webhooks", "Webhook calls, by datasource and answer.")
+PUSH_RECORDS = ("headgate_push_records", "Records that programs have pushed through this node.")
+PUSH_ENDS = ("headgate_push_ends", "Push sessions that have ended, by the code of their end.")
+
+
+@dataclass(frozen=True, slots=True)
+class PushFigures:
+    """What the push door has counted."""
+
+    sessions: int
+    records: int
+    ends: Counter[str]
 
 
 class NodeCollector:
@@ -47,11 +60,13 @@ class NodeCollector:
         trust_left_s: Callable[[], float],
         loop_delay_s: Callable[[], float],
         webhooks: Counter[tuple[str, int]],
+        push: Callable[[], PushFigures],
     ) -> None:
         self._handles = handles
         self._trust_left_s = trust_left_s
         self._loop_delay_s = loop_delay_s
         self._webhooks = webhooks
+        self._push = push
 
     def collect(self) -> Iterator[Metric]:
         """Asked for by Prometheus."""
@@ -64,6 +79,18 @@ class NodeCollector:
         for (datasource, answer), count in sorted(self._webhooks.items()):
             webhooks.add_metric((datasource, str(answer)), count)
         yield webhooks
+        yield from self._push_metrics()
+
+    def _push_metrics(self) -> Iterator[Metric]:
+        push = self._push()
+        yield _gauge("headgate_push_sessions", [((), push.sessions)], ())
+        records = CounterMetricFamily(*PUSH_RECORDS)
+        records.add_metric((), push.records)
+        yield records
+        ends = CounterMetricFamily(*PUSH_ENDS, labels=("code",))
+        for code, count in sorted(push.ends.items()):
+            ends.add_metric((code,), count)
+        yield ends
 
     def _counter(self, field: str, handles: list[Handle]) -> Metric:
         name, text = COUNTERS[field]
@@ -89,7 +116,7 @@ class NodeCollector:
 
 
 def _labels(handle: Handle) -> tuple[str, str]:
-    return handle.name.rpartition(":")[0], handle.name
+    return handle.name.partition(":")[0], handle.name
 
 
 def _gauge(name: str, values: Iterable[Any], labels: tuple[str, ...] = ("datasource", "stream")) -> Metric:

@@ -55,7 +55,12 @@ class NodeProcess:
         command = [sys.executable, *(program or ["-m", "headgate.cli", "up", "--port", str(port), *flags])]
         process = subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=home)
         node = cls(process, home, "", token)
-        node._wait_until_up()
+        try:
+            node._wait_until_up()
+        except BaseException:
+            process.kill()  # Nobody else knows of it.
+            process.wait()
+            raise
         return node
 
     def _wait_until_up(self) -> None:
@@ -101,6 +106,14 @@ class NodeProcess:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not get there in {timeout_s:.0f} s: {found}\n{self.log()[-2000:]}")
             time.sleep(0.05)
+
+    def pause(self) -> None:
+        """Stop it where it stands (SIGSTOP): it neither beats nor answers, and keeps all its connections."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let a paused one run again (SIGCONT)."""
+        self.process.send_signal(signal.SIGCONT)
 
     def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         """End it and wait; returns its exit code."""

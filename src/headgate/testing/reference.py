@@ -80,10 +80,13 @@ def metrics_page() -> str:
     """Every metric, as Prometheus reads it."""
     stream = "`datasource`, `stream`"
     labels = dict.fromkeys(metrics.GAUGES, stream) | {"headgate_worker_status": f"{stream}, `status`"}
-    labels |= dict.fromkeys(("headgate_trust_seconds", "headgate_loop_delay_seconds"), "none")
+    alone = ("headgate_trust_seconds", "headgate_loop_delay_seconds", "headgate_push_sessions")
+    labels |= dict.fromkeys(alone, "none")
     rows = [(f"`{name}_total`", "counter", stream, text) for name, text in metrics.COUNTERS.values()]
     rows += [(f"`{name}`", "gauge", labels[name], text) for name, text in metrics.GAUGES.items()]
     rows.append((f"`{metrics.WEBHOOKS[0]}_total`", "counter", "`datasource`, `answer`", metrics.WEBHOOKS[1]))
+    rows.append((f"`{metrics.PUSH_RECORDS[0]}_total`", "counter", "none", metrics.PUSH_RECORDS[1]))
+    rows.append((f"`{metrics.PUSH_ENDS[0]}_total`", "counter", "`code`", metrics.PUSH_ENDS[1]))
     return (
         "# Metrics\n\n" + NOTE + "\n`GET /metrics` on each node, with a token of the role viewer or higher. A node "
         "reports the streams that it knows; counters begin at 0 with each incarnation of the node.\n\n"

@@ -1,4 +1,4 @@
-"""The ASGI application of a node: webhooks go straight through their own door, everything else through Litestar."""
+"""The ASGI application of a node: webhooks and pushing programs have doors of their own, the rest is Litestar's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from litestar.openapi.spec import Components, SecurityScheme
 from headgate import __version__
 from headgate.runtime.node import Node
 from headgate.telemetry.metrics import NodeCollector
-from headgate.web.api import cluster, connectors, health, registry, secrets
+from headgate.web.api import connectors, health, nodes, registry, secrets, streams
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.problems import HANDLERS
+from headgate.web.push import PushDoor, refuse
 from headgate.web.webhooks import Receive, Scope, Send, WebhookDoor
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
@@ -32,17 +33,21 @@ class App:
         self.door = WebhookDoor(
             node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
         )
+        self.push = PushDoor(node, gate)
         collector = NodeCollector(
             lambda: node.manager.handles() if node.manager else (),
             node.trust_left_s,
             lambda: node.loop_delay_s,
             self.door.answers,
+            self.push.figures,
         )
         self.api = make_api(node, State({"gate": gate, "collector": collector}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
+        if scope["type"] == "websocket":
+            await (self.push if scope["path"] == "/push" else refuse)(scope, receive, send)
+        elif scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
         elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
             await self.door(scope, receive, send)
@@ -60,7 +65,8 @@ def make_api(node: Any, state: State) -> Litestar:
         route_handlers=[
             DatasourcesApi,
             *registry.ROUTES,
-            *cluster.ROUTES,
+            *nodes.ROUTES,
+            *streams.ROUTES,
             *secrets.ROUTES,
             *connectors.ROUTES,
             *health.ROUTES,

@@ -40,6 +40,12 @@ class Gate:
             return None
         return await self._find(text.strip()) if text else None
 
+    async def identify_text(self, text: str, headers: Mapping[str, str]) -> Token | None:
+        """The same for a token that does not come in a header."""
+        if not self._auth:
+            return await self.identify(headers, cookie_allowed=False)
+        return await self._find(text) if text else None
+
     def forget(self) -> None:
         """A token was revoked."""
         self._known.clear()

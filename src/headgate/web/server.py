@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import uvicorn
 
+from headgate.core.frames import MAX_FRAME_BYTES
 from headgate.errors import ConfigError
 from headgate.runtime.node import Node
 from headgate.web.app import App
@@ -59,6 +60,10 @@ async def serving(node: Node, sock: socket.socket, *, auth: bool) -> AsyncIterat
         uvicorn.Config(
             app,
             http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=4 * MAX_FRAME_BYTES,  # A frame that is a little too large is answered, not just cut off.
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,  # Programs beat, and are told so.
             loop="none",
             lifespan="off",
             log_level="warning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from litestar import Controller, Response, delete, get, post, put
@@ -159,7 +160,7 @@ class DatasourcesApi(Controller):
     async def explanation(self, node: Node, name: str) -> dict[str, Any]:
         """Sentences, the most telling first."""
         found = await node.registry.get(name)
-        facts = await views.one_facts(node, found)
+        facts = replace(await views.one_facts(node, found), unable=await node.streams.unable(found.id))
         return {"name": found.name, "health": health(facts), "lines": explain(facts)}
 
     @get("/{name:str}/events", guards=VIEW, summary="What happened to it")

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from headgate.clock import unix_s
+from headgate.connectors.api import PUSH
 from headgate.runtime.documents import Document
+from headgate.runtime.handle import Handle
 from headgate.runtime.health import Facts, health
 from headgate.runtime.node import Node
 from headgate.store.datasources import Datasource, Version
+
+TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
+SUMMED = (
+    "records_in",
+    "records_out",
+    "records_failed",
+    "records_skipped",
+    "bytes_in",
+    "batches",
+    "restarts",
+    "last_hour",
+)
 
 
 def version(found: Version | None) -> dict[str, Any] | None:
@@ -36,6 +51,7 @@ def state(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "stream": str(row["stream"]),
         "index": row["index"],
+        "label": row["label"],
         "worker_status": row["worker_status"],
         "detail": row["detail"],
         "node": row["node_name"],
@@ -51,7 +67,7 @@ def state(row: dict[str, Any]) -> dict[str, Any]:
 def summary(facts: Facts, *, has_draft: bool) -> dict[str, Any]:
     """A datasource in one line."""
     found, published = facts.datasource, facts.published
-    first = facts.states[0] if facts.states else None
+    first = min(facts.states, key=lambda state: TELLING.index(state["worker_status"]), default=None)
     return {
         "id": str(found.id),
         "name": found.name,
@@ -65,12 +81,21 @@ def summary(facts: Facts, *, has_draft: bool) -> dict[str, Any]:
         "has_draft": has_draft,
         "source_type": published.content.source.get("type") if published else None,
         "sink_type": published.content.sink.get("type") if published else None,
-        "metrics": first["metrics"] if first else {},
+        "metrics": _together([state["metrics"] for state in facts.states]),
         "error": first["error"] if first else None,
         "node": first["node_name"] if first else None,
         "quarantine": found.quarantine,
         "reason": published.reason if published else None,
     }
+
+
+def _together(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of all streams: counts add up, the rest is the newest stream's."""
+    if len(metrics) < 2:
+        return metrics[0] if metrics else {}
+    newest = max(metrics, key=lambda one: one.get("last_record_at_s") or 0.0)
+    counts = {name: sum(one.get(name) or 0 for one in metrics) for name in SUMMED}
+    return {**newest, **counts}
 
 
 def event(row: Any) -> dict[str, Any]:
@@ -96,11 +121,21 @@ def line(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def facts(node: Node, found: Datasource, published: Version | None, states: list[dict[str, Any]], nodes: int) -> Facts:
-    """What is known of a datasource. Streams of this node have their newest figures."""
-    live = {handle.stream: handle for handle in node.manager.handles()} if node.manager else {}
+def facts(
+    live: Mapping[UUID, Handle],
+    node: Node,
+    found: Datasource,
+    published: Version | None,
+    states: list[dict[str, Any]],
+    nodes: list[Any],
+) -> Facts:
+    """What is known of a datasource. Streams of this node (`live`) have their newest figures."""
+    is_pushed = published is not None and published.content.source.get("type") == PUSH
+    states = [row for row in states if (row["label"] is not None) == is_pushed]
     for row in states:
-        if row["heartbeat"] is None and row["worker_status"] in ("STARTING", "RUNNING"):
+        if row["heartbeat"] is None and is_pushed:
+            row["worker_status"], row["detail"] = "STOPPED", "its node is gone"
+        elif row["heartbeat"] is None and row["worker_status"] in ("STARTING", "RUNNING"):
             # The last word of a node that is gone.
             row["worker_status"], row["detail"] = "STARTING", "its node is gone; another takes it over"
         handle = live.get(row["stream"])
@@ -117,9 +152,9 @@ async def all_facts(node: Node) -> list[tuple[Facts, bool]]:
     by_datasource: dict[UUID, list[dict[str, Any]]] = {}
     for row in await node.registry.states.all():
         by_datasource.setdefault(row["datasource"], []).append(row)
-    nodes = len(await node.nodes.all())
+    nodes, live = await node.nodes.all(), _live(node)
     return [
-        (facts(node, found, published.get(found.id), by_datasource.get(found.id, []), nodes), found.id in drafts)
+        (facts(live, node, found, published.get(found.id), by_datasource.get(found.id, []), nodes), found.id in drafts)
         for found in datasources
     ]
 
@@ -128,4 +163,8 @@ async def one_facts(node: Node, found: Datasource) -> Facts:
     """One datasource."""
     published = await node.registry.datasources.version(found.id, found.published_version)
     states = await node.registry.states.all(found.id)
-    return facts(node, found, published, states, len(await node.nodes.all()))
+    return facts(_live(node), node, found, published, states, await node.nodes.all())
+
+
+def _live(node: Node) -> dict[UUID, Handle]:
+    return {handle.stream: handle for handle in node.manager.handles()} if node.manager else {}

@@ -5,6 +5,8 @@ WITH gone AS (
     RETURNING s.id, s.datasource
 ), logs AS (
     DELETE FROM headgate.log_line l USING gone WHERE l.stream = gone.id
+), histories AS (
+    DELETE FROM headgate.stream_history h USING gone WHERE h.stream = gone.id
 ), sizes AS (
     DELETE FROM headgate.inbox_size i USING gone WHERE i.datasource = gone.datasource
 ), payloads AS (

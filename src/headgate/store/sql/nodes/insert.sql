@@ -1,1 +1,1 @@
-INSERT INTO headgate.node (id, name, lease_s, address, version) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO headgate.node (id, name, lease_s, address, version, draining) VALUES ($1, $2, $3, $4, $5, $6)

@@ -1,1 +1,1 @@
-SELECT id, beat, lease_s FROM headgate.node
+SELECT id, beat, lease_s, draining FROM headgate.node

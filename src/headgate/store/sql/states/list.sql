@@ -1,6 +1,6 @@
-SELECT st.*, s.index, n.name AS node_name, n.beat AS heartbeat
+SELECT st.*, s.index, s.label, n.name AS node_name, n.beat AS heartbeat
 FROM headgate.datasource_state st
 JOIN headgate.stream s ON s.id = st.stream
 LEFT JOIN headgate.node n ON n.id = st.node
 WHERE $1::uuid IS NULL OR st.datasource = $1
-ORDER BY st.datasource, s.index
+ORDER BY st.datasource, s.index, s.label

@@ -1,0 +1,177 @@
+"""Ownership: claiming, checkpointing and relinquishing streams, against the bare statements on the same table.
+
+    python -m bench.streams
+
+Every stream of a table of 1,000, 10,000 and 100,000 is claimed, checkpointed and relinquished, five hundred in a
+transaction. Ours is what a node does, two transactions under way: the rows read, the pure machine stepped for each, the
+rows saved, and the history of each change of hands kept. The bare statement is one fenced UPDATE, on one connection
+with the same settings. Ours and bare take turns in the same run, over the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from bench.rig import report
+from headgate.core.streams import Acquire, Checkpoint, Release
+from headgate.runtime.ownership import LANES
+from headgate.store.database import Database
+from headgate.store.embedded import EmbeddedServer
+from headgate.store.migrate import migrate
+from headgate.store.nodes import Nodes
+from headgate.store.streams import Streams
+
+SIZES = (1_000, 10_000)
+BATCH = 500
+LEAST = 10_000
+ROUNDS = 3
+
+CLAIM = """
+UPDATE headgate.stream s SET owner = $2, run = $2, epoch = epoch + 1
+FROM (SELECT * FROM unnest($1::uuid[]) AS v (id) ORDER BY id) AS u
+WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NULL
+"""
+CHECKPOINT = """
+UPDATE headgate.stream s SET n = u.n, position = u.position
+FROM (SELECT * FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::json[]) AS v (id, epoch, n, position)
+      ORDER BY id) AS u
+WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NOT DISTINCT FROM $2 AND s.epoch = u.epoch AND s.n < u.n
+"""
+RELINQUISH = """
+UPDATE headgate.stream s SET owner = NULL, run = NULL, n = greatest(s.n, u.n), position = u.position
+FROM (SELECT * FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::json[]) AS v (id, epoch, n, position)
+      ORDER BY id) AS u
+WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NOT DISTINCT FROM $2 AND s.epoch = u.epoch
+"""
+
+Pass = Callable[[list[UUID], int, int], Awaitable[None]]
+"""Over these streams, under this epoch, with this commit number."""
+
+
+def ours(streams: Streams, node: UUID) -> dict[str, Pass]:
+    """What a node does, two transactions under way."""
+
+    async def claim(ids: list[UUID], epoch: int, n: int) -> None:
+        acquire = Acquire(node, node, 1, "source", "sink", claims=True)
+        await over(ids, lambda some: streams.apply(node, dict.fromkeys(some, acquire)))
+
+    async def checkpoint(ids: list[UUID], epoch: int, n: int) -> None:
+        checkpoint = Checkpoint(node, epoch, n, n)
+        await over(ids, lambda some: streams.checkpoint(node, dict.fromkeys(some, checkpoint)))
+
+    async def relinquish(ids: list[UUID], epoch: int, n: int) -> None:
+        release = Release(node, epoch, n, n)
+        await over(ids, lambda some: streams.apply(node, dict.fromkeys(some, release)))
+
+    async def over(ids: list[UUID], act: Callable[[list[UUID]], Awaitable[Any]]) -> None:
+        left = batches(ids)
+
+        async def lane() -> None:
+            while left:
+                await act(left.pop())
+
+        await asyncio.gather(*(lane() for _ in range(LANES)))
+
+    return {"claim": claim, "checkpoint": checkpoint, "relinquish": relinquish}
+
+
+def batches(ids: list[UUID]) -> list[list[UUID]]:
+    """As many as go into a transaction."""
+    return [ids[begin : begin + BATCH] for begin in range(0, len(ids), BATCH)]
+
+
+def bare(connection: Any, node: UUID) -> dict[str, Pass]:
+    """The same in SQL alone."""
+
+    async def claim(ids: list[UUID], epoch: int, n: int) -> None:
+        for some in batches(ids):
+            await connection.execute(CLAIM, some, node)
+
+    async def checkpoint(ids: list[UUID], epoch: int, n: int) -> None:
+        for some in batches(ids):
+            await connection.execute(CHECKPOINT, some, node, [epoch] * BATCH, [n] * BATCH, [str(n)] * BATCH)
+
+    async def relinquish(ids: list[UUID], epoch: int, n: int) -> None:
+        for some in batches(ids):
+            await connection.execute(RELINQUISH, some, node, [epoch] * BATCH, [n] * BATCH, [str(n)] * BATCH)
+
+    return {"claim": claim, "checkpoint": checkpoint, "relinquish": relinquish}
+
+
+async def measure(url: str, size: int) -> dict[str, dict[str, float]]:
+    """Streams per second, ours and bare, of each of the three."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("DROP SCHEMA IF EXISTS headgate CASCADE")
+    database = await Database.open(url)
+    await migrate(database)
+    node = uuid4()
+    await Nodes(database).join(node, "bench", 3600, None)
+    ids = await _make_streams(connection, size)
+    await connection.execute("SET enable_bitmapscan = off")
+    kinds = {"ours": ours(Streams(database), node), "bare": bare(connection, node)}
+    rates: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
+    epoch = n = 0
+    for _ in range(ROUNDS):
+        for kind, passes in kinds.items():
+            spent = dict.fromkeys(passes, 0.0)
+            repeats = max(1, LEAST // size)
+            for _ in range(repeats):
+                epoch, n = epoch + 1, n + 1
+                for verb, act in passes.items():
+                    n += verb == "relinquish"
+                    began = time.perf_counter()
+                    await act(ids, epoch, n)
+                    spent[verb] += time.perf_counter() - began
+            for verb, seconds in spent.items():
+                rates[kind].setdefault(verb, []).append(size * repeats / seconds)
+            await connection.execute("VACUUM headgate.stream")
+    await database.close()
+    await connection.close()
+    return {kind: {verb: statistics.median(found) for verb, found in by.items()} for kind, by in rates.items()}
+
+
+async def _make_streams(connection: Any, size: int) -> list[UUID]:
+    datasource = uuid4()
+    await connection.execute("INSERT INTO headgate.datasource (id, name, revision) VALUES ($1, 'bench', 1)", datasource)
+    rows = await connection.fetch(
+        """INSERT INTO headgate.stream (id, datasource, label)
+           SELECT gen_random_uuid(), $1, i::text FROM generate_series(1, $2) i RETURNING id""",
+        datasource,
+        size,
+    )
+    await connection.execute("VACUUM ANALYZE headgate.stream")
+    return [row["id"] for row in rows]
+
+
+def main() -> dict[str, Any]:
+    """Measure, print, return."""
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="hgb") as folder:
+        home = Path(folder) / "home"
+        home.mkdir()
+        server = EmbeddedServer.join(home)
+        try:
+            found = {size: asyncio.run(measure(server.url, size)) for size in SIZES}
+        finally:
+            server.leave()
+    for size, kinds in found.items():
+        for verb, rate in kinds["ours"].items():
+            figures[f"{verb}, {size:,} streams, per second"] = rate
+            figures[f"{verb}, {size:,} streams, of bare SQL"] = rate / kinds["bare"][verb]
+    for verb in found[SIZES[0]]["ours"]:
+        costs = [1e6 / found[size]["ours"][verb] for size in SIZES]
+        figures[f"{verb}, dearest over cheapest size"] = max(costs) / min(costs)
+    return report("Ownership of streams, 500 in a transaction", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""One WebSocket to a node, and the three loops that use it.
+
+One loop writes what the session has to say, one reads what the node says, one beats. Only the reading loop decides why
+a connection ended: the node's last word may still lie in its queue when writing fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import NoReturn, Self
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from headgate.client.errors import Lost, error_of
+from headgate.client.session import Session
+from headgate.core import frames
+from headgate.core.frames import BadFrame, ErrorFrame, FromNode, Hello, Ok
+
+CLOSE_S = 1.0
+MAX_INCOMING_BYTES = 16 * frames.MAX_FRAME_BYTES  # One ack may name very many streams.
+WRITE_AHEAD_BYTES = 1024 * 1024  # Several frames, so that the socket has something to do while we make the next.
+SHORTEST_BEAT_S, LONGEST_BEAT_S = 0.01, 60.0  # Whatever the node asks for.
+
+# The library would log every frame for whoever debugs, and the first one has the token in it.
+_silent = logging.Logger("headgate.client.websockets")
+_silent.disabled = True
+
+
+class Connection:
+    """A socket on which frames go both ways."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    @classmethod
+    async def open(cls, address: str, hello: Hello, timeout_s: float) -> tuple[Self, Ok]:
+        """Connect and say hello; what the node answered."""
+        async with asyncio.timeout(timeout_s):
+            socket = await connect(
+                address,
+                compression=None,  # It would cost more than everything else together.
+                open_timeout=None,
+                ping_interval=None,  # The protocol has beats of its own.
+                close_timeout=CLOSE_S,
+                max_size=MAX_INCOMING_BYTES,
+                write_limit=WRITE_AHEAD_BYTES,
+                logger=_silent,
+            )
+            connection = cls(socket)
+            try:
+                return connection, await connection._greet(hello)
+            except BaseException:
+                connection.abort()
+                raise
+
+    async def run(self, session: Session, beat_s: float) -> NoReturn:
+        """Work until the connection ends; raises why."""
+        loops = [
+            asyncio.create_task(self._read(session)),
+            asyncio.create_task(self._beat(session, min(max(SHORTEST_BEAT_S, beat_s), LONGEST_BEAT_S))),
+            asyncio.create_task(self._write(session)),
+        ]
+        try:
+            await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for loop in loops:
+                loop.cancel()
+            ends = await asyncio.gather(*loops, return_exceptions=True)
+        raise next(end for end in ends if isinstance(end, Exception))
+
+    async def close(self) -> None:
+        """Say goodbye, if the node listens."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._socket.close()
+        self.abort()
+
+    def abort(self) -> None:
+        """Let go of the socket, whatever is still in it."""
+        self._socket.transport.abort()
+
+    async def _greet(self, hello: Hello) -> Ok:
+        await self._socket.send(frames.encode(hello))
+        answer = await self._receive()
+        if isinstance(answer, ErrorFrame):
+            raise error_of(answer)
+        if not isinstance(answer, Ok):
+            raise Lost("the node did not answer hello")
+        return answer
+
+    async def _write(self, session: Session) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await session.wanted.wait()
+                session.wanted.clear()
+                while (frame := session.next_frame()) is not None:
+                    await self._socket.send(frame)
+
+    async def _read(self, session: Session) -> None:
+        while True:
+            session.receive(await self._receive())
+
+    async def _beat(self, session: Session, beat_s: float) -> None:
+        while True:
+            await asyncio.sleep(beat_s)
+            session.beat()
+
+    async def _receive(self) -> FromNode:
+        """The next frame. A node that sends something else is told so, as far as it listens."""
+        data = await self._socket.recv()
+        try:
+            return _decode(data)
+        except BadFrame as bad:
+            with contextlib.suppress(TimeoutError, ConnectionClosed):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._socket.send(frames.encode(ErrorFrame(bad.code, bad.text)))
+            raise Lost(f"the node sent no frame: {bad.text}") from None
+
+
+def _decode(data: str | bytes) -> FromNode:
+    if isinstance(data, str):
+        raise BadFrame("bad_frame", "a text message")
+    return frames.decode_from_node(data, MAX_INCOMING_BYTES)

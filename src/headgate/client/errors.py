@@ -1,0 +1,63 @@
+"""What a program that pushes has to deal with: everything else the client mends by itself."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from headgate.core.frames import ErrorFrame
+from headgate.errors import HeadgateError
+
+# The node says that these are our fault, so that the next connection would end the same way.
+FATAL = frozenset(
+    {
+        "unauthorized",
+        "forbidden",
+        "not_found",
+        "version",
+        "bad_frame",
+        "unknown_frame",
+        "too_large",
+        "not_granted",
+        "backwards",
+        "overdraft",
+        "bad_payload",
+        "unexpected",
+    }
+)
+
+
+class PushError(HeadgateError):
+    """The client cannot go on: every call that waits, and every later one, fails with this code."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{text} ({code})", code=code)
+        self.text = text
+
+    def again(self) -> Self:
+        """The same for another caller; one exception raised twice would mix the stacks of both."""
+        same = type(self)(self.code, self.text)
+        same.__cause__ = self.__cause__
+        return same
+
+
+class PushRefused(PushError):
+    """This stream cannot be pushed; the others of the client go on."""
+
+
+class Lost(Exception):
+    """The connection is of no use any more; another may be."""
+
+
+class Moved(Exception):
+    """The node asks us to go: to this address, or to any other."""
+
+    def __init__(self, address: str | None, reason: str) -> None:
+        super().__init__(reason)
+        self.address = address
+
+
+def error_of(frame: ErrorFrame) -> Exception:
+    """What an error frame means for us: the end, or only the end of the connection."""
+    if frame.code in FATAL:
+        return PushError(frame.code, frame.text)
+    return Lost(f"{frame.text} ({frame.code})")

@@ -1,0 +1,62 @@
+"""Push source: programs push records over a WebSocket (`/push`), each stream in order, and are told what is durable.
+
+The session (`headgate.runtime.push`) keeps what has come in and is not durable yet; this source only reads it. The
+position is the id of the last record handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from headgate.connectors.api import PUSH, Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.errors import Cause, ConnectorError
+
+
+class PushOptions(Options):
+    """Options of the push source."""
+
+    format: Literal["json", "text"] = Field("json", description="json: the payload is the record. text: {body: …}.")
+
+
+class PushSource:
+    """Reads what a program pushes."""
+
+    def __init__(self, options: PushOptions, context: Context) -> None:
+        self._feed = context.feed
+
+    async def check(self) -> None:
+        """There is nothing that could be missing: programs come by themselves."""
+
+    async def partitions(self) -> Sequence[str]:
+        """One: each stream is a program's own."""
+        return [""]
+
+    async def open(self, position: Position) -> None:
+        """Go on after this record."""
+        if position is not None and (type(position) is not int or position < 0):
+            raise ConnectorError(f"the position must be the id of a record, not {position!r}", cause=Cause.CONFIG)
+        self._source().rewind(position)
+
+    async def read(self) -> Batch:
+        """Wait for records."""
+        return await self._source().read()
+
+    async def ack(self, position: Position) -> None:
+        """The session tells its program once the registry knows it too."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _source(self) -> Feed:
+        assert self._feed is not None, "the runtime hands this source its feed"
+        return self._feed
+
+
+CONNECTOR = Connector(
+    name=PUSH,
+    summary="Take records that programs push over a WebSocket, and tell them what is durable",
+    source=SourceKind(PushOptions, PushSource),
+)

@@ -1,0 +1,177 @@
+"""Frames of the push protocol: one binary WebSocket message is one MessagePack array `[type, field, …]`.
+
+Every frame is a frozen struct whose fields are the array's, in order; a field that is missing at the end is nil. The
+decoder takes exactly one frame of a known type, with fields of the right types and nothing after them. Everything else
+raises `BadFrame`, whose code goes into an error frame: a peer that sends nonsense is told so, and harms nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+VERSION = 1
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+WINDOW = 65_536  # Records that a session may have under way. Credits count them.
+HEARTBEAT_S = 5.0
+MISSED_BEATS = 3  # A peer that lets so many go by is gone.
+
+Unsigned: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # What PostgreSQL and every language can hold.
+Moment: TypeAlias = Annotated[int, msgspec.Meta(le=2**63 - 1)]  # Microseconds since 1970; MessagePack ends it below.
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One record."""
+
+    id: Unsigned
+    event_time: Moment | None = None
+    key: bytes | None = None
+    payload: bytes | None = None
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """What all frames have in common."""
+
+
+class Hello(_Frame, frozen=True, tag="hello"):
+    """The first frame of a client."""
+
+    version: Unsigned
+    token: Text
+    datasource: Text
+    program: Text | None = None
+    instance: Text | None = None
+
+
+class Ok(_Frame, frozen=True, tag="ok"):
+    """The answer to hello: how much may be under way, and where else to go."""
+
+    credits: Unsigned
+    max_frame: Unsigned
+    heartbeat_s: float
+    nodes: list[str]
+
+
+class Notify(_Frame, frozen=True, tag="notify"):
+    """A client would push this stream."""
+
+    stream: Name
+    name: Text | None = None  # For people.
+
+
+class NotifyAck(_Frame, frozen=True, tag="notify_ack"):
+    """Whether it may, from where, and under which epoch; or why not, and when to ask again."""
+
+    stream: str
+    accepted: bool
+    position: Unsigned | None = None
+    epoch: Unsigned | None = None
+    reason: str | None = None
+    retry_after_ms: Unsigned | None = None
+
+
+class Messages(_Frame, frozen=True, tag="messages"):
+    """Records of one stream; ids rise."""
+
+    stream: Name
+    messages: list[Message]
+
+
+class Ack(_Frame, frozen=True, tag="ack"):
+    """Credits given back, and how far each stream is durable."""
+
+    credits: Unsigned
+    positions: list[tuple[str, Unsigned | None]]
+
+
+class Eos(_Frame, frozen=True, tag="eos"):
+    """There will be no more of this stream for now."""
+
+    stream: Name
+
+
+class Closed(_Frame, frozen=True, tag="closed"):
+    """Everything up to the end of the stream is durable, and the stream is given back."""
+
+    stream: str
+    position: Unsigned | None = None
+
+
+class Restart(_Frame, frozen=True, tag="restart"):
+    """Go elsewhere, or ask again: with this stream, or with all of them if it is nil."""
+
+    stream: str | None = None
+    address: str | None = None
+    reason: str | None = None
+
+
+class BeatFrame(_Frame, frozen=True, tag="beat"):
+    """Sent by the client, echoed by the node."""
+
+    n: Unsigned
+
+
+class ErrorFrame(_Frame, frozen=True, tag="error"):
+    """Something is wrong with what the peer sent; whoever sends this closes."""
+
+    code: str
+    text: str
+
+
+FromClient: TypeAlias = Hello | Notify | Messages | Eos | BeatFrame | ErrorFrame
+FromNode: TypeAlias = Ok | NotifyAck | Ack | Closed | Restart | BeatFrame | ErrorFrame
+Frame: TypeAlias = FromClient | FromNode
+
+
+class BadFrame(Exception):
+    """What came is no frame."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+_encoder = msgspec.msgpack.Encoder()
+_from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
+_from_node: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
+
+
+def encode(frame: Frame) -> bytes:
+    """A frame as it is sent."""
+    return _encoder.encode(frame)
+
+
+def decode_from_client(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> FromClient:
+    """What a client sent; raises BadFrame."""
+    _check_size(data, max_bytes)
+    try:
+        return _from_client.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad(error) from None
+
+
+def decode_from_node(data: bytes, max_bytes: int = 16 * MAX_FRAME_BYTES) -> FromNode:
+    """What a node sent; raises BadFrame."""
+    _check_size(data, max_bytes)
+    try:
+        return _from_node.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad(error) from None
+
+
+def _check_size(data: bytes, max_bytes: int) -> None:
+    if len(data) > max_bytes:
+        raise BadFrame("too_large", f"a frame of {len(data):,} bytes; at most {max_bytes:,} are taken")
+
+
+def _bad(error: Exception) -> BadFrame:
+    """The decoder's messages name types and places, never values."""
+    if isinstance(error, msgspec.ValidationError) and "Invalid value" in str(error) and "$[0]" in str(error):
+        return BadFrame("unknown_frame", "there is no frame of this type")
+    if isinstance(error, UnicodeDecodeError):
+        return BadFrame("bad_frame", "text that is not UTF-8")
+    return BadFrame("bad_frame", f"the frame cannot be read: {error}")

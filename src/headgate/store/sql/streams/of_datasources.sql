@@ -1,1 +1,0 @@
-SELECT id, datasource, index FROM headgate.stream WHERE datasource = ANY ($1::uuid[]) ORDER BY datasource, index

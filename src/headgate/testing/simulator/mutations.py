@@ -1,0 +1,328 @@
+"""Planted bugs: each breaks one decision, and the checkers have to find it.
+
+A mutation is a name, what it breaks, the kind of run that exposes it, and how to plant it. Those of the core wrap its
+public functions; `shell_mutations` has those of the loops around it. A mutation that no seed exposes says that a fault
+or a checker is missing; one that is harmless does not belong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import structs
+
+from headgate.core import lease, local_registry, notifier, planner, streams
+from headgate.core.lease import Expired, NodeBeat, Observer, Trust
+from headgate.core.local_registry import Asking
+from headgate.core.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
+from headgate.core.planner import Candidate
+from headgate.core.streams import Acquire, Checkpoint, Command, Done, Edit, Fenced, Grant, Held, Release, Revoke, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One planted bug."""
+
+    name: str
+    exposed_by: str  # The kind of run whose faults reach it.
+    where: object  # A module or a class.
+    function: str
+    mutate: Callable[[Any], Any]  # From what is there to what is planted.
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """While this lasts, the bug is there."""
+        original = getattr(self.where, self.function)
+        setattr(self.where, self.function, self.mutate(original))
+        try:
+            yield
+        finally:
+            setattr(self.where, self.function, original)
+
+
+def _of_rows(name: str, exposed_by: str, change: Callable[[Stream, Any], tuple[Stream, Any]], *kinds: type) -> Mutation:
+    """A bug in the stepping of a row: commands of these kinds see another row, or are another command."""
+
+    def mutate(step: Callable[[Stream, Command], streams.Step]) -> Callable[[Stream, Command], streams.Step]:
+        def planted(stream: Stream, command: Command) -> streams.Step:
+            if not isinstance(command, kinds):
+                return step(stream, command)
+            changed, other = change(stream, command)
+            found = step(changed, other)
+            return streams.Step(stream, found.reply) if found.stream is changed else found
+
+        return planted
+
+    return Mutation(name, exposed_by, streams, "step", mutate)
+
+
+def _after_rows(
+    name: str, exposed_by: str, change: Callable[[Stream, Any, streams.Step], streams.Step], *kinds: type
+) -> Mutation:
+    """A bug in the stepping of a row: what is saved after commands of these kinds is something else."""
+
+    def mutate(step: Callable[[Stream, Command], streams.Step]) -> Callable[[Stream, Command], streams.Step]:
+        def planted(stream: Stream, command: Command) -> streams.Step:
+            found = step(stream, command)
+            return change(stream, command, found) if isinstance(command, kinds) else found
+
+        return planted
+
+    return Mutation(name, exposed_by, streams, "step", mutate)
+
+
+# The rows.
+
+
+def _any_epoch(stream: Stream, command: Checkpoint | Release) -> tuple[Stream, Command]:
+    return stream, replace(command, epoch=stream.epoch)
+
+
+def _any_earlier_run(stream: Stream, command: Checkpoint | Release) -> tuple[Stream, Command]:
+    is_own = stream.owner == command.owner and command.epoch < stream.epoch
+    return stream, replace(command, epoch=stream.epoch) if is_own else command
+
+
+def _any_owner(stream: Stream, command: Acquire) -> tuple[Stream, Command]:
+    return structs.replace(stream, owner=command.owner), command
+
+
+def _nobody(stream: Stream, command: Command) -> tuple[Stream, Command]:
+    return structs.replace(stream, owner=None), command
+
+
+def _lowest_n(stream: Stream, command: Checkpoint) -> tuple[Stream, Command]:
+    return structs.replace(stream, held=replace(stream.held, n=-1)), command
+
+
+def _no_position(stream: Stream, command: Release) -> tuple[Stream, Command]:
+    return stream, replace(command, n=-1)
+
+
+def _same_epoch(stream: Stream, command: Command, found: streams.Step) -> streams.Step:
+    return structs.replace(found, stream=structs.replace(found.stream, epoch=stream.epoch))
+
+
+def _same_edits(stream: Stream, command: Command, found: streams.Step) -> streams.Step:
+    held = replace(found.stream.held, edits=stream.held.edits)
+    return structs.replace(found, stream=structs.replace(found.stream, held=held))
+
+
+def _old_position(stream: Stream, command: Acquire, found: streams.Step) -> streams.Step:
+    held = replace(found.stream.held, position=stream.held.position)
+    return structs.replace(found, stream=structs.replace(found.stream, held=held))
+
+
+def _overwritten(stream: Stream, command: Release, found: streams.Step) -> streams.Step:
+    if isinstance(found.reply, Fenced) and found.reply.why != "already_inactive":
+        held = replace(stream.held, n=max(stream.held.n, command.n), position=command.position)
+        return streams.Step(structs.replace(stream, held=held), Done())
+    return found
+
+
+ROWS = (
+    _of_rows("checkpoint_ignores_the_epoch", "restless", _any_epoch, Checkpoint),
+    _of_rows("checkpoint_of_an_earlier_run_is_taken", "restless", _any_earlier_run, Checkpoint),
+    _of_rows("release_of_an_earlier_run_is_taken", "restless", _any_earlier_run, Release),
+    _after_rows("a_stale_release_overwrites_the_position", "restless", _overwritten, Release),
+    _of_rows("checkpoint_goes_back", "push", _lowest_n, Checkpoint),
+    _of_rows("acquire_ignores_the_owner", "push", _any_owner, Acquire),
+    _of_rows("release_without_a_checkpoint", "cooperative", _no_position, Release),
+    _after_rows("grant_keeps_the_epoch", "crash", _same_epoch, Grant),
+    _after_rows("acquire_keeps_the_epoch", "crash", _same_epoch, Acquire),
+    _after_rows("revoke_keeps_the_epoch", "crash", _same_epoch, Revoke),
+    _of_rows("edit_while_active", "cooperative", _nobody, Edit),
+    _after_rows("edit_is_not_counted", "cooperative", _same_edits, Edit),
+    _after_rows("change_of_sink_is_not_counted", "cooperative", _same_edits, Acquire),
+    _after_rows("another_source_keeps_the_position", "cooperative", _old_position, Acquire),
+    Mutation(
+        "agree_prefers_the_registry",
+        "crash",
+        streams,
+        "agree",
+        lambda agree: lambda registry, sink: agree(registry, sink if sink is None else replace(sink, edits=-1)),
+    ),
+    Mutation(
+        "agree_ignores_edits",
+        "cooperative",
+        streams,
+        "agree",
+        lambda agree: lambda registry, sink: agree(replace(registry, edits=min(registry.edits, 0)), sink),
+    ),
+    Mutation(
+        "agree_takes_back_n",
+        "restless",
+        streams,
+        "agree",
+        lambda agree: lambda registry, sink: replace(agree(registry, sink), n=registry.n),
+    ),
+)
+
+
+# Leases.
+
+
+def _never_anew(unanswered: Callable[[Observer], Observer]) -> Callable[[Observer], Observer]:
+    return lambda observer: observer
+
+
+def _hasty(observed: Any) -> Any:
+    def planted(
+        observer: Observer, beats: list[NodeBeat], asked_at_s: float, answered_at_s: float
+    ) -> tuple[Observer, list[Expired]]:
+        shorter = [replace(beat, lease_s=beat.lease_s - lease.MARGIN_S - 0.5) for beat in beats]
+        found: tuple[Observer, list[Expired]] = observed(observer, shorter, asked_at_s, answered_at_s)
+        return found
+
+    return planted
+
+
+def _from_asking(observed: Any) -> Any:
+    """The count begins when the question was sent; the row may have changed between that and the answer."""
+
+    def planted(
+        observer: Observer, beats: list[NodeBeat], asked_at_s: float, answered_at_s: float
+    ) -> tuple[Observer, list[Expired]]:
+        found, expired = observed(observer, beats, asked_at_s, answered_at_s)
+        seen = {
+            node: replace(sighting, since_s=asked_at_s) if sighting.since_s == answered_at_s else sighting
+            for node, sighting in found.seen.items()
+        }
+        return Observer(seen), expired
+
+    return planted
+
+
+LEASES = (
+    Mutation("observer_does_not_begin_anew", "outage", lease, "unanswered", _never_anew),
+    Mutation("observer_is_hasty", "network", lease, "observed", _hasty),
+    Mutation("observer_counts_from_its_question", "network", lease, "observed", _from_asking),
+    Mutation(
+        "trust_has_no_margin",
+        "zombie",
+        Trust,
+        "until_s",
+        lambda until_s: property(lambda trust: until_s.fget(trust) + trust.margin_s),
+    ),
+    Mutation(
+        "planner_grants_to_the_draining",
+        "cooperative",
+        planner,
+        "place",
+        lambda place: (
+            lambda free, candidates: place(
+                free, [Candidate(one.node, one.streams, is_eligible=True) for one in candidates]
+            )
+        ),
+    ),
+)
+
+
+# Push.
+
+
+def _on_notifier(name: str, exposed_by: str, change: Callable[[Any, Any, notifier.Step], notifier.Step]) -> Mutation:
+    """A bug in the notifier: another step than the right one."""
+
+    def mutate(step: Any) -> Any:
+        return lambda phase, event: change(phase, event, step(phase, event))
+
+    return Mutation(name, exposed_by, notifier, "step", mutate)
+
+
+def _kept_late(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    if isinstance(phase, PendingNotify) and phase.is_cancelled and isinstance(event, notifier.Accepted):
+        return notifier.Step(Active(event.epoch, event.position, event.position))
+    return found
+
+
+def _cancel_forgets(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    if isinstance(phase, PendingNotify) and isinstance(event, notifier.ConnectionLost):
+        return notifier.Step(phase)
+    return found
+
+
+def _closed_early(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    if isinstance(phase, PendingClose) and isinstance(event, notifier.BarrierCompleted):
+        pending = PendingRelinquish(phase.epoch, phase.last_seen, tells_client=True)
+        return notifier.Step(pending, (notifier.Relinquish(phase.epoch, phase.last_seen),))
+    return found
+
+
+def _taken_back(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    if isinstance(phase, Active) and isinstance(event, notifier.BarrierCompleted) and phase == found.phase:
+        if event.position == phase.last_acked:
+            return found
+        return notifier.Step(replace(phase, last_acked=event.position), (notifier.TellAcked(event.position),))
+    return found
+
+
+def _nothing_skipped(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    effects = tuple(notifier.Take(0) if isinstance(one, notifier.Take) else one for one in found.effects)
+    return notifier.Step(found.phase, effects)
+
+
+def _lost_keeps(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    return notifier.Step(phase) if isinstance(event, notifier.Lost) else found
+
+
+def _connection_lost_keeps(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
+    if isinstance(event, notifier.ConnectionLost) and isinstance(phase, Active | PendingClose):
+        return notifier.Step(None)
+    return found
+
+
+def _on_local(
+    name: str, exposed_by: str, change: Callable[[Any, Any, local_registry.Step], local_registry.Step]
+) -> Mutation:
+    """A bug in the local registry: another step than the right one."""
+
+    def mutate(step: Any) -> Any:
+        return lambda entry, event: change(entry, event, step(entry, event))
+
+    return Mutation(name, exposed_by, local_registry, "step", mutate)
+
+
+def _orphan_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
+    if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.Granted):
+        held = local_registry.Held(entry.session, entry.name, event.epoch, event.position, event.position)
+        return local_registry.Step(held)
+    return found
+
+
+def _unasked_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
+    if entry is None and isinstance(event, local_registry.Granted):
+        return local_registry.Step(None)
+    return found
+
+
+def _shared(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
+    if isinstance(entry, local_registry.Held) and isinstance(event, local_registry.Ask):
+        accept = local_registry.Accept(event.session, entry.epoch, entry.last_acked)
+        return local_registry.Step(entry, (accept,))
+    return found
+
+
+def _session_forgotten(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
+    return local_registry.Step(entry) if isinstance(event, local_registry.SessionClosed) else found
+
+
+PUSH = (
+    _on_notifier("notifier_keeps_a_late_grant", "push", _kept_late),
+    _on_notifier("notifier_does_not_cancel", "push", _cancel_forgets),
+    _on_notifier("notifier_forgets_what_it_had", "push", _connection_lost_keeps),
+    _on_notifier("end_of_stream_is_closed_by_an_earlier_barrier", "push", _closed_early),
+    _on_notifier("a_barrier_takes_back_an_ack", "push", _taken_back),
+    _on_notifier("what_was_seen_is_taken_again", "push", _nothing_skipped),
+    _on_notifier("a_lost_stream_is_kept", "push", _lost_keeps),
+    _on_local("local_registry_keeps_a_late_grant", "push", _orphan_kept),
+    _on_local("local_registry_keeps_what_nobody_asked_for", "push", _unasked_kept),
+    _on_local("local_registry_gives_a_stream_to_two_sessions", "push", _shared),
+    _on_local("local_registry_forgets_a_session", "push", _session_forgotten),
+)
+
+CORE = (*ROWS, *LEASES, *PUSH)
+_ = Held

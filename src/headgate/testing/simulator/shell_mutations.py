@@ -1,0 +1,217 @@
+"""Planted bugs of the loops around the core: when to act, what to ask again, what to read first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from headgate.core import lease, local_registry, notifier
+from headgate.core.lease import Expired
+from headgate.core.streams import Command, Held, Release, Revoke, Step, Stream, Why
+from headgate.testing.simulator import store as stores
+from headgate.testing.simulator.database import NodeRow
+from headgate.testing.simulator.kernel import Process
+from headgate.testing.simulator.lines import Line
+from headgate.testing.simulator.manager import Manager
+from headgate.testing.simulator.mutations import Mutation
+from headgate.testing.simulator.network import Away
+from headgate.testing.simulator.node import Node
+from headgate.testing.simulator.push import PushHost
+from headgate.testing.simulator.sinks import Outcome, Rows, StoreSink
+from headgate.testing.simulator.store import Store
+from headgate.testing.simulator.transactions import Stage, Transaction
+from headgate.testing.simulator.worker import Worker
+
+
+def _instead(name: str, exposed_by: str, where: type, function: str, planted: Any) -> Mutation:
+    """A bug that takes the place of a method."""
+    return Mutation(name, exposed_by, where, function, lambda original: planted)
+
+
+# Nodes.
+
+
+def _trust_from_now(self: Node, sent_at_s: float) -> None:
+    self.trust = lease.beat_answered(self.trust, self.process.clock_s())
+    self._watch_trust()
+
+
+async def _stays_dead(self: Node) -> None:
+    """Goes on as if nothing had been said."""
+
+
+def _by_wall_clock(self: Node, rows: Sequence[NodeRow], asked_at_s: float) -> list[Expired]:
+    now_s = self.process.clock_s()
+    return [
+        Expired(row.id, row.beat)
+        for row in rows
+        if row.id != self.incarnation and row.beat and now_s - row.stamp_s > row.lease_s
+    ]
+
+
+def _any_beat(self: Store, node: UUID, beat: int | None) -> bool:
+    return node in self._database.nodes
+
+
+def _without_its_row(self: Store, node: UUID, commands: Mapping[UUID, Command]) -> list[Stream]:
+    return [self._database.streams[stream] for stream in sorted(commands)]
+
+
+def _nodes_not_held(self: Store, transaction: Transaction) -> list[Stage]:
+    database = self._database
+    return [
+        lambda: [(stores.TICK, "skip")],
+        lambda: [(stream, "skip") for stream in database.free()] if stores.TICK in transaction.held else [],
+    ]
+
+
+NODES = (
+    _instead("trust_counts_from_the_answer", "lease", Node, "_trust_from", _trust_from_now),
+    _instead("an_ended_incarnation_goes_on", "network", Node, "_refused", _stays_dead),
+    _instead("observer_compares_wall_clocks", "crash", Node, "_observed", _by_wall_clock),
+    _instead("expire_ignores_the_beat", "pause", Store, "_is_to_end", _any_beat),
+    _instead("an_ended_incarnation_may_claim", "push", Store, "_rows_for", _without_its_row),
+    _instead("tick_does_not_hold_its_nodes", "restless", Store, "_tick_stages", _nodes_not_held),
+    _instead("writes_without_trust", "lease", Node, "_may_write", lambda self: True),
+    _instead("a_write_outlasts_trust", "zombie", Node, "trust_ended", lambda self: None),
+)
+
+
+# Workers.
+
+
+async def _early(self: Worker, epoch: int, wish: Any) -> Any:
+    raise NotImplementedError
+
+
+def _acks_first(write: Any) -> Any:
+    async def planted(self: Node, batch: Any, is_wanted: Any) -> Outcome:
+        worker = self.manager.workers.get(batch.stream) if self.manager is not None else None
+        if worker is not None:
+            worker._committed(batch)
+        outcome: Outcome = await write(self, batch, is_wanted)
+        return outcome
+
+    return planted
+
+
+def _no_last_word(self: Worker) -> Any:
+    raise NotImplementedError
+
+
+def _fenced_is_lost(self: Worker) -> None:
+    self.lose()
+
+
+def _fenced_is_nothing(self: Worker) -> None:
+    """Goes on as if nothing had been said."""
+
+
+def _releases_at_once(drain: Any) -> Any:
+    def planted(self: Worker) -> None:
+        epoch = self.epoch
+        if epoch is not None and not self._is_draining and not self._is_wanted():
+            self.process.spawn(self.manager.release(self.stream, epoch, self.held.n, self.held.position))
+        drain(self)
+
+    return planted
+
+
+async def _forgets_what_may_be_its_own(self: Worker, epoch: int) -> None:
+    await self.manager.release(self.stream, epoch, self.held.n, self.held.position)
+    self.epoch = None
+
+
+async def _asks_once(self: Manager, stream: UUID, command: Command) -> Any:
+    try:
+        return (await self.apply(stream, command)).reply
+    except Away:
+        return None
+
+
+WORKERS = (
+    Mutation("acks_before_durable", "crash", Node, "write", _acks_first),
+    _instead("a_fence_of_ones_own_making_ends_the_worker", "restless", Worker, "_fenced", _fenced_is_lost),
+    Mutation("releases_before_the_last_write_has_ended", "cooperative", Worker, "_drain", _releases_at_once),
+    _instead("an_unanswered_acquisition_is_forgotten", "restless", Worker, "_give_back", _forgets_what_may_be_its_own),
+    _instead("a_release_is_not_asked_again", "push", Manager, "persist", _asks_once),
+)
+
+
+# Sinks.
+
+
+def _reads_first(open_sink: Any) -> Any:
+    """Where the data stand is read before the epoch is raised: an older write may still commit in between."""
+
+    async def planted(self: StoreSink, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+        self.network.release_stuck(self.name)
+        try:
+            held: Held = await self.ask(process, lambda: self.rows.held(stream))
+        except Away:
+            return "failed"
+        opened = await open_sink(self, process, node, stream, epoch)
+        return held if isinstance(opened, Held) else opened
+
+    return planted
+
+
+SINKS = (
+    Mutation("sink_reads_before_it_raises_the_epoch", "zombie", StoreSink, "open", _reads_first),
+    _instead("sink_commits_under_any_epoch", "zombie", Rows, "is_ours", lambda self, write: True),
+)
+
+
+# Push.
+
+
+def _completes_early(flush: Any) -> Any:
+    async def planted(self: Line, barrier: int) -> None:
+        if self.buffer:
+            held = Held(self.held.edits, self.held.n + 1, self.buffer[-1])
+            self._host.completed(self, barrier, self.epoch, held)
+        await flush(self, barrier)
+
+    return planted
+
+
+def _commits_nothing(self: Line, barrier: int, epoch: int, held: Held) -> Any:
+    async def nothing() -> None:
+        self.saved = held
+        self._host.completed(self, barrier, epoch, held)
+
+    return nothing()
+
+
+def _survives(lose_all: Any) -> Any:
+    def planted(self: PushHost) -> None:
+        """The next incarnation goes on with what the last one held."""
+
+    return planted
+
+
+def _line_goes_on(self: Line) -> None:
+    self.is_stopped = True
+
+
+async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, n: int, position: Any) -> None:
+    nack: Why | None = None
+    try:
+        await self.manager.apply(stream, Release(self.manager.id, epoch, n, position))
+    except Away:
+        pass
+    self._local(stream, local_registry.RelinquishAnswered(epoch))
+    if session in self._sessions:
+        self._step(self._sessions[session], stream, notifier.RelinquishAnswered(epoch, nack))
+
+
+PUSH = (
+    Mutation("push_acks_before_durable", "push", Line, "flush", _completes_early),
+    _instead("push_acks_without_a_commit", "push", Line, "_commit", _commits_nothing),
+    _instead("a_relinquish_without_answer_is_forgotten", "push", PushHost, "_relinquish", _forgets),
+    _instead("a_closed_session_goes_on_writing", "push", Line, "stop", _line_goes_on),
+)
+
+SHELL = (*NODES, *WORKERS, *SINKS, *PUSH)
+_ = (Revoke, Step, _survives, _fenced_is_nothing, _early, _no_last_word)
