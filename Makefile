@@ -3,7 +3,6 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SEED ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help up test check sim bench docs clean packages
@@ -33,8 +32,13 @@ check: $(VENV)/.ready ## Lint and type-check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_tidy.py
 
-sim: $(VENV)/.ready ## Walk the pure machines further than the tests do (SEED=… for another walk)
-	HEADGATE_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --hypothesis-seed=$(SEED) --timeout 900
+sim: $(VENV)/.ready ## Simulate thousands of faulty runs (SEED=… for one of them, with its story)
+ifdef SEED
+	$(BIN)/python -m headgate.testing.simulator --seed $(SEED) --trace
+else
+	HEADGATE_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --timeout 900
+	$(BIN)/python -m headgate.testing.simulator --seeds 2000
+endif
 
 bench: $(VENV)/.ready ## Measure every figure that the docs state (about six minutes)
 	@scripts/packages wrk

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -317,15 +317,18 @@ async def test_a_rolling_restart_of_three_nodes_under_load_loses_and_repeats_not
     urls = [node.url for node in cluster.nodes.values()]
     programs = [Program(f"p{n}", urls[n:] + urls[:n], cluster.token) for n in range(3)]
 
-    async def have_all_acked(id: int) -> bool:
-        return all([await program.has_acked(id) for program in programs])
+    def have_acked(id: int) -> Callable[[], Awaitable[bool]]:
+        async def have() -> bool:
+            return all([await program.has_acked(id) for program in programs])
 
-    await cluster.until(lambda: have_all_acked(50), "all programs push")
+        return have
+
+    await cluster.until(have_acked(50), "all programs push")
     for name in ("a", "b", "c"):
         assert await cluster.end(name) == 0
         await cluster.start(name)
         furthest = max(program.sent for program in programs)
-        await cluster.until(lambda furthest=furthest: have_all_acked(furthest), f"all push after {name}'s restart")  # type: ignore[misc]
+        await cluster.until(have_acked(furthest), f"all push after {name}'s restart")
         await cluster.until_moved_on(20)
     for program in programs:
         await program.finish()

@@ -31,9 +31,9 @@ async def test_a_published_datasource_runs_and_a_stopped_one_does_not(hg: Harnes
     await hg.until_rows(10)
     await hg.node.registry.set_enabled("orders", False, "tester")
     await hg.until("orders", status="STOPPED")
+    await hg.until_owners(orders=None)
     before = await hg.ids()
-    row = (await hg.sql("SELECT owner, n, position FROM headgate.stream"))[0]
-    assert row["owner"] is None
+    row = (await hg.sql("SELECT n, position FROM headgate.stream"))[0]
     assert int(row["position"]) == before[-1] or int(row["position"]) + 1 == before[-1]
     await hg.node.registry.set_enabled("orders", True, "tester")
     await hg.until_rows(len(before))
@@ -286,9 +286,41 @@ async def test_stop_wins_even_if_the_connector_hangs_and_ignores_being_cancelled
         await hg.until("orders", status="RUNNING")
     await hg.node.registry.set_enabled("orders", False, "tester")
     await hg.until("orders", status="STOPPED")
-    assert (await hg.sql("SELECT owner FROM headgate.stream"))[0]["owner"] is None
+    await hg.until_owners(orders=None)
     release.set()
     await hg.until_true(lambda: asyncio.sleep(0, not hg.node.manager.handles()))  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_stop_gives_back_what_an_abandoned_acquisition_got_after_all(
+    hg: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is slow to answer and the stop does not wait for it; then the answer is yes, and is lost."""
+    real, asked, answer = hg.node.streams.apply, asyncio.Event(), asyncio.Event()
+
+    async def slow(node: UUID, commands: Any) -> Any:
+        if asked.is_set():
+            return await real(node, commands)
+        asked.set()
+        await answer.wait()
+        await real(node, commands)
+        raise StoreError("the connection was lost")
+
+    monkeypatch.setattr(hg.node.streams, "apply", slow)
+    await hg.apply(orders={"source": generator(), "sink": BLACKHOLE})
+    await asked.wait()
+    (handle,) = hg.node.manager.handles()  # type: ignore[union-attr]
+    await hg.node.registry.set_enabled("orders", False, "tester")
+    await hg.until_true(lambda: asyncio.sleep(0, isinstance(handle.state.phase, lifecycle.Idle)))
+    answer.set()
+
+    async def is_given_back() -> bool:
+        row = (await hg.sql("SELECT owner, epoch FROM headgate.stream"))[0]
+        return row["owner"] is None and row["epoch"] > 1
+
+    await hg.until_true(is_given_back)
+    await hg.node.registry.set_enabled("orders", True, "tester")
+    await hg.until("orders", status="RUNNING")
 
 
 async def test_a_bug_is_tried_again_until_its_budget_is_spent(

@@ -85,9 +85,10 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
         await stop.wait()
         typer.echo("stopping: streams are drained and given back", err=True)
         kept = await node.drain()
+        if kept:
+            shown = ", ".join(kept[:10]) + (f" and {len(kept) - 10} more" if len(kept) > 10 else "")
+            typer.echo(f"the database is away: other nodes take {shown} when our lease is over", err=True)
     if kept:
-        shown = ", ".join(kept[:10]) + (f" and {len(kept) - 10} more" if len(kept) > 10 else "")
-        typer.echo(f"the database is away: other nodes take {shown} when our lease is over", err=True)
         raise typer.Exit(1)
 
 

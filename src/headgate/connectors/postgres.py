@@ -240,7 +240,7 @@ class PostgresSink:
             try:
                 yield connection
             except (asyncpg.PostgresError, ConnectorError, TypeError, OverflowError, asyncpg.InterfaceError):
-                if connection.is_in_transaction():
+                if not connection.is_closed() and connection.is_in_transaction():
                     await connection.execute("ROLLBACK")
                 raise
             except BaseException:  # Cancelled, or out of trust: do not wait for an answer.

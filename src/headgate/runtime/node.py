@@ -252,7 +252,8 @@ class Node:
             self._observe_now.clear()
             asked_at_s = boot_s()
             try:
-                beats, draining = await self.nodes.observe()
+                async with asyncio.timeout(lease.LATE_S):  # A later answer would prove nothing.
+                    beats, draining = await self.nodes.observe()
                 others = [row for row in beats if row.node != self.incarnation]
                 self._observer, expired = lease.observed(self._observer, others, asked_at_s, boot_s())
                 self._drain(self.incarnation in draining)
@@ -261,7 +262,7 @@ class Node:
                     if taken is not None:
                         log.warning("a node fell silent: its streams are free", node=str(one.node), streams=len(taken))
                         self._look.set()
-            except StoreError:
+            except (StoreError, TimeoutError):
                 self._observer = lease.unanswered(self._observer)
 
     def _drain(self, draining: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from headgate.testing.simulator.kernel import Process
 from headgate.testing.simulator.network import Mode, Service, Weather
@@ -23,6 +25,7 @@ class Faults:
         self._kind = world.kind
         self._is_over = False
         self._dozing: set[str] = set()  # Machines that fall asleep with their next beat.
+        self._is_leaving_placed = False
         if self._kind.faults:
             self._names = list(self._kind.faults)
             self._weights = list(self._kind.faults.values())
@@ -131,8 +134,28 @@ class Faults:
         self._world.disturbed(machine)
         machine.pause()
         asleep_s = self._random.uniform(1.0, 4.5)
-        self._world.loop.after(asleep_s - 0.1, self._cut, machine, self._world.database)
+        self._world.loop.after(asleep_s - 0.1, self._out_of_reach, machine)
         self._world.loop.after(asleep_s, self._resume, machine, process)
+
+    def _leave_placed(self) -> bool:
+        """A node leaves while the tick, whose node is paused, is about to grant it a stream."""
+        self._is_leaving_placed = True
+        return True
+
+    def placing(self, machine: Machine, nodes: Iterable[UUID]) -> None:
+        """A tick has decided, and not committed."""
+        chosen = [node for one in nodes if (node := self._world.node_of(one)) is not None]
+        others = [node for node in chosen if node.machine is not machine]
+        process = machine.process
+        if self._is_leaving_placed and others and process is not None and not self._is_over:
+            self._is_leaving_placed = False
+            self._world.disturbed()
+            self._random.choice(others).machine.terminate()
+            machine.pause()
+            self._world.loop.after(self._random.uniform(0.1, 1.5), self._resume, machine, process)
+
+    def _out_of_reach(self, machine: Machine) -> None:
+        self._cut(machine, self._world.database)
 
     def _resume(self, machine: Machine, process: Process) -> None:
         if machine.process is process:

@@ -1,4 +1,4 @@
-"""The streams of one incarnation: takes what it is granted, checkpoints once a second, gives back what is not wanted."""
+"""The streams of one incarnation: take what is granted, checkpoint once a second, give back what is not wanted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from headgate.core.lease import Expired, NodeBeat, Observer, Trust
 from headgate.core.local_registry import Asking
 from headgate.core.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
 from headgate.core.planner import Candidate
-from headgate.core.streams import Acquire, Checkpoint, Command, Done, Edit, Fenced, Grant, Held, Release, Revoke, Stream
+from headgate.core.streams import Acquire, Checkpoint, Command, Done, Edit, Fenced, Grant, Release, Revoke, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,18 +311,17 @@ def _session_forgotten(entry: Any, event: Any, found: local_registry.Step) -> lo
 
 
 PUSH = (
-    _on_notifier("notifier_keeps_a_late_grant", "push", _kept_late),
-    _on_notifier("notifier_does_not_cancel", "push", _cancel_forgets),
+    _on_notifier("notifier_keeps_a_late_grant", "upgrade", _kept_late),
+    _on_notifier("notifier_does_not_cancel", "upgrade", _cancel_forgets),
     _on_notifier("notifier_forgets_what_it_had", "push", _connection_lost_keeps),
     _on_notifier("end_of_stream_is_closed_by_an_earlier_barrier", "push", _closed_early),
     _on_notifier("a_barrier_takes_back_an_ack", "push", _taken_back),
     _on_notifier("what_was_seen_is_taken_again", "push", _nothing_skipped),
     _on_notifier("a_lost_stream_is_kept", "push", _lost_keeps),
     _on_local("local_registry_keeps_a_late_grant", "push", _orphan_kept),
-    _on_local("local_registry_keeps_what_nobody_asked_for", "push", _unasked_kept),
+    _on_local("local_registry_keeps_what_nobody_asked_for", "upgrade", _unasked_kept),
     _on_local("local_registry_gives_a_stream_to_two_sessions", "push", _shared),
     _on_local("local_registry_forgets_a_session", "push", _session_forgotten),
 )
 
 CORE = (*ROWS, *LEASES, *PUSH)
-_ = Held

@@ -7,7 +7,9 @@ cut off; but a process that was paused then cannot know it, so that its next ste
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -118,10 +120,8 @@ class Node:
         """SIGTERM: give everything back, end the incarnation, and end the process."""
         self.is_leaving = True
         manager = self.manager
-        try:
+        with contextlib.suppress(Away):
             await self.store.set_draining(self.incarnation, True)
-        except Away:
-            pass
         if manager is not None:
             manager.drain(True)
             while not manager.is_idle() and self.has_trust():
@@ -129,10 +129,8 @@ class Node:
             manager.lose_all()
         self._cut_writes()
         self.has_left = True
-        try:
+        with contextlib.suppress(Away):
             await self.store.end(self.incarnation)
-        except Away:
-            pass
         self.machine.ended(self.process)
 
     # Others.
@@ -174,7 +172,7 @@ class Node:
             now_s = self.process.clock_s()
             silent = [node for node, seen in self._observer.seen.items() if now_s - seen.since_s > SILENT_S]
             try:
-                if await self.store.place(silent):
+                if await self.store.place(silent, partial(self.world.faults.placing, self.machine)):
                     self.world.database.wake()
             except Away:
                 continue

@@ -46,7 +46,9 @@ class Pipe:
             random = self._network.random
             if notice_s is None:
                 notice_s = NOTICE_S if random.random() < 0.5 else 0.05
-            self._network.loop.after(random.random() * notice_s, self._process.run, lambda: self._host.closed(self._session))
+            self._network.loop.after(
+                random.random() * notice_s, self._process.run, lambda: self._host.closed(self._session)
+            )
             self._network.loop.after(random.random() * 0.1, self._client.lost, self)
 
     def close_by_node(self) -> None:

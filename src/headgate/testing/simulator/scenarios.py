@@ -96,7 +96,10 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "upgrade",
+        nodes=(3, 4),
         clients=(1, 3),
+        faults={"leave_placed": 1.0},
+        fault_every_s=5.0,
         operations={"swap": 3.0, "restart": 1.0},
         operation_every_s=0.5,
         weather=Weather(slow=0.1, slowest_s=1.0),

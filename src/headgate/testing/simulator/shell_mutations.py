@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from headgate.core import lease, local_registry, notifier
 from headgate.core.lease import Expired
-from headgate.core.streams import Command, Held, Release, Revoke, Step, Stream, Why
+from headgate.core.streams import Command, Held, Release, Stream
 from headgate.testing.simulator import store as stores
 from headgate.testing.simulator.database import NodeRow
 from headgate.testing.simulator.kernel import Process
@@ -72,17 +73,13 @@ NODES = (
     _instead("observer_compares_wall_clocks", "crash", Node, "_observed", _by_wall_clock),
     _instead("expire_ignores_the_beat", "pause", Store, "_is_to_end", _any_beat),
     _instead("an_ended_incarnation_may_claim", "push", Store, "_rows_for", _without_its_row),
-    _instead("tick_does_not_hold_its_nodes", "restless", Store, "_tick_stages", _nodes_not_held),
+    _instead("tick_does_not_hold_its_nodes", "upgrade", Store, "_tick_stages", _nodes_not_held),
     _instead("writes_without_trust", "lease", Node, "_may_write", lambda self: True),
     _instead("a_write_outlasts_trust", "zombie", Node, "trust_ended", lambda self: None),
 )
 
 
 # Workers.
-
-
-async def _early(self: Worker, epoch: int, wish: Any) -> Any:
-    raise NotImplementedError
 
 
 def _acks_first(write: Any) -> Any:
@@ -94,10 +91,6 @@ def _acks_first(write: Any) -> Any:
         return outcome
 
     return planted
-
-
-def _no_last_word(self: Worker) -> Any:
-    raise NotImplementedError
 
 
 def _fenced_is_lost(self: Worker) -> None:
@@ -133,6 +126,7 @@ async def _asks_once(self: Manager, stream: UUID, command: Command) -> Any:
 WORKERS = (
     Mutation("acks_before_durable", "crash", Node, "write", _acks_first),
     _instead("a_fence_of_ones_own_making_ends_the_worker", "restless", Worker, "_fenced", _fenced_is_lost),
+    _instead("a_fenced_worker_goes_on", "restless", Worker, "_fenced", _fenced_is_nothing),
     Mutation("releases_before_the_last_write_has_ended", "cooperative", Worker, "_drain", _releases_at_once),
     _instead("an_unanswered_acquisition_is_forgotten", "restless", Worker, "_give_back", _forgets_what_may_be_its_own),
     _instead("a_release_is_not_asked_again", "push", Manager, "persist", _asks_once),
@@ -184,34 +178,23 @@ def _commits_nothing(self: Line, barrier: int, epoch: int, held: Held) -> Any:
     return nothing()
 
 
-def _survives(lose_all: Any) -> Any:
-    def planted(self: PushHost) -> None:
-        """The next incarnation goes on with what the last one held."""
-
-    return planted
-
-
 def _line_goes_on(self: Line) -> None:
     self.is_stopped = True
 
 
 async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, n: int, position: Any) -> None:
-    nack: Why | None = None
-    try:
+    with contextlib.suppress(Away):
         await self.manager.apply(stream, Release(self.manager.id, epoch, n, position))
-    except Away:
-        pass
     self._local(stream, local_registry.RelinquishAnswered(epoch))
     if session in self._sessions:
-        self._step(self._sessions[session], stream, notifier.RelinquishAnswered(epoch, nack))
+        self._step(self._sessions[session], stream, notifier.RelinquishAnswered(epoch))
 
 
 PUSH = (
     Mutation("push_acks_before_durable", "push", Line, "flush", _completes_early),
     _instead("push_acks_without_a_commit", "push", Line, "_commit", _commits_nothing),
     _instead("a_relinquish_without_answer_is_forgotten", "push", PushHost, "_relinquish", _forgets),
-    _instead("a_closed_session_goes_on_writing", "push", Line, "stop", _line_goes_on),
+    _instead("a_closed_session_goes_on_writing", "upgrade", Line, "stop", _line_goes_on),
 )
 
 SHELL = (*NODES, *WORKERS, *SINKS, *PUSH)
-_ = (Revoke, Step, _survives, _fenced_is_nothing, _early, _no_last_word)

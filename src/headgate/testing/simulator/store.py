@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -138,7 +138,7 @@ class Store:
         row = self._database.nodes.get(node)
         return row is not None and beat in (None, row.beat)
 
-    async def place(self, silent: Collection[UUID]) -> dict[UUID, UUID]:
+    async def place(self, silent: Collection[UUID], on_decided: Callable[[Iterable[UUID]], None]) -> dict[UUID, UUID]:
         """The tick: grant free streams, but to none that has fallen silent. Empty if another node is at it."""
         database = self._database
         transaction = database.begin(self._process)
@@ -157,6 +157,8 @@ class Store:
             placed = planner.place([Free(row.id) for row in free], candidates)
             commands = {row.id: Grant(placed[row.id]) for row in free if row.id in placed}
             steps = {row.id: streams.step(row, commands[row.id]) for row in free if row.id in commands}
+            on_decided(placed.values())
+            await self._process.sleep(0.0)
             await transaction.commit(lambda: database.save(steps, commands, None))
         except (Away, Cancelled):
             transaction.close()
