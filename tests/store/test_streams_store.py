@@ -88,7 +88,7 @@ async def test_each_stream_of_a_batch_gets_its_own_answer(rows: Rows) -> None:
 
 async def test_batches_over_the_same_streams_in_opposite_orders_do_not_deadlock(rows: Rows, others: Rows) -> None:
     left, right = await rows.node("left"), await rows.node("right")
-    streams = await rows.many([f"ds-{number}" for number in range(40)])
+    streams = await rows.many([f"ds-{number}" for number in range(200)])
 
     async def hammer(store: Rows, node: UUID, order: list[UUID]) -> None:
         for n in range(10):

@@ -491,6 +491,39 @@ async def test_a_sink_that_is_ahead_of_the_registry_decides_where_a_stream_begin
     assert (await here.row(name, "s"))["position"] == "43"
 
 
+async def test_a_stream_that_changes_hands_faster_than_its_state_is_written_is_reported_all_the_same(
+    here: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that ended one after the other are due together, and are the same stream."""
+    name, states = await here.publish(), here.node.registry.states
+    writing, may_write, failures, real = asyncio.Event(), asyncio.Event(), [], states.save
+
+    async def save(*args: Any) -> Any:
+        writing.set()
+        await may_write.wait()
+        try:
+            return await real(*args)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    monkeypatch.setattr(states, "save", save)
+    async with here.connected(name) as program:
+        await program.have("s")
+        await writing.wait()
+        await program.end("s")
+        await program.have("s")
+        await program.end("s")
+        may_write.set()
+        datasource = (await here.node.registry.get(name)).id
+
+        async def reported() -> list[Any]:
+            return [row["worker_status"] for row in await states.all(datasource)]
+
+        await here.until(reported, lambda found: bool(failures) or found == ["STOPPED"])
+        assert failures == []
+
+
 # Many.
 
 

@@ -267,7 +267,7 @@ class WorkerManager:
             case lifecycle.ReleaseStream(outcome=outcome):
                 phase = handle.state.phase
                 reason = phase.failure.message if isinstance(phase, lifecycle.Quarantined) else ""
-                self._spawn(self._release(handle, outcome, reason))
+                self._spawn(self._release(handle, handle.epoch, outcome, reason))
             case lifecycle.CheckVersion(version=version):
                 self._spawn(self._check(handle, version))
             case lifecycle.Prove(version=version):
@@ -437,6 +437,8 @@ class WorkerManager:
 
     async def _revoke(self, handle: Handle, epoch: int | None) -> None:
         self._revoking.add(handle.name)
+        if isinstance(handle.state.phase, lifecycle.Idle):
+            epoch = None  # Nothing follows, so whatever we still get, such as by an answer that was lost, goes as well.
         await self._persist_command(handle, streams.Revoke(self.node, epoch))
         self._revoking.discard(handle.name)
         self._report_anew(handle)
@@ -446,10 +448,9 @@ class WorkerManager:
                 handle.pusher.released("stale")
         self._registry.waker.wake("streams")
 
-    async def _release(self, handle: Handle, outcome: Outcome, reason: str) -> None:
+    async def _release(self, handle: Handle, epoch: int | None, outcome: Outcome, reason: str) -> None:
         """Give the stream back, and forget it: another grant begins with a new worker."""
-        epoch, held = handle.epoch, handle.held
-        runs = handle.state.runs
+        held, runs = handle.held, handle.state.runs
         command: streams.Command = streams.Revoke(self.node)
         if epoch is not None:
             command = streams.Release(self.node, epoch, held.n, held.position, outcome, handle.wish, reason)
@@ -460,7 +461,7 @@ class WorkerManager:
         if handle.epoch == epoch:
             handle.epoch = None
         self._report_anew(handle)
-        if handle.state.runs == runs and not isinstance(handle.state.phase, lifecycle.Acquiring):
+        if handle.state.runs == runs and isinstance(handle.state.phase, lifecycle.Idle | lifecycle.Quarantined):
             self._remove(handle)
         self._registry.waker.wake("streams")
         if handle.pusher is not None:

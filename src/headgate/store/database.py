@@ -39,9 +39,7 @@ _LIMITS = {
     "tcp_keepalives_count": "3",
 }
 _SET_LIMITS = "; ".join(f"SET {name} = {value}" for name, value in _LIMITS.items())
-# A bitmap scan does not mark the dead entries of an index that it comes across; rows that are updated often would be
-# found more and more slowly until the next vacuum (measured: nine times, after two rounds of claim and release).
-_BEGIN = "BEGIN; SET LOCAL enable_bitmapscan = off; " + "; ".join(
+_BEGIN = "BEGIN; " + "; ".join(
     f"SET LOCAL {name} = {value}" for name, value in _LIMITS.items() if not name.startswith("tcp_")
 )
 
@@ -173,11 +171,11 @@ class Database:
             self._pool.terminate()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction: commits at the end, rolls back on an error, never lasts long."""
+    async def transaction(self, settings: str = "") -> AsyncIterator[Any]:
+        """A transaction: commits at the end, rolls back on an error, never lasts long. `settings` hold for it alone."""
         with self._watched():
             async with self._session() as connection:
-                await connection.execute(_BEGIN)
+                await connection.execute(_BEGIN + settings)
                 try:
                     yield connection
                     await connection.execute("COMMIT")

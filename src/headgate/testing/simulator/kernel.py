@@ -204,6 +204,8 @@ class Process:
     def spawn(self, coroutine: Coroutine[Any, Any, T], weight: int = 1) -> Task[T]:
         """Begin a task. The weight says how likely a stumble finds it, compared with others."""
         task = Task(self, coroutine, weight)
+        if not self.is_alive:
+            task.drop()
         self._tasks.append(task)
         if len(self._tasks) > 200:
             self._tasks = [one for one in self._tasks if not one.ended.is_done]

@@ -25,7 +25,7 @@ class Operators:
         self._random = world.random
         self._kind = world.kind
         self._is_over = False
-        self._process = Process(world.loop, "operator")
+        self.process = Process(world.loop, "operator")
         if self._kind.operations:
             self._names = list(self._kind.operations)
             self._weights = list(self._kind.operations.values())
@@ -123,12 +123,12 @@ class Operators:
         if stream is not None:
             self._world.database.wish(stream, is_enabled=False)
             self._world.database.wake()
-            self._process.spawn(self._set_position(stream))
+            self.process.spawn(self._set_position(stream))
 
     async def _set_position(self, stream: UUID) -> None:
         """As a person does it: again and again, while the answer is that it still runs."""
         for _ in range(TRIES):
-            await self._process.sleep(TRY_S)
+            await self.process.sleep(TRY_S)
             index = self._random.randint(-1, self._world.source(stream).ready())
             try:
                 if self._is_over or await self._try_edit(stream, Edit(index if index >= 0 else None)):
@@ -140,7 +140,7 @@ class Operators:
 
     async def _try_edit(self, stream: UUID, edit: Edit) -> bool:
         database = self._world.database
-        transaction = database.begin(self._process)
+        transaction = database.begin(self.process)
         try:
             row: Stream = await transaction.lock([lambda: [(stream, "exclusive")]], lambda: database.streams[stream])
             step = streams.step(row, edit)

@@ -9,7 +9,8 @@ from headgate.testing.simulator.kernel import Process
 if TYPE_CHECKING:
     from headgate.testing.simulator.client import Client
     from headgate.testing.simulator.network import Network
-    from headgate.testing.simulator.push import PushHost, Session
+    from headgate.testing.simulator.push import PushHost
+    from headgate.testing.simulator.sessions import Session
 
 NOTICE_S = 4.0  # A node that hears nothing of a client closes after three missed beats, about.
 
@@ -72,7 +73,7 @@ class Pipe:
 
     def _deliver(self, frame: tuple[Any, ...]) -> None:
         if self.is_open:
-            self._process.run(lambda: self._host.received(self._session, frame))
+            self._process.run(lambda: self._session.received(frame))
 
     def _latency_s(self) -> float:
         return self._network.delay_s() + self._network.slowness_s(self._network.weather)

@@ -8,19 +8,20 @@ to be enough.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headgate.core import local_registry, notifier, streams
 from headgate.core.local_registry import Entry
-from headgate.core.notifier import PendingClose, Phase
+from headgate.core.notifier import PendingClose
 from headgate.core.streams import Granted, Held, Revoke, Step, Why
 from headgate.testing.simulator.database import Wish
 from headgate.testing.simulator.lines import RETRY_S, Line, acquire_command
 from headgate.testing.simulator.network import Away
 from headgate.testing.simulator.pipes import Pipe
+from headgate.testing.simulator.sessions import Session
 
 if TYPE_CHECKING:
     from headgate.testing.simulator.manager import Manager
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
 BARRIER_S = 0.1
 COMMAND_WEIGHT = 20  # A stumble between a command and its answer is worth more than one elsewhere.
 EVER = 1 << 62  # Later than any epoch.
-
-
-class Session:
-    """One client's connection, as the node sees it."""
-
-    def __init__(self, id: UUID, pipe: Pipe) -> None:
-        self.id = id
-        self.pipe = pipe
-        self.phases: dict[UUID, Phase] = {}
-        self.is_open = True
-        self.is_reading = True
-        self.restarted: set[UUID] = set()  # Streams whose client was told to ask again, and has not yet.
 
 
 class PushHost:
@@ -67,39 +56,20 @@ class PushHost:
 
     def connected(self, pipe: Pipe) -> Session:
         """A client has connected."""
-        session = Session(self._world.new_id(), pipe)
+        session = Session(self._world.new_id(), pipe, self)
         self._sessions[session.id] = session
         if not self._is_beating:
             self._is_beating = True
             self.manager.node.process.spawn(self._barrier_loop())
         return session
 
-    def received(self, session: Session, frame: tuple[Any, ...]) -> None:
-        """A frame has come."""
-        if not session.is_open or not session.is_reading or self.manager.is_over:
-            return
-        stream: UUID = frame[1]
-        if stream in session.restarted and frame[0] != "notify":
-            return  # Sent before the client had heard that it has to ask again.
-        match frame[0]:
-            case "notify":
-                session.restarted.discard(stream)
-                self._notify(session, stream)
-            case "messages":
-                self._step(session, stream, notifier.Received(frame[2]), frame[2])
-            case "eos":
-                self._step(session, stream, notifier.EndOfStream(self.barrier))
-
-    def _notify(self, session: Session, stream: UUID) -> None:
+    def why_not(self, stream: UUID) -> notifier.Reason | None:
+        """Why a stream cannot be asked for now, if it cannot."""
         if stream not in self._entries and self._under_way[stream] > 0:
-            # Something that was begun for it has no answer yet, and could not be told from what would follow.
-            session.pipe.to_client(("refused", stream, "busy", 500))
-        elif self.manager.is_draining:
-            session.pipe.to_client(("refused", stream, "draining", 500))
-        elif not self.manager.node.has_trust():
-            session.pipe.to_client(("refused", stream, "not_ready", 500))
-        else:
-            self._step(session, stream, notifier.Notify())
+            return "busy"  # What was begun for it has no answer yet, and could not be told from what would follow.
+        if self.manager.is_draining:
+            return "draining"
+        return None if self.manager.node.has_trust() else "not_ready"
 
     def closed(self, session: Session) -> None:
         """A connection is lost. Whoever of the two hears of it has to see to it that nothing stays behind."""
@@ -110,7 +80,7 @@ class PushHost:
         self._world.note((self.manager.node.machine.name,), "a session is over; told: {}", hears)
         if hears != "local registry":
             for stream in list(session.phases):
-                self._step(session, stream, notifier.ConnectionLost())
+                session.step(stream, notifier.ConnectionLost())
         else:
             del self._sessions[session.id]
         if hears != "notifier":
@@ -136,10 +106,9 @@ class PushHost:
         """This incarnation is over."""
         for line in self.lines.values():
             line.stop()
-        for session in self._sessions.values():
-            for stream, phase in session.phases.items():
-                for effect in notifier.step(phase, notifier.Lost(EVER, "stale")).effects:
-                    self._perform(session, stream, effect, ())
+        for session in list(self._sessions.values()):
+            for stream in list(session.phases):
+                session.step(stream, notifier.Lost(EVER, "stale"))
             session.is_open = False
             session.pipe.close_by_node()
         self.lines, self._entries, self._sessions = {}, {}, {}
@@ -151,47 +120,26 @@ class PushHost:
             if wishes[line.stream].version != line.version:
                 self._begin(line.stream, partial(line.regrant, wishes[line.stream]))
 
-    # The two machines.
+    # What sessions need.
 
-    def _step(self, session: Session | None, stream: UUID, event: notifier.Event, ids: Any = ()) -> None:
-        """Step one stream of one session, and perform the effects."""
-        step = notifier.step(None if session is None else session.phases.get(stream), event)
-        if session is not None:
-            if step.phase is None:
-                session.phases.pop(stream, None)
-                if not session.is_open and not session.phases:
-                    self._sessions.pop(session.id, None)
-            else:
-                session.phases[stream] = step.phase
-        for effect in step.effects:
-            self._perform(session, stream, effect, ids)
+    def ask(self, session: Session, stream: UUID) -> None:
+        """A session would have a stream."""
+        self._local(stream, local_registry.Ask(session.id, self._world.name(stream)))
 
-    def _perform(self, session: Session | None, stream: UUID, effect: notifier.Effect, ids: Any) -> None:
-        id, tell = (session.id, session.pipe.to_client) if session is not None else (UUID(int=0), _to_nobody)
-        match effect:
-            case notifier.Ask():
-                self._local(stream, local_registry.Ask(id, self._world.name(stream)))
-            case notifier.Relinquish(epoch=epoch, position=position):
-                owner = self._entries.get(stream)
-                session_id = id if session is not None or owner is None else owner.session
-                self._local(stream, local_registry.Relinquish(session_id, epoch, position))
-            case notifier.Take(skipped=skipped):
-                if stream in self.lines:
-                    self.lines[stream].buffer.extend(ids[skipped:])
-            case notifier.TellAccepted(epoch=epoch, position=position):
-                tell(("accepted", stream, epoch, position))
-            case notifier.TellRefused(reason=reason, retry_after_ms=retry_after_ms):
-                tell(("refused", stream, reason, retry_after_ms))
-            case notifier.TellAcked(position=position):
-                tell(("ack", stream, position))
-            case notifier.TellClosed(position=position):
-                tell(("closed", stream, position))
-            case notifier.TellRestart(reason=reason):
-                if session is not None:
-                    session.restarted.add(stream)
-                tell(("restart", stream, reason))
-            case notifier.Fail(code=code):
-                tell(("error", stream, code))
+    def relinquish(self, session: UUID, stream: UUID, epoch: int, position: int | None) -> None:
+        """A session gives a stream back."""
+        self._local(stream, local_registry.Relinquish(session, epoch, position))
+
+    def take(self, stream: UUID, ids: Sequence[int]) -> None:
+        """Records to be written."""
+        if stream in self.lines:
+            self.lines[stream].buffer.extend(ids)
+
+    def forget(self, session: Session) -> None:
+        """A session that is over has nothing left."""
+        self._sessions.pop(session.id, None)
+
+    # The local registry.
 
     def _local(self, stream: UUID, event: local_registry.Event) -> None:
         """Step the local registry, and perform the effects."""
@@ -206,14 +154,21 @@ class PushHost:
                 case local_registry.AskGlobal():
                     self._begin(stream, partial(self._claim, stream))
                 case local_registry.Accept(session=session, epoch=epoch, position=position):
-                    self._step(self._sessions.get(session), stream, notifier.Accepted(epoch, position))
+                    self._tell(session, stream, notifier.Accepted(epoch, position))
                 case local_registry.Reject(session=session, reason=reason, retry_after_ms=retry_after_ms):
-                    refused = notifier.Refused(reason, retry_after_ms)
-                    if session in self._sessions:
-                        self._step(self._sessions[session], stream, refused)
+                    self._tell(session, stream, notifier.Refused(reason, retry_after_ms))
                 case local_registry.RelinquishGlobal(epoch=epoch, position=position):
                     id = before.session if before is not None else None
                     self._give_back(stream, id, epoch, position)
+
+    def _tell(self, session: UUID | None, stream: UUID, event: notifier.Event) -> None:
+        """Tell a session; or do what is to be done if it is gone."""
+        if session in self._sessions:
+            self._sessions[session].step(stream, event)
+        elif session is not None:
+            for effect in notifier.step(None, event).effects:
+                if isinstance(effect, notifier.Relinquish):
+                    self.relinquish(session, stream, effect.epoch, effect.position)
 
     # The global registry.
 
@@ -274,8 +229,7 @@ class PushHost:
         if self.manager.is_over:
             return
         self._local(stream, local_registry.RelinquishAnswered(epoch))
-        if session in self._sessions:
-            self._step(self._sessions[session], stream, notifier.RelinquishAnswered(epoch, nack))
+        self._tell(session, stream, notifier.RelinquishAnswered(epoch, nack))
 
     # From lines.
 
@@ -303,14 +257,14 @@ class PushHost:
             return
         last_seen = getattr(session.phases.get(line.stream), "last_seen", held.position)
         self._local(line.stream, local_registry.Updated(session.id, epoch, held.position, last_seen))
-        self._step(session, line.stream, notifier.BarrierCompleted(barrier, epoch, held.position))
+        session.step(line.stream, notifier.BarrierCompleted(barrier, epoch, held.position))
 
     def broke(self, line: Line) -> None:
         """Its sink failed: the client keeps its records and asks again, and the stream is given back."""
         session = self._session_of(line.stream)
         if session is None or line.is_stopped:
             return
-        self._step(session, line.stream, notifier.Lost(line.epoch, "sink"))
+        session.step(line.stream, notifier.Lost(line.epoch, "sink"))
         self._local(line.stream, local_registry.Relinquish(session.id, line.epoch, line.saved.position))
 
     def lost(self, line: Line) -> None:
@@ -320,7 +274,7 @@ class PushHost:
         if self.lines.get(line.stream) is line:
             del self.lines[line.stream]
         if session is not None:
-            self._step(session, line.stream, notifier.Lost(line.epoch, "stale"))
+            session.step(line.stream, notifier.Lost(line.epoch, "stale"))
         self._local(line.stream, local_registry.Taken(line.epoch))
 
     def regranted(self, stream: UUID, epoch: int, held: Held) -> None:
@@ -328,8 +282,4 @@ class PushHost:
         session = self._session_of(stream)
         self._local(stream, local_registry.Granted(epoch, held.position))
         if session is not None:
-            self._step(session, stream, notifier.Regranted(epoch))
-
-
-def _to_nobody(frame: tuple[Any, ...]) -> None:
-    """The client is gone."""
+            session.step(stream, notifier.Regranted(epoch))

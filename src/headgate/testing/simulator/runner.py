@@ -56,6 +56,7 @@ def _run(world: World, seed: int) -> Report:
         world.run()
     except Violation as found:
         violation = found
+    world.end()
     return Report(seed, world.kind.name, world.loop.now_s, world.loop.events, world.trace, violation)
 
 

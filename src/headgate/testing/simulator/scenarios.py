@@ -24,7 +24,7 @@ class Kind:
     stumble_every: int = 0  # Steps of a process, about, until one of them is its last or is followed by a pause.
     kills: float = 0.0  # The share of stumbles that kill.
     active_s: float = 30.0
-    records_every_s: float = 0.4
+    records_every_s: float = 0.5
     slowest_sink_s: float = 0.08  # For one request.
     sinks: tuple[str, ...] = ("plain", "table", "store")
     is_cooperative: bool = False  # Nothing goes wrong.

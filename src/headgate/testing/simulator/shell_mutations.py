@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from headgate.core import lease, local_registry, notifier
+from headgate.core import lease
 from headgate.core.lease import Expired
-from headgate.core.streams import Command, Held, Release, Stream
-from headgate.testing.simulator import store as stores
+from headgate.core.streams import Command, Held, Stream
 from headgate.testing.simulator.database import NodeRow
 from headgate.testing.simulator.kernel import Process
-from headgate.testing.simulator.lines import Line
 from headgate.testing.simulator.manager import Manager
-from headgate.testing.simulator.mutations import Mutation
+from headgate.testing.simulator.mutations import Mutation, instead
 from headgate.testing.simulator.network import Away
 from headgate.testing.simulator.node import Node
-from headgate.testing.simulator.push import PushHost
 from headgate.testing.simulator.sinks import Outcome, Rows, StoreSink
 from headgate.testing.simulator.store import Store
-from headgate.testing.simulator.transactions import Stage, Transaction
 from headgate.testing.simulator.worker import Worker
-
-
-def _instead(name: str, exposed_by: str, where: type, function: str, planted: Any) -> Mutation:
-    """A bug that takes the place of a method."""
-    return Mutation(name, exposed_by, where, function, lambda original: planted)
-
 
 # Nodes.
 
@@ -59,23 +48,15 @@ def _without_its_row(self: Store, node: UUID, commands: Mapping[UUID, Command]) 
     return [self._database.streams[stream] for stream in sorted(commands)]
 
 
-def _nodes_not_held(self: Store, transaction: Transaction) -> list[Stage]:
-    database = self._database
-    return [
-        lambda: [(stores.TICK, "skip")],
-        lambda: [(stream, "skip") for stream in database.free()] if stores.TICK in transaction.held else [],
-    ]
-
-
 NODES = (
-    _instead("trust_counts_from_the_answer", "lease", Node, "_trust_from", _trust_from_now),
-    _instead("an_ended_incarnation_goes_on", "network", Node, "_refused", _stays_dead),
-    _instead("observer_compares_wall_clocks", "crash", Node, "_observed", _by_wall_clock),
-    _instead("expire_ignores_the_beat", "pause", Store, "_is_to_end", _any_beat),
-    _instead("an_ended_incarnation_may_claim", "push", Store, "_rows_for", _without_its_row),
-    _instead("tick_does_not_hold_its_nodes", "upgrade", Store, "_tick_stages", _nodes_not_held),
-    _instead("writes_without_trust", "lease", Node, "_may_write", lambda self: True),
-    _instead("a_write_outlasts_trust", "zombie", Node, "trust_ended", lambda self: None),
+    instead("trust_counts_from_the_answer", "lease", Node, "_trust_from", _trust_from_now),
+    instead("an_ended_incarnation_goes_on", "network", Node, "_refused", _stays_dead),
+    instead("observer_compares_wall_clocks", "crash", Node, "_observed", _by_wall_clock),
+    instead("expire_ignores_the_beat", "pause", Store, "_is_to_end", _any_beat),
+    instead("an_ended_incarnation_may_claim", "push", Store, "_rows_for", _without_its_row),
+    instead("tick_does_not_hold_its_nodes", "upgrade", Store, "holds_nodes", False),
+    instead("writes_without_trust", "lease", Node, "_may_write", lambda self: True),
+    instead("a_write_outlasts_trust", "zombie", Node, "trust_ended", lambda self: None),
 )
 
 
@@ -95,10 +76,6 @@ def _acks_first(write: Any) -> Any:
 
 def _fenced_is_lost(self: Worker) -> None:
     self.lose()
-
-
-def _fenced_is_nothing(self: Worker) -> None:
-    """Goes on as if nothing had been said."""
 
 
 def _releases_at_once(drain: Any) -> Any:
@@ -125,11 +102,10 @@ async def _asks_once(self: Manager, stream: UUID, command: Command) -> Any:
 
 WORKERS = (
     Mutation("acks_before_durable", "crash", Node, "write", _acks_first),
-    _instead("a_fence_of_ones_own_making_ends_the_worker", "restless", Worker, "_fenced", _fenced_is_lost),
-    _instead("a_fenced_worker_goes_on", "restless", Worker, "_fenced", _fenced_is_nothing),
+    instead("a_fence_of_ones_own_making_ends_the_worker", "restless", Worker, "_fenced", _fenced_is_lost),
     Mutation("releases_before_the_last_write_has_ended", "cooperative", Worker, "_drain", _releases_at_once),
-    _instead("an_unanswered_acquisition_is_forgotten", "restless", Worker, "_give_back", _forgets_what_may_be_its_own),
-    _instead("a_release_is_not_asked_again", "push", Manager, "persist", _asks_once),
+    instead("an_unanswered_acquisition_is_forgotten", "restless", Worker, "_give_back", _forgets_what_may_be_its_own),
+    instead("a_release_is_not_asked_again", "push", Manager, "persist", _asks_once),
 )
 
 
@@ -153,48 +129,8 @@ def _reads_first(open_sink: Any) -> Any:
 
 SINKS = (
     Mutation("sink_reads_before_it_raises_the_epoch", "zombie", StoreSink, "open", _reads_first),
-    _instead("sink_commits_under_any_epoch", "zombie", Rows, "is_ours", lambda self, write: True),
+    instead("sink_commits_under_any_epoch", "zombie", Rows, "is_ours", lambda self, write: True),
 )
 
 
-# Push.
-
-
-def _completes_early(flush: Any) -> Any:
-    async def planted(self: Line, barrier: int) -> None:
-        if self.buffer:
-            held = Held(self.held.edits, self.held.n + 1, self.buffer[-1])
-            self._host.completed(self, barrier, self.epoch, held)
-        await flush(self, barrier)
-
-    return planted
-
-
-def _commits_nothing(self: Line, barrier: int, epoch: int, held: Held) -> Any:
-    async def nothing() -> None:
-        self.saved = held
-        self._host.completed(self, barrier, epoch, held)
-
-    return nothing()
-
-
-def _line_goes_on(self: Line) -> None:
-    self.is_stopped = True
-
-
-async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, n: int, position: Any) -> None:
-    with contextlib.suppress(Away):
-        await self.manager.apply(stream, Release(self.manager.id, epoch, n, position))
-    self._local(stream, local_registry.RelinquishAnswered(epoch))
-    if session in self._sessions:
-        self._step(self._sessions[session], stream, notifier.RelinquishAnswered(epoch))
-
-
-PUSH = (
-    Mutation("push_acks_before_durable", "push", Line, "flush", _completes_early),
-    _instead("push_acks_without_a_commit", "push", Line, "_commit", _commits_nothing),
-    _instead("a_relinquish_without_answer_is_forgotten", "push", PushHost, "_relinquish", _forgets),
-    _instead("a_closed_session_goes_on_writing", "upgrade", Line, "stop", _line_goes_on),
-)
-
-SHELL = (*NODES, *WORKERS, *SINKS, *PUSH)
+SHELL = (*NODES, *WORKERS, *SINKS)

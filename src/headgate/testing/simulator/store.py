@@ -31,6 +31,8 @@ class Look:
 class Store:
     """Commands and questions of one process."""
 
+    holds_nodes = True  # Whether the tick keeps the nodes that it chooses from.
+
     def __init__(self, database: Database, process: Process) -> None:
         self._database = database
         self._process = process
@@ -146,8 +148,7 @@ class Store:
             found: tuple[list[NodeRow], list[Stream], dict[UUID, int]] | None = await transaction.lock(
                 self._tick_stages(transaction), lambda: self._read_tick(transaction)
             )
-            if found is None or not found[1]:
-                transaction.close()
+            if found is None:
                 return {}
             nodes, free, loads = found
             candidates = [
@@ -170,7 +171,8 @@ class Store:
         database = self._database
 
         def nodes() -> list[tuple[Any, Mode]]:
-            return [(node, "share") for node in sorted(database.nodes)] if TICK in transaction.held else []
+            is_at_it = TICK in transaction.held and self.holds_nodes and database.free()
+            return [(node, "share") for node in sorted(database.nodes)] if is_at_it else []
 
         def free() -> list[tuple[Any, Mode]]:
             return [(stream, "skip") for stream in database.free()] if TICK in transaction.held else []
@@ -179,11 +181,14 @@ class Store:
 
     def _read_tick(self, transaction: Transaction) -> tuple[list[NodeRow], list[Stream], dict[UUID, int]] | None:
         database = self._database
-        if TICK not in transaction.held:
+        free = [database.streams[stream] for stream in database.free() if stream in transaction.held]
+        if not free:
+            database.end(transaction)  # Another node is at it, or there is nothing to do.
             return None
         loads: dict[UUID, int] = {}
         for row in database.streams.values():
             if row.owner is not None:
                 loads[row.owner] = loads.get(row.owner, 0) + 1
-        free = [database.streams[stream] for stream in database.free() if stream in transaction.held]
-        return list(database.nodes.values()), free, loads
+        # One that has joined since is not among those that were locked, and not among those that were read.
+        nodes = [row for row in database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
+        return nodes, free, loads

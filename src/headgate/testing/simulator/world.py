@@ -28,7 +28,7 @@ from headgate.testing.simulator.scenarios import Kind
 from headgate.testing.simulator.sinks import PlainSink, StoreSink, TableSink
 from headgate.testing.simulator.trace import Trace
 
-RECOVER_S = 15.0  # Once faults have stopped, everything moves again by then.
+RECOVER_S = 13.0  # Once faults have stopped, everything moves again by then.
 MOVE_S = 3.0
 REST_S = 3.0
 TOGETHER = 3  # Records that a source gets at a time.
@@ -192,6 +192,13 @@ class World:
         self.operators.stop_all()
         self.loop.run(self.loop.now_s + REST_S)
         self.liveness.check_rest()
+
+    def end(self) -> None:
+        """Nothing runs any more."""
+        self.operators.process.kill()
+        for machine in self.machines:
+            if machine.process is not None:
+                machine.process.kill()
 
     # What it is made of.
 
