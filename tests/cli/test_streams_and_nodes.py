@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -222,7 +222,7 @@ LOOKING = [("show",), ("history",), ("set-position", "1"), ("set-position", "--u
 
 
 @pytest.mark.parametrize("rest", LOOKING)
-@pytest.mark.parametrize("stream", ["nobody:0", f"nobody:{'x' * 200}", str(uuid4())])
+@pytest.mark.parametrize("stream", ["nobody:0", f"nobody:{'x' * 200}", str(UUID(int=7))])
 def test_an_unknown_stream_is_exit_code_3(cli: Cli, rest: tuple[str, ...], stream: str) -> None:
     result = cli("streams", rest[0], stream, *rest[1:])
     assert (result.exit_code, result.stdout) == (3, "")
@@ -350,7 +350,7 @@ def test_a_name_that_two_nodes_have_is_refused(web: Web, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", [("drain",), ("undrain",), ("forget",), ("forget", "--yes")])
-@pytest.mark.parametrize("node", ["nobody", "abc", "a b", "é", "a?b=c", str(uuid4())])
+@pytest.mark.parametrize("node", ["nobody", "abc", "a b", "é", "a?b=c", str(UUID(int=7))])
 def test_an_unknown_node_is_exit_code_3(cli: Cli, command: tuple[str, ...], node: str) -> None:
     result = cli("nodes", command[0], node, *command[1:])
     assert (result.exit_code, result.stdout) == (3, "")

@@ -160,7 +160,7 @@ async def test_an_id_that_does_not_rise_is_a_mistake_and_changes_nothing(node: S
         (1, b"x", None, datetime(2026, 1, 1)),
         (1, b"x", "\ud800"),
     ],
-    ids=repr,
+    ids=["payload", "key", "float", "too late", "naive", "surrogate"],
 )
 async def test_a_record_that_cannot_be_sent_is_a_mistake_and_changes_nothing(
     node: ScriptedNode, record: tuple[Any, ...]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -160,9 +160,12 @@ def test_a_name_that_two_streams_have_is_refused_and_an_id_means_one(web: Web, n
     assert [stream(web, id)["id"] for id in ids] == ids
 
 
+UNKNOWN = UUID(int=7)
+
+
 @pytest.mark.parametrize(
     "id",
-    ["nobody:0", "nobody", "for-streams:1", "for-streams", "for-streams:", ":0", "%FF", "%00", "a%2Fb", str(uuid4())],
+    ["nobody:0", "nobody", "for-streams:1", "for-streams", "for-streams:", ":0", "%FF", "%00", "a%2Fb", str(UNKNOWN)],
 )
 def test_an_unknown_stream_is_not_found_on_every_path(web: Web, id: str) -> None:
     web.publish("for-streams")

@@ -19,7 +19,7 @@ import pytest_asyncio
 from headgate.connectors import registry as connectors
 from headgate.connectors.api import Held
 from headgate.core import backoff, frames, lifecycle
-from headgate.errors import Cause, ConnectorError, NotConnected
+from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
 from headgate.runtime import push
 from headgate.runtime.feed import PushFeed
 from headgate.runtime.push import Pushed, Session
@@ -155,8 +155,10 @@ async def test_a_cut_between_a_write_and_its_failing_commit_leaves_the_old_posit
     assert [record["id"] for record in gate.records] == [0, 1]
 
 
-async def test_a_cut_while_the_stream_is_looked_up_leaves_nothing(here: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = await here.publish()
+async def test_a_cut_while_the_stream_is_looked_up_leaves_nothing(
+    here: House, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await here.publish(sink=GATED)
     asked, may_answer, real = asyncio.Event(), asyncio.Event(), here.node.streams.label
 
     async def label(labels: Any) -> Any:
@@ -165,17 +167,37 @@ async def test_a_cut_while_the_stream_is_looked_up_leaves_nothing(here: House, m
         return await real(labels)
 
     monkeypatch.setattr(here.node.streams, "label", label)
-    async with here.connected(name) as program:
-        await program.say("notify", "s", None)
-        await asked.wait()
-        program.cut()
-    await here.until(sessions(here), lambda found: found == 0)
     async with here.connected(name) as other:
+        async with here.connected(name) as program:
+            await program.say("notify", "s", None)
+            await asked.wait()
+            program.cut()
+        await here.until(sessions(here), lambda found: found == 1)
         assert (await other.ask("s"))["reason"] == "busy"
         may_answer.set()
+        await here.until(rows(here, name), lambda found: found == [("s", None)])
+        await here.until(entries(here), lambda found: not found)
+        assert gate.opening.locked(), "a sink was opened for nobody"
         assert await other.have("s") is None
-    await here.until_empty()
-    await here.until_free(name, "s")
+
+
+def rows(here: House, name: str) -> Any:
+    """The labels of a datasource, and who owns them."""
+    query = "SELECT s.label, s.owner FROM headgate.stream s JOIN headgate.datasource d ON d.id = s.datasource"
+
+    async def read() -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await here.sql(f"{query} WHERE d.name = $1 AND s.label IS NOT NULL", name)]
+
+    return read
+
+
+def entries(here: House) -> Any:
+    """What the local registry holds."""
+
+    async def read() -> list[Any]:
+        return list(here.node.push._entries)
+
+    return read
 
 
 async def test_a_cut_while_the_row_is_claimed_gives_it_back(here: House) -> None:
@@ -195,7 +217,11 @@ async def test_a_cut_while_the_row_is_claimed_gives_it_back(here: House) -> None
         await other.have("s")
 
 
-async def test_a_cut_while_the_sink_is_opened_gives_the_stream_back(here: House, gate: Gate) -> None:
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_cut_while_the_sink_is_opened_gives_the_stream_back_whether_it_opens_or_not(
+    here: House, gate: Gate, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    monkeypatch.setattr(lifecycle, "CANCEL_S", 8.0 if opens else 0.05)
     name = await here.publish(sink=GATED)
     gate.may_open.clear()
     async with here.connected(name) as program:
@@ -203,7 +229,8 @@ async def test_a_cut_while_the_sink_is_opened_gives_the_stream_back(here: House,
         await gate.opening.acquire()
         program.cut()
     await here.until(sessions(here), lambda found: found == 0)
-    gate.may_open.set()
+    if opens:
+        gate.may_open.set()
     await here.until_empty()
     await here.until_free(name, "s")
 
@@ -237,6 +264,38 @@ async def test_a_session_that_is_cut_at_its_end_of_stream_leaves_it_closed_or_op
 
 
 # Versions, stops, failures.
+
+
+async def test_nothing_is_acked_before_the_registry_knows_it_too(here: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, real, is_away = await here.publish(), here.node.streams.checkpoint, True
+
+    async def checkpoint(node: Any, commands: Any) -> Any:
+        if is_away:
+            raise StoreError("away")
+        return await real(node, commands)
+
+    monkeypatch.setattr(here.node.streams, "checkpoint", checkpoint)
+    async with here.connected(name) as program:
+        await program.have("s")
+        await program.push("s", [0, 1])
+        await here.until(lambda: here.ids(name), lambda found: found == [0, 1])
+        begun = here.node.push.barrier
+        await here.until(barrier(here), lambda number: number > begun + 1)
+        await program.say("beat", 1)
+        assert await program.expect("beat") == [1]  # And no ack before it.
+        is_away = False
+        await program.acked("s", 1)
+        await program.got_back(2)
+        assert (await here.row(name, "s"))["position"] == "1"
+
+
+def barrier(here: House) -> Any:
+    """The number of the last one."""
+
+    async def number() -> int:
+        return here.node.push.barrier
+
+    return number
 
 
 async def pushing(program: Program, stream: str, stop: asyncio.Event) -> int:

@@ -348,7 +348,13 @@ class _steering:
                 raise BadRecord(f"{self._table}: {text}") from error
             case ValueError():  # Of the driver, about the URL: its text may hold a part of the password.
                 raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
-            case OSError() | TimeoutError() | asyncpg.InterfaceError() | asyncpg.PostgresError():
+            case (
+                OSError()
+                | TimeoutError()
+                | asyncpg.InterfaceError()
+                | asyncpg.InternalClientError()
+                | asyncpg.PostgresError()
+            ):
                 raise NotConnected(f"PostgreSQL at {self._where}: {text}") from error
 
 

@@ -204,7 +204,10 @@ class WorkerManager:
         for stream, reply in (await self._ownership.checkpoint(commands)).items():
             handle, epoch, held = due[stream]
             if isinstance(reply, streams.Fenced):
-                if reply.why != "already_inactive":  # That is our own release, which was faster.
+                # Our own release may have been faster. And where nothing runs, the fence may be that of a newer grant
+                # of ours whose answer was lost: the next acquisition tells.
+                between = isinstance(handle.state.phase, lifecycle.Acquiring | lifecycle.BackingOff)
+                if reply.why != "already_inactive" and not between:
                     self._lose(handle, epoch)
             elif held.n > handle.saved.n:
                 handle.saved = held

@@ -83,7 +83,10 @@ class Reporter:
         """Write the events and proofs, and those states that differ from what was last written."""
         await self._write_events()
         await self._write_proofs()
-        fresh = {handle: state_of(handle) for handle in due}
+        # A stream that was given back and granted again has had two handles: the one that is live speaks for it.
+        live = {handle.stream: handle for handle in self._handles()}
+        speakers = {live.get(handle.stream, handle).stream: live.get(handle.stream, handle) for handle in due}
+        fresh = {handle: state_of(handle) for handle in speakers.values()}
         changed = [handle for handle, state in fresh.items() if figures(state) != handle.reported]
         if not changed:
             return

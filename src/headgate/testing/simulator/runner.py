@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from dataclasses import dataclass
 from headgate.testing.simulator.scenarios import Kind, kind_of
 from headgate.testing.simulator.trace import Trace, Violation
 from headgate.testing.simulator.world import World
+
+COLLECT_EVERY = 10  # Runs: a collection takes as long as a quarter of one, and a world some megabytes.
+
+_runs = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,8 @@ def run_seed(seed: int, kind: Kind | None = None) -> Report:
     finally:
         if was_collecting:
             gc.enable()
-        gc.collect()
+        if next(_runs) % COLLECT_EVERY == 0:
+            gc.collect()
 
 
 def _run(world: World, seed: int) -> Report:
