@@ -23,8 +23,8 @@ packages: ## Install the system packages that some tests use (root only)
 up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the console
 	$(BIN)/headgate up --demo
 
-test: $(VENV)/.ready packages check ## Set up everything, then run all tests, two files at a time: most of them wait
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(VENV)/.ready packages check ## Set up everything, then run all tests, four files at a time: most of them wait
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 check: $(VENV)/.ready ## Lint and type-check
 	$(BIN)/ruff check src tests bench
