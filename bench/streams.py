@@ -30,9 +30,9 @@ from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 from headgate.store.streams import Streams
 
-SIZES = (1_000, 10_000)
+SIZES = (1_000, 10_000, 100_000)
 BATCH = 500
-LEAST = 10_000
+LEAST = 50_000
 ROUNDS = 3
 
 CLAIM = """

@@ -61,6 +61,14 @@ class Node:
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short path, whoever runs the tests: the name of a socket has room for about a hundred letters."""
+    with tempfile.TemporaryDirectory(prefix="hg", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
     assert not stop_leftovers(tmp_path), "the test left a server running"

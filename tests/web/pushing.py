@@ -219,9 +219,12 @@ class House:
 
 @asynccontextmanager
 async def house(url: str, home: Path, *, direct: str = "", **settings: Any) -> AsyncIterator[House]:
-    """A node with its server. `direct` is the database without what stands between it and the node."""
+    """A node with its server. `direct` is the database without what stands between it and the node.
+
+    Its lease is long: between tests its loop stands still, and a machine under load must not end it.
+    """
     home.mkdir(exist_ok=True)
-    node = Node(Settings(home=home, **settings), url, keyring)
+    node = Node(Settings(home=home, **{"lease_s": 60.0, **settings}), url, keyring)
     await node.start()
     try:
         sock = bind("127.0.0.1", 0, search=False)

@@ -38,7 +38,7 @@ async def here(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> A
     """The node of this module; every test has datasources of its own. Its barriers are in a hurry."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(push, "BARRIER_S", 0.01)
-        async with house(database_url, tmp_path_factory.mktemp("push") / "home", lease_s=60.0) as found:
+        async with house(database_url, tmp_path_factory.mktemp("push") / "home") as found:
             yield found
 
 

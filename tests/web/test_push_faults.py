@@ -45,7 +45,7 @@ async def here(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> A
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(push, "BARRIER_S", 0.01)
         patched.setattr(backoff, "FIRST_S", 0.02)
-        async with house(database_url, tmp_path_factory.mktemp("push") / "home", lease_s=60.0) as found:
+        async with house(database_url, tmp_path_factory.mktemp("push") / "home") as found:
             yield found
 
 
