@@ -39,7 +39,7 @@ async def push(url: str, token: str, datasource: str, count: int) -> None:
 
 
 def rate(node: NodeProcess, datasource: str) -> float:
-    """The best of a few rounds, records per second."""
+    """The median of a few rounds, records per second."""
     count = RECORDS[datasource]
     command = [sys.executable, "-m", "bench.push", node.url, node.token, datasource, str(count)]
     rates = []

@@ -28,9 +28,10 @@ Bugs and bad records are tried until their budget is spent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from headgate.core import backoff
+from headgate.core.streams import Outcome
 from headgate.errors import Cause
 
 STOP_S = 10.0  # A stop is over by then, whatever the connector does.
@@ -298,7 +299,7 @@ class Abandon:
 class ReleaseStream:
     """Give the stream back with its last position, and say why."""
 
-    outcome: Literal["stopped", "finished", "unable"] = "stopped"
+    outcome: Outcome = "stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ import msgspec
 Position: TypeAlias = Any
 """Any JSON value that names the last record handled, inclusive; None means "nothing yet"."""
 
+Outcome: TypeAlias = Literal["stopped", "finished", "unable"]
+"""How a run came to its end: it was told to, its source has no more, or this node cannot run it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -93,7 +96,7 @@ class Release:
     epoch: int
     n: int
     position: Position
-    outcome: Literal["stopped", "finished", "unable"] = "stopped"
+    outcome: Outcome = "stopped"
     wish: str = ""
     reason: str = ""  # Why it is unable.
 

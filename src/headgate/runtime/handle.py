@@ -51,6 +51,7 @@ class Handle:
     task: asyncio.Task[None] | None = None
     config: Config | None = None  # Of the run that is being started.
     epoch: int | None = None  # Of our grant; None: not ours.
+    last_epoch: int | None = None  # Of the newest grant that we had.
     held: Held = field(default_factory=Held)  # Where the stream stands.
     saved: Held = field(default_factory=Held)  # What the registry knows.
     timer: asyncio.TimerHandle | None = None
@@ -68,7 +69,7 @@ def state_of(handle: Handle) -> State:
     failure = phase.failure if isinstance(phase, lifecycle.BackingOff | lifecycle.Quarantined) else None
     return State(
         stream=handle.stream,
-        epoch=handle.epoch,
+        epoch=handle.last_epoch,
         worker_status=status,
         detail=detail,
         version=getattr(phase, "version", None),
@@ -79,4 +80,4 @@ def state_of(handle: Handle) -> State:
 
 def figures(state: State) -> tuple[Any, ...]:
     """What makes a state worth writing again."""
-    return (state.worker_status, state.detail, state.version, state.metrics, state.error)
+    return (state.epoch, state.worker_status, state.detail, state.version, state.metrics, state.error)

@@ -13,7 +13,7 @@ import contextlib
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -45,8 +45,6 @@ STARTING = 50  # Streams acquired at a time: a thousand that start together must
 LAST_CHECKPOINT_S = 2.0
 
 ELSEWHERE = lifecycle.Idle("elsewhere")
-
-Outcome: TypeAlias = Literal["stopped", "finished", "unable"]
 
 log = structlog.get_logger()
 
@@ -150,7 +148,7 @@ class WorkerManager:
             self._spawn(self._decline(offer, entry))
             return
         handle = self._add(offer.stream, entry, stream_name(entry.name, offer.index))
-        handle.epoch = offer.epoch
+        handle.epoch = handle.last_epoch = offer.epoch
         self._want(handle)
 
     async def _decline(self, offer: Offer, entry: Entry | None) -> None:
@@ -316,7 +314,8 @@ class WorkerManager:
         now_s = boot_s()
         match step.reply:
             case streams.Granted(starts_anew=starts_anew):
-                handle.config, handle.epoch = config, step.stream.epoch
+                handle.config = config
+                handle.epoch = handle.last_epoch = step.stream.epoch
                 handle.held = handle.saved = step.stream.held
                 if starts_anew:
                     handle.log.warning("another source: its position begins at nothing")
@@ -444,14 +443,13 @@ class WorkerManager:
             epoch = None  # Nothing follows, so whatever we still get, such as by an answer that was lost, goes as well.
         await self._persist_command(handle, streams.Revoke(self.node, epoch))
         self._revoking.discard(handle.name)
-        self._report_anew(handle)
         if isinstance(handle.state.phase, lifecycle.Idle):  # Nothing follows: another grant begins with a new worker.
             self._remove(handle)
             if handle.pusher is not None:
                 handle.pusher.released("stale")
         self._registry.waker.wake("streams")
 
-    async def _release(self, handle: Handle, epoch: int | None, outcome: Outcome, reason: str) -> None:
+    async def _release(self, handle: Handle, epoch: int | None, outcome: streams.Outcome, reason: str) -> None:
         """Give the stream back, and forget it: another grant begins with a new worker."""
         held, runs = handle.held, handle.state.runs
         command: streams.Command = streams.Revoke(self.node)
@@ -463,17 +461,11 @@ class WorkerManager:
             reply = await self._persist_command(handle, streams.Revoke(self.node))
         if handle.epoch == epoch:
             handle.epoch = None
-        self._report_anew(handle)
         if handle.state.runs == runs and isinstance(handle.state.phase, lifecycle.Idle | lifecycle.Quarantined):
             self._remove(handle)
+            if handle.pusher is not None:
+                handle.pusher.released(reply.why if isinstance(reply, streams.Fenced) else None)
         self._registry.waker.wake("streams")
-        if handle.pusher is not None:
-            handle.pusher.released(reply.why if isinstance(reply, streams.Fenced) else None)
-
-    def _report_anew(self, handle: Handle) -> None:
-        """What was reported while the stream was changing hands may have been dropped."""
-        handle.reported = ()
-        self._reporter.changed(handle)
 
     async def _persist_command(self, handle: Handle, command: streams.Command) -> streams.Reply | None:
         """Until it is answered, or until another run has begun, which has a grant of its own."""

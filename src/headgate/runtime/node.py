@@ -256,7 +256,7 @@ class Node:
                     beats, draining = await self.nodes.observe()
                 others = [row for row in beats if row.node != self.incarnation]
                 self._observer, expired = lease.observed(self._observer, others, asked_at_s, boot_s())
-                self._drain(self.incarnation in draining)
+                self._set_draining(self.incarnation in draining)
                 for one in expired:
                     taken = await self.nodes.expire(one)
                     if taken is not None:
@@ -265,7 +265,7 @@ class Node:
             except (StoreError, TimeoutError):
                 self._observer = lease.unanswered(self._observer)
 
-    def _drain(self, draining: bool) -> None:
+    def _set_draining(self, draining: bool) -> None:
         self._draining = draining
         if self.manager is not None and not self.manager.is_stopping:
             self.manager.drain(draining)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 import structlog
@@ -40,32 +40,26 @@ Key: TypeAlias = tuple[UUID, str]
 log = structlog.get_logger()
 
 
-class Peer:
-    """What a session says to its program; the transport overrides it."""
+class Peer(Protocol):
+    """What a session says to its program."""
 
     def accepted(self, stream: str, epoch: int, position: int | None) -> None:
         """It may push this stream."""
-        raise NotImplementedError
 
     def refused(self, stream: str, reason: notifier.Reason, retry_after_ms: int) -> None:
         """It may not."""
-        raise NotImplementedError
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
         """So much is durable, and so many more records may come."""
-        raise NotImplementedError
 
     def closed(self, stream: str, position: int | None) -> None:
         """The end of the stream is durable."""
-        raise NotImplementedError
 
     def restart(self, stream: str | None, address: str | None, reason: str) -> None:
         """Ask again for this stream, or for all of them, perhaps elsewhere."""
-        raise NotImplementedError
 
     def fail(self, code: str, text: str) -> None:
         """The session is over, and why."""
-        raise NotImplementedError
 
 
 class Session:

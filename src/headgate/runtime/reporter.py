@@ -92,7 +92,7 @@ class Reporter:
             return
         taken = await self._registry.update_state(self._node, [fresh[handle] for handle in changed])
         for handle in changed:
-            # A stream that is changing hands takes no state from us; the next round tries again.
+            # What was not taken has been overtaken by a newer grant, unless we shall hold that ourselves.
             handle.reported = figures(fresh[handle]) if handle.stream in taken else ()
 
     async def _write_events(self) -> None:

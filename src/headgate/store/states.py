@@ -17,7 +17,7 @@ class State:
     """One stream's state, as its holder reports it."""
 
     stream: UUID
-    epoch: int | None  # The holder's; None: nobody holds the stream.
+    epoch: int | None  # Of its grant; None: it never had one.
     worker_status: str
     detail: str
     version: int | None
