@@ -166,6 +166,18 @@ class Cluster:
 
         return await self.until(is_so, f"runs on {' '.join(names)}")
 
+    async def until_even(self) -> float:
+        """Until every stream runs where it should, and no node has more than it must."""
+
+        async def is_so() -> bool:
+            counts = """SELECT n.id, count(s.id) AS streams, count(s.id) - count(s.run) AS waiting
+                        FROM headgate.node n LEFT JOIN headgate.stream s ON s.owner = n.id GROUP BY n.id"""
+            rows = await self.fetch(counts)
+            sizes = [row["streams"] for row in rows]
+            return max(sizes) - min(sizes) <= 1 and not any(row["waiting"] for row in rows)
+
+        return await self.until(is_so, "an even spread")
+
     async def until_moved_on(self, records: int = 25) -> float:
         """Until every worker stream has got this much further."""
         before = await self.sizes()

@@ -223,6 +223,7 @@ async def test_a_node_cut_off_for_less_than_its_lease_goes_on_under_the_same_epo
         await cluster.apply(cluster.counting("orders") | cluster.noting("notes"))
         await cluster.until_moved_on()
         await cluster.start("b", lease_s=6.0)
+        await cluster.until_even()
         before = await cluster.streams()
         proxy.freeze()
         await asyncio.sleep(2.0)

@@ -127,7 +127,7 @@ def test_a_stream_is_placed_where_it_may_run_or_waits_for_a_reason(
 def test_a_stream_is_placed_on_the_least_loaded_of_those_that_may_have_it(
     frees: list[Free], candidates: list[Candidate]
 ) -> None:
-    loads = {one.node: one.streams for one in candidates if one.is_eligible}
+    loads = {one.node: one.load for one in candidates if one.is_eligible}
     for one in frees:
         placed = place(frees, candidates).get(one.stream)
         if placed is not None:

@@ -63,15 +63,58 @@ async def test_streams_are_spread_over_the_nodes_and_each_runs_on_one(join: Join
     assert sorted(here) == [f"{name}:0" for name in names]
 
 
-async def test_a_node_that_joins_gets_what_is_new_and_takes_nothing_from_others(join: Join) -> None:
+async def test_a_node_that_joins_takes_over_its_share_and_pauses_nothing_else(join: Join) -> None:
     left = await join("left")
-    await left.apply(one=into(left, "one"), two=into(left, "two"))
-    await left.until_owners(one="left", two="left")
+    tables = ["a", "b", "c", "d"]
+    await left.apply(**{table: into(left, table) for table in tables})
+    await more_rows(left, *tables)
+    before = {one["name"]: one for one in await left.node.streams.all()}
     right = await join("right")
-    await right.apply(three=into(left, "three"))
-    await right.until_owners(three="right")
-    await right.until("three", status="RUNNING")
-    assert await right.owners() == {"one:0": "left", "two:0": "left", "three:0": "right"}
+
+    async def is_even() -> bool:
+        owners = list((await left.owners()).values())
+        return owners.count("left") == owners.count("right") == 2
+
+    await right.until_true(is_even)
+    await more_rows(right, *tables)
+    after = {one["name"]: one for one in await left.node.streams.all()}
+    stayed = [name for name, one in after.items() if one["node"] == "left"]
+    assert all(after[name]["run"] == before[name]["run"] for name in stayed)
+    for table in tables:
+        await stop(left, table)
+        assert is_whole(await left.ids(table))
+
+
+async def test_an_operators_wish_outranks_the_planner_until_its_node_leaves(join: Join) -> None:
+    left, right = await join("left"), await join("right")
+    await left.apply(a=into(left, "a"), b=into(left, "b"))
+    await more_rows(left, "a", "b")
+    target = await left.node.nodes.find("right")
+    for name in ("a:0", "b:0"):
+        await left.node.placement.move(await left.node.streams.find(name), target, "tester")
+    left.node.waker.wake("streams")
+    await left.until_owners(a="right", b="right")
+    await more_rows(left, "a", "b")
+    await right.drain()
+    await left.until_owners(a="left", b="left")
+    await right.drain(False)
+    await left.until_owners(a="right", b="right")
+    await right.node.stop()
+    await left.until_owners(a="left", b="left")
+    assert not await left.sql("SELECT FROM headgate.wish")
+
+
+async def test_streams_placed_by_their_number_follow_the_order_of_joining(join: Join) -> None:
+    left = await join("left")
+    await left.apply(a={**into(left, "a"), "assignment": "modulo"})
+    await left.until_owners(a="left")
+    right = await join("right")
+    await right.apply(b=into(left, "b"))
+    await left.until_owners(a="left", b="right")
+    with pytest.raises(Refused, match="by its number"):
+        await left.node.placement.move(await left.node.streams.find("a:0"), await left.node.nodes.find("right"), "me")
+    await left.node.stop()
+    await right.until_owners(a="right", b="right")
 
 
 # Moving.

@@ -16,7 +16,8 @@ from headgate.store.database import Database, connect
 from headgate.store.datasources import Content, Datasources
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
-from headgate.store.streams import Streams, stream_of
+from headgate.store.rows import stream_of
+from headgate.store.streams import Streams
 
 ME = "tester"
 

@@ -24,6 +24,7 @@ from headgate.core.streams import (
     Release,
     Reply,
     Revoke,
+    Stream,
 )
 from headgate.errors import NotFound, Refused
 from headgate.ids import new_id
@@ -260,7 +261,7 @@ async def test_an_ended_incarnation_claims_nothing(rows: Rows) -> None:
     node, stream = await rows.node(), await rows.stream()
     await rows.nodes.end(node)
     assert await rows.tell(node, stream, claim(node)) == Fenced()
-    assert await rows.row(stream) == store.Stream(stream)
+    assert await rows.row(stream) == Stream(stream)
     assert await rows.history(stream) == []
 
 

@@ -20,6 +20,7 @@ from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
 from headgate.runtime import push
 from headgate.runtime.documents import read_one
 from headgate.web import push as door
+from headgate.web import sockets
 from tests.web.pushing import WINDOW, Gate, House, Program, house, numbers
 from tests.web_node import Databases
 
@@ -872,7 +873,7 @@ async def test_a_program_that_never_reads_is_cut_off_and_harms_nobody(
     here: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = await here.publish()
-    monkeypatch.setattr(door, "LAST_S", 0.1)
+    monkeypatch.setattr(sockets, "LAST_S", 0.1)
     async with here.connected(name) as innocent:
         await innocent.have("good")
         deaf, pushed = await _deaf(here, name), 0

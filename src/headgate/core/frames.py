@@ -1,4 +1,4 @@
-"""Frames of the push protocol: one binary WebSocket message is one MessagePack array `[type, field, …]`.
+"""Frames of the push and the groups protocol: one binary WebSocket message is one MessagePack array `[type, field, …]`.
 
 Every frame is a frozen struct whose fields are the array's, in order; a field that is missing at the end is nil. The
 decoder takes exactly one frame of a known type, with fields of the right types and nothing after them. Everything else
@@ -7,7 +7,7 @@ raises `BadFrame`, whose code goes into an error frame: a peer that sends nonsen
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,11 +16,15 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 WINDOW = 65_536  # Records that a session may have under way. Credits count them.
 HEARTBEAT_S = 5.0
 MISSED_BEATS = 3  # A peer that lets so many go by is gone.
+MAX_GROUP_FRAME_BYTES = 64 * 1024  # The longest texts that a join may have, several times over.
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 3600.0
 
 Unsigned: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # What PostgreSQL and every language can hold.
 Moment: TypeAlias = Annotated[int, msgspec.Meta(le=2**63 - 1)]  # Microseconds since 1970; MessagePack ends it below.
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
+Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+LeaseS: TypeAlias = Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)]
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -34,6 +38,9 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
     """What all frames have in common."""
+
+
+# Push.
 
 
 class Hello(_Frame, frozen=True, tag="hello"):
@@ -108,6 +115,65 @@ class Restart(_Frame, frozen=True, tag="restart"):
     reason: str | None = None
 
 
+# Groups.
+
+
+class Join(_Frame, frozen=True, tag="join"):
+    """The first frame of a consumer."""
+
+    version: Unsigned
+    token: Text
+    stream: Name
+    group: Name
+    partition: Partition | None = None  # Of a super stream.
+    label: Text | None = None  # For people.
+    consumer: Text | None = None  # Who it was, if it comes back.
+    lease_s: LeaseS | None = None  # What it would like; the first of a group decides.
+
+
+class Joined(_Frame, frozen=True, tag="joined"):
+    """The answer to join: who it is, how long it may believe, and where else to go."""
+
+    consumer: str
+    incarnation: Unsigned
+    lease_s: float
+    nodes: list[str]
+
+
+class Active(_Frame, frozen=True, tag="active"):
+    """You are active, under this epoch."""
+
+    consumer: str
+    incarnation: Unsigned
+    epoch: Unsigned
+    partition: Partition | None = None
+
+
+class StepDown(_Frame, frozen=True, tag="step_down"):
+    """Finish what you are doing, and confirm with this epoch."""
+
+    consumer: str
+    incarnation: Unsigned
+    epoch: Unsigned
+
+
+class Confirm(_Frame, frozen=True, tag="confirm"):
+    """An order is answered."""
+
+    consumer: Name
+    epoch: Unsigned
+    what: Literal["active", "stepped_down"]
+
+
+class Leave(_Frame, frozen=True, tag="leave"):
+    """The consumer is gone, and does nothing any more."""
+
+    consumer: Name
+
+
+# Both.
+
+
 class BeatFrame(_Frame, frozen=True, tag="beat"):
     """Sent by the client, echoed by the node."""
 
@@ -123,7 +189,9 @@ class ErrorFrame(_Frame, frozen=True, tag="error"):
 
 FromClient: TypeAlias = Hello | Notify | Messages | Eos | BeatFrame | ErrorFrame
 FromNode: TypeAlias = Ok | NotifyAck | Ack | Closed | Restart | BeatFrame | ErrorFrame
-Frame: TypeAlias = FromClient | FromNode
+GroupFromClient: TypeAlias = Join | Confirm | Leave | BeatFrame | ErrorFrame
+GroupFromNode: TypeAlias = Joined | Active | StepDown | BeatFrame | ErrorFrame
+Frame: TypeAlias = FromClient | FromNode | GroupFromClient | GroupFromNode
 
 
 class BadFrame(Exception):
@@ -135,9 +203,12 @@ class BadFrame(Exception):
         self.text = text
 
 
+_T = TypeVar("_T")
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
 _from_node: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
+_group_from_client: msgspec.msgpack.Decoder[GroupFromClient] = msgspec.msgpack.Decoder(GroupFromClient)
+_group_from_node: msgspec.msgpack.Decoder[GroupFromNode] = msgspec.msgpack.Decoder(GroupFromNode)
 
 
 def encode(frame: Frame) -> bytes:
@@ -147,31 +218,40 @@ def encode(frame: Frame) -> bytes:
 
 def decode_from_client(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> FromClient:
     """What a client sent; raises BadFrame."""
-    _check_size(data, max_bytes)
-    try:
-        return _from_client.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad(error) from None
+    return _decode(_from_client, data, max_bytes)
 
 
 def decode_from_node(data: bytes, max_bytes: int = 16 * MAX_FRAME_BYTES) -> FromNode:
     """What a node sent; raises BadFrame."""
-    _check_size(data, max_bytes)
+    return _decode(_from_node, data, max_bytes)
+
+
+def decode_group_from_client(data: bytes, max_bytes: int = MAX_GROUP_FRAME_BYTES) -> GroupFromClient:
+    """What a consumer sent; raises BadFrame."""
+    return _decode(_group_from_client, data, max_bytes)
+
+
+def decode_group_from_node(data: bytes, max_bytes: int = 16 * MAX_GROUP_FRAME_BYTES) -> GroupFromNode:
+    """What a node sent to a consumer; raises BadFrame."""
+    return _decode(_group_from_node, data, max_bytes)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes, max_bytes: int) -> _T:
+    if len(data) > max_bytes:
+        raise BadFrame("too_large", f"a frame of {len(data):,} bytes; at most {max_bytes:,} are taken")
     try:
-        return _from_node.decode(data)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(error) from None
 
 
-def _check_size(data: bytes, max_bytes: int) -> None:
-    if len(data) > max_bytes:
-        raise BadFrame("too_large", f"a frame of {len(data):,} bytes; at most {max_bytes:,} are taken")
-
-
 def _bad(error: Exception) -> BadFrame:
-    """The decoder's messages name types and places, never values."""
-    if isinstance(error, msgspec.ValidationError) and "Invalid value" in str(error) and "$[0]" in str(error):
+    """The decoder's messages name types and places, and the value only of a word that is not one of a few."""
+    said = str(error)
+    if isinstance(error, msgspec.ValidationError) and "Invalid value" in said and "$[0]" in said:
         return BadFrame("unknown_frame", "there is no frame of this type")
     if isinstance(error, UnicodeDecodeError):
         return BadFrame("bad_frame", "text that is not UTF-8")
-    return BadFrame("bad_frame", f"the frame cannot be read: {error}")
+    if said.startswith("Invalid enum value"):
+        said = "a word that has no meaning here"
+    return BadFrame("bad_frame", f"the frame cannot be read: {said}")

@@ -50,7 +50,7 @@ class Consumer:
     connectivity: Connectivity = "connected"
     activity: Activity = "waiting"
     epoch: int = 0  # Under which it was last told active.
-    losses: int = 0  # How often it has lost touch: a deadline names the loss it belongs to.
+    losses: int = 0  # The number of its last loss of touch: a deadline names the loss it belongs to.
     is_able: bool = True  # What else it takes to be eligible, such as a node that is not draining.
 
     @property
@@ -71,6 +71,7 @@ class Group:
     partition: int | None = None  # Of a super stream; None: a simple group.
     consumers: tuple[Consumer, ...] = ()
     epoch: int = 0  # Of the last grant.
+    losses: int = 0  # Of touch, whoever's: a deadline that is late belongs to nobody else.
     ignored: int = 0  # Confirmations that named another consumer or epoch.
     preferred: str | None = None  # A planner's or an operator's wish.
     fallback: str | None = None  # Whom a planner would have in place of it.
@@ -306,11 +307,10 @@ def _disconnected(group: Group, connection: str) -> Step:
     lost = [c for c in group.consumers if c.connection == connection and c.connectivity == "connected"]
     if not lost:
         return Step(group)
-    losses = max(c.losses for c in lost) + 1
+    losses = group.losses + 1
     ids = {c.id for c in lost}
-    step = _settled(
-        _each(group, lambda c: replace(c, connectivity="disconnected", losses=losses) if c.id in ids else c)
-    )
+    silent = _each(group, lambda c: replace(c, connectivity="disconnected", losses=losses) if c.id in ids else c)
+    step = _settled(replace(silent, losses=losses))
     return replace(step, effects=(StartDeadline(connection, losses), *step.effects))
 
 

@@ -9,7 +9,9 @@ that a program pushes is *claimed*: the node of its session acquires it while no
 
 Where a stream stands is (edits, n, position). `n` counts commits and never falls; `edits` counts operators' edits and
 changes of source or sink. A transactional sink keeps the same three with the data, and may be ahead of the registry,
-because a checkpoint follows a commit. `agree` says who is right when a run opens.
+because a checkpoint follows a commit. `agree` says who is right when a run opens. A stream is *home* when the two are
+known to be the same: nobody has written since a run ended that knew what became of its last write. Only streams that
+are home are *dealt*: the parts of the source that they read are shared out anew (`core.partitions`).
 
 A command is applied to a locked row and answered with the row to save and a reply. `Fenced` and `Busy` change nothing.
 """
@@ -50,6 +52,7 @@ class Stream(msgspec.Struct, frozen=True):
     source_identity: str | None = None  # Which data the position is a position in.
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The wish for which its source has come to an end: nothing is left to do.
+    home: bool = True  # The position is the sink's own.
 
 
 # Commands.
@@ -99,6 +102,8 @@ class Release:
     outcome: Outcome = "stopped"
     wish: str = ""
     reason: str = ""  # Why it is unable.
+    hands_over: bool = False  # It goes on elsewhere: the next is granted it in the same transaction.
+    is_home: bool = False  # The sink has this position, and nothing that follows it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,16 @@ class Edit:
     position: Position
 
 
-Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Another share of the source's parts. Refused while somebody has the stream."""
+
+    position: Position
+    version: int | None = None  # The newest that any stream of the datasource has run,
+    source_identity: str | None = None  # and what it reads: the same for all of them.
+
+
+Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit | Deal
 
 
 # Replies.
@@ -184,6 +198,8 @@ def step(stream: Stream, command: Command) -> Step:
             return _revoke(stream, command)
         case Edit():
             return _edit(stream, command)
+        case Deal():
+            return _deal(stream, command)
         case _:
             assert_never(command)
 
@@ -207,7 +223,7 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
     if source_changed or sink_changed:
         held = replace(held, edits=held.edits + 1)
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
-    granted = Stream(stream.id, command.owner, command.run, epoch, held, command.version, *identities)
+    granted = Stream(stream.id, command.owner, command.run, epoch, held, command.version, *identities, home=False)
     return Step(granted, Granted(starts_anew=source_changed))
 
 
@@ -225,7 +241,12 @@ def _release(stream: Stream, command: Release) -> Step:
     if isinstance(saved.reply, Fenced):
         return saved
     rests = command.wish if command.outcome == "finished" else None
-    return Step(_moved(saved.stream, None, stream.epoch, saved.stream.held, rests=rests), Done())
+    held = saved.stream.held
+    if stream.run is None:  # No run began, so nothing was written.
+        return Step(_moved(stream, None, stream.epoch, held, rests=rests), Done())
+    if command.is_home and command.n == held.n and command.position != held.position:
+        held = replace(held, position=command.position)  # The sink was right when the run opened it.
+    return Step(_moved(stream, None, stream.epoch, held, rests=rests, home=command.is_home), Done())
 
 
 def _why(stream: Stream, owner: UUID, epoch: int) -> Why:
@@ -246,15 +267,46 @@ def _edit(stream: Stream, command: Edit) -> Step:
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
     held = Held(stream.held.edits + 1, stream.held.n, command.position)
-    return Step(_moved(stream, None, stream.epoch + 1, held), Done())
+    return Step(_moved(stream, None, stream.epoch + 1, held, home=True), Done())
+
+
+def _deal(stream: Stream, command: Deal) -> Step:
+    """As an edit: whatever the sink and an old run still have of it counts no more."""
+    if stream.owner is not None:
+        return Step(stream, Busy(stream.owner))
+    held = Held(stream.held.edits + 1, stream.held.n, command.position)
+    dealt = Stream(
+        stream.id,
+        epoch=stream.epoch + 1,
+        held=held,
+        version=command.version,
+        source_identity=command.source_identity,
+        sink_identity=stream.sink_identity,
+    )
+    return Step(dealt, Done())
 
 
 def _moved(
-    stream: Stream, owner: UUID | None, epoch: int, held: Held, run: UUID | None = None, rests: str | None = None
+    stream: Stream,
+    owner: UUID | None,
+    epoch: int,
+    held: Held,
+    run: UUID | None = None,
+    rests: str | None = None,
+    home: bool | None = None,
 ) -> Stream:
     """The row with another owner, epoch or position."""
     return Stream(
-        stream.id, owner, run, epoch, held, stream.version, stream.source_identity, stream.sink_identity, rests
+        stream.id,
+        owner,
+        run,
+        epoch,
+        held,
+        stream.version,
+        stream.source_identity,
+        stream.sink_identity,
+        rests,
+        stream.home if home is None else home,
     )
 
 

@@ -59,7 +59,7 @@ class Handle:
     pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
     wish: str = ""  # The registry's, as last told.
     is_opened: bool = False  # At least once.
-    is_given_back: bool = False  # Its session is done with it.
+    is_given_back: bool = False  # Its session is done with it, or it was told to step down.
 
 
 def state_of(handle: Handle) -> State:

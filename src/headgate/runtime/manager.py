@@ -139,11 +139,14 @@ class WorkerManager:
     # Streams come and go.
 
     def _take(self, offer: Offer) -> None:
-        """Begin to run a stream that was granted to us, or decline it."""
-        if offer.stream in self._handles or offer.stream in self._declining:
+        """Begin to run a stream that was granted to us, or decline it; or step down from one that we have."""
+        handle = self._handles.get(offer.stream)
+        if offer.steps_down and handle is not None and (handle.last_epoch or 0) <= offer.epoch:
+            self.give_back(handle)
+        if handle is not None or offer.stream in self._declining:
             return  # An older worker is about to end; the next look finds the offer again.
         entry = self._registry.entry_of(offer.datasource)
-        if entry is None or self._wanted(entry, is_pushed=False) is None:
+        if entry is None or offer.steps_down or self._wanted(entry, is_pushed=False) is None:
             self._declining.add(offer.stream)
             self._spawn(self._decline(offer, entry))
             return
@@ -152,7 +155,7 @@ class WorkerManager:
         self._want(handle)
 
     async def _decline(self, offer: Offer, entry: Entry | None) -> None:
-        release = streams.Release(self.node, offer.epoch, 0, None)
+        release = streams.Release(self.node, offer.epoch, 0, None, hands_over=offer.steps_down or self._draining)
         if entry is not None and entry.is_to_run and not self._is_listed(entry.name):
             reason = "the registry file of this node does not name the datasource"
             release = replace(release, outcome="unable", wish=entry.wish, reason=reason)
@@ -173,7 +176,7 @@ class WorkerManager:
         return handle
 
     def give_back(self, handle: Handle) -> None:
-        """Its session is done with it: drain and release."""
+        """Its session is done with it, or another node is to have it: drain and release."""
         handle.is_given_back = True
         self._want(handle)
 
@@ -454,7 +457,10 @@ class WorkerManager:
         held, runs = handle.held, handle.state.runs
         command: streams.Command = streams.Revoke(self.node)
         if epoch is not None:
-            command = streams.Release(self.node, epoch, held.n, held.position, outcome, handle.wish, reason)
+            goes_on = handle.pusher is None and outcome == "stopped" and (self._draining or handle.is_given_back)
+            command = streams.Release(
+                self.node, epoch, held.n, held.position, outcome, handle.wish, reason, hands_over=goes_on
+            )
         reply = await self._persist_command(handle, command)
         if isinstance(reply, streams.Fenced) and reply.why == "stale":
             # It may still be ours, if an acquisition was committed and its answer lost.

@@ -21,17 +21,20 @@ from headgate.clock import boot_s
 from headgate.config import Settings
 from headgate.core import lease
 from headgate.core.lease import Observer
+from headgate.core.lifecycle import STOP_S
 from headgate.errors import StoreError
 from headgate.ids import new_id
 from headgate.runtime import beat as beats
 from headgate.runtime.beat import Beat
 from headgate.runtime.forever import forever
+from headgate.runtime.groups import GroupListener
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.manager import WorkerManager
 from headgate.runtime.push import PushListener
 from headgate.runtime.registry import Registry
 from headgate.runtime.registry_file import RegistryFile
 from headgate.store.database import Database
+from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.logs import Logs
 from headgate.store.migrate import migrate
@@ -41,10 +44,12 @@ from headgate.store.secrets import Keyring, Secrets
 from headgate.store.streams import Streams
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
+from headgate.store.worker_groups import WorkerGroups
 from headgate.telemetry import logs
 
 SIGN_S = 0.25
 SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
+WAIT_OUT_S = 10.0  # A node that has just vanished may be back soon: nothing is moved to even out what it left.
 HOUSEKEEPING_S = 30.0
 CONNECT_RETRY_S = 2.0
 LAST_S = 3.0  # For loops to end once they are told to.
@@ -69,6 +74,8 @@ class Node:
         self._observer = Observer({})
         self._look = asyncio.Event()  # There may be free streams.
         self._observe_now = asyncio.Event()
+        self._vanished_at_s = -WAIT_OUT_S
+        self._orders: dict[tuple[UUID, int], float] = {}  # Since when we have seen that somebody should step down.
         self._draining = False  # By an operator's word; a new incarnation keeps to it.
 
     async def start(self) -> None:
@@ -81,12 +88,15 @@ class Node:
         self.waker = Waker(self.database)
         self.listener = Listener(self.url)
         self.nodes = Nodes(self.database)
-        self.streams = Streams(self.database)
+        self.streams = Streams(self.database, self._silent)
         self.placement = Placement(self.database)
+        self.worker_groups = WorkerGroups(self.database)
+        self.group_rows = Groups(self.database)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
         self.inbox = InboxTable(self.database)
         self.inboxes = InboxHub(self.inbox)
+        self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, self._other_address)
         file = self.settings.registry_file
         read_only = f"the registry is the file {file}; edit that" if file else ""
@@ -159,7 +169,10 @@ class Node:
 
     async def _incarnate(self) -> None:
         id = new_id()
-        await self.nodes.join(id, self.name, self.settings.lease_s, self.address, draining=self._draining)
+        settings = self.settings
+        await self.nodes.join(
+            id, self.name, settings.lease_s, self.address, draining=self._draining, process=settings.process
+        )
         beat = Beat(self.url, id, self.settings.lease_s, self.settings.home, self._ended)
         beat.start()
         self._beat = beat
@@ -213,6 +226,7 @@ class Node:
             "listen": self.listener.run,
             "inbox": self.inboxes.run,
             "push": self.push.run,
+            "groups": self.groups.run,
             "logs": lambda: logs.ship(self.logs, self.waker),
         }
         if (file := self._file) is not None:
@@ -226,6 +240,7 @@ class Node:
         on("registry", self._woken)
         on("streams", self._woken)
         on("inbox", self.inboxes.look)
+        on("groups", self.groups.look)
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""
@@ -255,6 +270,8 @@ class Node:
                 async with asyncio.timeout(lease.LATE_S):  # A later answer would prove nothing.
                     beats, draining = await self.nodes.observe()
                 others = [row for row in beats if row.node != self.incarnation]
+                if self._observer.seen.keys() - {row.node for row in others}:
+                    self._vanished_at_s = boot_s()
                 self._observer, expired = lease.observed(self._observer, others, asked_at_s, boot_s())
                 self._set_draining(self.incarnation in draining)
                 for one in expired:
@@ -286,8 +303,11 @@ class Node:
         seen = self._observer.seen.get(node)
         return max(0.0, boot_s() - seen.since_s) if seen is not None else 0.0
 
+    def _silent(self) -> list[UUID]:
+        return [node for node in self._observer.seen if self.silent_s(node) > SILENT_S]
+
     async def _tick(self) -> None:
-        """Have free streams granted: whenever something changed, and now and then."""
+        """Have free streams granted, and others moved: whenever something changed, and now and then."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(lease.OBSERVE_S):
@@ -296,11 +316,29 @@ class Node:
             if self.trust_left_s() <= 0.0:
                 continue
             with contextlib.suppress(StoreError):
-                silent = [node for node in self._observer.seen if self.silent_s(node) > SILENT_S]
+                silent = self._silent()
                 granted = await self.placement.grant(silent)
-                if granted:
+                calm = not silent and boot_s() - self._vanished_at_s > WAIT_OUT_S
+                told = await self.placement.balance(silent, moves=calm)
+                if granted or told or await self._take_from_the_stuck():
                     self._woken()
                     self.waker.wake("streams")
+
+    async def _take_from_the_stuck(self) -> int:
+        """A holder abandons a run that does not stop in time. One that does not even do that loses the stream."""
+        found = {(one.stream, one.epoch): one for one in await self.placement.open_orders()}
+        self._orders = {key: self._orders.get(key, boot_s()) for key in found}
+        taken = 0
+        for key, since_s in self._orders.items():
+            if boot_s() - since_s > STOP_S + found[key].lease_s and await self.placement.take(found[key]):
+                log.warning("a stream was taken from a node that did not step down", stream=str(key[0]))
+                taken += 1
+        return taken
+
+    def takes_in_s(self, stream: UUID, epoch: int, lease_s: float) -> float | None:
+        """When we would take a stream from a holder that was told to step down. None: we have not seen that yet."""
+        since_s = self._orders.get((stream, epoch))
+        return None if since_s is None else max(0.0, STOP_S + lease_s - (boot_s() - since_s))
 
     async def _keep_house(self) -> None:
         """Remove what nobody needs any more. Any node may do it; doing it twice is harmless."""
@@ -310,6 +348,7 @@ class Node:
                     await asyncio.sleep(0.1)
                 await self.registry.datasources.purge()
                 await self.streams.trim_history()
+                await self.group_rows.clean()
                 if freed := await self.placement.sweep():
                     log.warning("streams of owners that are gone were freed", streams=freed)
             await asyncio.sleep(HOUSEKEEPING_S)

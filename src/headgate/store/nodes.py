@@ -10,7 +10,7 @@ from headgate.core.lease import Expired, NodeBeat
 from headgate.core.streams import Revoke
 from headgate.errors import NotFound, Refused
 from headgate.store.database import Database, sql
-from headgate.store.streams import step_owned
+from headgate.store.rows import step_owned
 
 
 class Nodes:
@@ -19,9 +19,18 @@ class Nodes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def join(self, node: UUID, name: str, lease_s: float, address: str | None, *, draining: bool = False) -> None:
+    async def join(
+        self,
+        node: UUID,
+        name: str,
+        lease_s: float,
+        address: str | None,
+        *,
+        draining: bool = False,
+        process: UUID | None = None,
+    ) -> None:
         """Write a new incarnation. One that follows another in the same process is drained if that was."""
-        await self._database.execute(sql("nodes/insert"), node, name, lease_s, address, __version__, draining)
+        await self._database.execute(sql("nodes/insert"), node, name, lease_s, address, __version__, draining, process)
 
     async def set_address(self, node: UUID, address: str) -> None:
         """Say where this node can be reached."""
@@ -68,6 +77,12 @@ class Nodes:
             if await connection.fetchval(sql("nodes/delete"), node) is None:
                 return None
             return await _take_streams(connection, node)
+
+    async def end_process(self, process: UUID) -> list[UUID]:
+        """End every incarnation of a process that is known to have ended. What they still held is revoked."""
+        async with self._database.transaction() as connection:
+            ended = await connection.fetch(sql("nodes/delete_process"), process)
+            return [stream for row in ended for stream in await _take_streams(connection, row["id"])]
 
 
 async def _take_streams(connection: Any, node: UUID) -> list[UUID]:

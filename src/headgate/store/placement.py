@@ -1,28 +1,46 @@
-"""The tick: grants free streams to nodes, and frees what nobody owns any more.
+"""The tick: grants free streams to nodes, wishes streams where they should be, and frees what nobody owns any more.
 
 Any node may run it, one at a time: whoever gets the advisory lock is, for that one transaction, what other systems call
-the leader. There is nothing to elect and nothing to lose: the next tick may run anywhere.
+the leader. There is nothing to elect and nothing to lose: the next tick may run anywhere. What it decides is in
+`core.planner`. A stream that its holder hands over is granted to the next in the holder's own transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from headgate.clock import boot_s
 from headgate.connectors.api import PUSH
 from headgate.core import planner
-from headgate.core.planner import Candidate, Free
+from headgate.core.planner import Candidate, Free, Placed
 from headgate.core.streams import Grant, Revoke
+from headgate.errors import NotFound, Refused
 from headgate.ids import lock_key
 from headgate.store.database import Database, sql
-from headgate.store.streams import step_and_save, stream_of
+from headgate.store.events import Event, append
+from headgate.store.rows import step_and_save, stream_of
 
 MOST = 1000  # Streams granted in one transaction.
 UNABLE = timedelta(minutes=10)  # How long a node that could not run a stream is left alone with it.
+UNDER_WAY = 100  # Streams that may be on the move at a time.
+CALM_S = 5.0  # How often an even spread is checked by counting,
+CLOSE_S = 60.0  # and by what streams weigh.
 
 _LOCK = lock_key("tick")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A holder that was told to step down and has not yet."""
+
+    stream: UUID
+    owner: UUID
+    epoch: int
+    lease_s: float
 
 
 class Placement:
@@ -30,20 +48,95 @@ class Placement:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._nodes: tuple[tuple[UUID, bool], ...] = ()  # As they were when the spread was last found even.
+        self._calm_until_s = self._close_look_s = 0.0
 
     async def grant(self, silent: Collection[UUID]) -> dict[UUID, UUID]:
         """Give free streams to nodes, but to none that has fallen silent. Empty if another node is at it."""
         async with self._database.transaction() as connection:
             if not await connection.fetchval(sql("placement/lock"), _LOCK):
                 return {}
+            return await grant_free(connection, None, silent)
+
+    async def balance(self, silent: Collection[UUID], *, moves: bool = True) -> int:
+        """Wish streams where they should be, and have their holders step down. Returns how many were told to.
+
+        Looks closely only when nodes have come or gone, when one has more streams than another, when wishes are open,
+        and once a minute. Without `moves` nothing new is wished: somebody has just vanished, and may be back soon.
+        """
+        async with self._database.transaction() as connection:
+            if not await connection.fetchval(sql("placement/lock"), _LOCK):
+                return 0
             nodes = await connection.fetch(sql("placement/nodes"))
-            rows = await connection.fetch(sql("placement/free"), PUSH, MOST, UNABLE)
-            if not rows:
-                return {}
-            placed = planner.place([_free(row) for row in rows], await _candidates(connection, nodes, silent))
-            granted = [stream_of(row) for row in rows if row["id"] in placed]
-            await step_and_save(connection, granted, {s.id: Grant(placed[s.id]) for s in granted})
-            return placed
+            if not await self._is_due(connection, nodes):
+                return 0
+            candidates = await _candidates(connection, nodes, silent)
+            placed = [_placed(row) for row in await connection.fetch(sql("placement/placed"))]
+            wishes = planner.plan(placed, candidates, UNDER_WAY) if moves else {}
+            await _wish(connection, wishes)
+            wished = [_with_wish(one, wishes) for one in placed]
+            told = planner.orders([one for one in wished if one.preferred not in (None, one.owner)], candidates)
+            if told:
+                await connection.execute(sql("placement/order"), told)
+            if moves and not any(one.preferred not in (None, one.owner) for one in wished):
+                self._nodes = _shape(nodes)
+                self._calm_until_s = boot_s() + CALM_S
+            return len(told)
+
+    async def _is_due(self, connection: Any, nodes: Sequence[Any]) -> bool:
+        """Whether the spread is worth a closer look."""
+        now_s = boot_s()
+        if len(nodes) < 2:
+            return False
+        if _shape(nodes) != self._nodes or now_s >= self._close_look_s:
+            self._close_look_s = now_s + CLOSE_S
+            return True
+        if now_s < self._calm_until_s:
+            return False
+        self._calm_until_s = now_s + CALM_S
+        loads = {row["owner"]: row["streams"] for row in await connection.fetch(sql("placement/loads"))}
+        counts = [loads.get(row["id"], 0) for row in nodes if not row["draining"]]
+        return bool(counts) and (max(counts) - min(counts) > 1 or await connection.fetchval(sql("placement/is_wished")))
+
+    def look_closely(self) -> None:
+        """The next balance looks closely: something was wished."""
+        self._nodes = ()
+
+    async def move(self, found: dict[str, Any], node: Any, actor: str) -> None:
+        """An operator's wish for a stream: outranks the planner until its node leaves."""
+        if found["label"] is not None:
+            raise Refused(f"{found['name']} is pushed by a program", code="pushed", hint="it is where its session is")
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(sql("placement/is_modulo"), found["id"]):
+                raise Refused(
+                    f"{found['name']} is placed by its number", code="modulo", hint="publish it with assignment: sticky"
+                )
+            if await connection.fetchval(sql("placement/pin"), found["id"], node["id"]) is None:
+                raise NotFound(f"node {node['name']!r} has left meanwhile", hint="headgate nodes list")
+            await _record(connection, found, "stream_moved", {"node": node["name"], "id": str(node["id"])}, actor)
+        self.look_closely()
+
+    async def unpin(self, found: dict[str, Any], actor: str) -> None:
+        """Leave the stream to the planner again."""
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(sql("placement/unpin"), found["id"]):
+                await _record(connection, found, "stream_unpinned", {}, actor)
+
+    async def open_orders(self) -> list[Order]:
+        """Who was told to step down and has not yet."""
+        rows = await self._database.fetch(sql("placement/open_orders"))
+        return [Order(row["id"], row["owner"], row["epoch"], row["lease_s"]) for row in rows]
+
+    async def take(self, order: Order) -> bool:
+        """Take a stream from a holder that did not step down in time. That node is unable for it for a while."""
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(sql("streams/lock"), [order.stream])
+            streams = [stream_of(row) for row in rows if (row["owner"], row["epoch"]) == (order.owner, order.epoch)]
+            if not streams:
+                return False
+            await step_and_save(connection, streams, {order.stream: Revoke(order.owner, order.epoch)})
+            await connection.execute(sql("placement/mark_stuck"), order.stream, order.owner)
+            return True
 
     async def sweep(self) -> int:
         """Free the streams of owners that are gone. Returns how many there were."""
@@ -56,12 +149,70 @@ class Placement:
             return len(orphans)
 
 
-async def _candidates(connection: Any, nodes: list[Any], silent: Collection[UUID]) -> list[Candidate]:
+async def grant_free(
+    connection: Any, streams: Iterable[UUID] | None, silent: Collection[UUID] = ()
+) -> dict[UUID, UUID]:
+    """Grant these streams, or all, as far as they are free and should run."""
+    only = None if streams is None else list(streams)
+    nodes = await connection.fetch(sql("placement/nodes"))
+    rows = await connection.fetch(sql("placement/free"), PUSH, MOST, UNABLE, only)
+    if not rows:
+        return {}
+    placed = planner.place([_free(row) for row in rows], await _candidates(connection, nodes, silent))
+    granted = [stream_of(row) for row in rows if row["id"] in placed]
+    await step_and_save(connection, granted, {s.id: Grant(placed[s.id]) for s in granted})
+    if any(row["preferred"] for row in rows):
+        await connection.execute(sql("placement/arrived"), list(placed))
+    return placed
+
+
+async def _candidates(connection: Any, nodes: Sequence[Any], silent: Collection[UUID]) -> list[Candidate]:
     loads = {row["owner"]: row["streams"] for row in await connection.fetch(sql("placement/loads"))}
     return [
-        Candidate(row["id"], loads.get(row["id"], 0), not row["draining"] and row["id"] not in silent) for row in nodes
+        Candidate(
+            row["id"],
+            float(loads.get(row["id"], 0)),
+            is_eligible=not row["draining"] and row["id"] not in silent,
+            is_heard=row["id"] not in silent,
+        )
+        for row in nodes
     ]
 
 
+async def _wish(connection: Any, wishes: dict[UUID, UUID | None]) -> None:
+    dropped = [stream for stream, node in wishes.items() if node is None]
+    if dropped:
+        await connection.execute(sql("placement/unwish"), dropped)
+    made = {stream: node for stream, node in wishes.items() if node is not None}
+    if made:
+        await connection.execute(sql("placement/wish"), list(made), list(made.values()))
+
+
+async def _record(connection: Any, found: dict[str, Any], type: str, payload: dict[str, Any], actor: str) -> None:
+    payload = {"stream": found["name"], **payload}
+    await append(connection, [Event(found["datasource_id"], found["datasource"], type, payload, actor)])
+
+
+def _shape(nodes: Sequence[Any]) -> tuple[tuple[UUID, bool], ...]:
+    return tuple((row["id"], row["draining"]) for row in nodes)
+
+
 def _free(row: Any) -> Free:
-    return Free(row["id"], frozenset(row["unable"]), frozenset(row["unable_lately"]))
+    return Free(row["id"], frozenset(row["unable"]), frozenset(row["unable_lately"]), row["preferred"], row["number"])
+
+
+def _placed(row: Any) -> Placed:
+    return Placed(
+        row["id"],
+        row["owner"],
+        row["weight"],
+        row["preferred"],
+        row["pinned"],
+        row["stepping"],
+        frozenset(row["unable"]),
+        row["number"],
+    )
+
+
+def _with_wish(one: Placed, wishes: dict[UUID, UUID | None]) -> Placed:
+    return replace(one, preferred=wishes[one.stream], is_stepping=False) if one.stream in wishes else one

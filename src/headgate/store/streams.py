@@ -5,36 +5,20 @@ Every change of hands and every edit leaves a line of history in the same transa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from headgate.connectors.api import PUSH
-from headgate.core import streams as core
-from headgate.core.streams import (
-    Acquire,
-    Busy,
-    Checkpoint,
-    Command,
-    Done,
-    Edit,
-    Fenced,
-    Grant,
-    Held,
-    Release,
-    Reply,
-    Revoke,
-    Step,
-    Stream,
-)
+from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Release, Reply, Step
 from headgate.errors import NotFound, Refused
 from headgate.ids import as_id, new_id, stream_name
 from headgate.store.database import Database, sql
 from headgate.store.events import Event, append
+from headgate.store.placement import grant_free
+from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of
 
 KEEP_HISTORY = timedelta(days=30)
 DONE = Done()
@@ -45,8 +29,6 @@ KEEP_LINES = 100  # Of each stream, however old they are.
 # and more slowly until the next vacuum (measured: nine times, after two rounds of claim and release).
 _BY_ID = "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off"
 
-_KINDS: dict[type, str] = {Grant: "granted", Release: "released", Revoke: "revoked", Edit: "edited"}
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -56,13 +38,15 @@ class Offer:
     datasource: UUID
     index: int
     epoch: int
+    steps_down: bool = False  # Or one that it has, and was told to step down from.
 
 
 class Streams:
-    """The global registry of who owns what."""
+    """The global registry of who owns what. `silent` names nodes that nothing should be handed over to."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, silent: Callable[[], Collection[UUID]] = tuple) -> None:
         self._database = database
+        self._silent = silent
 
     async def apply(self, node: UUID, commands: Mapping[UUID, Command]) -> dict[UUID, Step]:
         """One command for each of these streams. A stream that is gone has no answer.
@@ -75,7 +59,7 @@ class Streams:
             return {}
         try:
             return await self._apply(node, commands, "streams/read")
-        except _Changed:
+        except Changed:
             return await self._apply(node, commands, "streams/lock")
 
     async def _apply(self, node: UUID, commands: Mapping[UUID, Command], read: str) -> dict[UUID, Step]:
@@ -86,13 +70,16 @@ class Streams:
                 return {row["id"]: Step(stream_of(row), Fenced()) for row in rows}
             steps = await step_and_save(connection, map(stream_of, rows), commands)
             await _mark_unable(connection, node, commands, steps)
+            handed_over = [stream for stream, step in steps.items() if _is_handed_over(commands[stream], step)]
+            if handed_over:
+                await grant_free(connection, handed_over, self._silent())
             return steps
 
     async def checkpoint(self, node: UUID, commands: Mapping[UUID, Checkpoint]) -> dict[UUID, Reply]:
         """The same for checkpoints, of which there are many. Where all is as the node believes, one statement does."""
         try:
             await self._checkpoint(node, commands)
-        except _Changed:
+        except Changed:
             return {stream: step.reply for stream, step in (await self.apply(node, commands)).items()}
         return dict.fromkeys(commands, DONE)
 
@@ -105,15 +92,15 @@ class Streams:
                 list(commands),
                 [command.epoch for command in commands.values()],
                 [command.n for command in commands.values()],
-                [_encode(command.position) for command in commands.values()],
+                [encode(command.position) for command in commands.values()],
             )
             if not alive or status != f"UPDATE {len(commands)}":
-                raise _Changed
+                raise Changed
 
     async def granted(self, node: UUID) -> list[Offer]:
-        """What this node has been granted and has not begun to run."""
+        """What this node was told to step down from, and what it has been granted and has not begun to run."""
         rows = await self._database.fetch(sql("streams/granted"), node)
-        return [Offer(row["id"], row["datasource"], row["index"], row["epoch"]) for row in rows]
+        return [Offer(row["id"], row["datasource"], row["index"], row["epoch"], row["steps_down"]) for row in rows]
 
     async def label(self, labels: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str], UUID]:
         """The streams of these datasources and labels, made where they do not exist."""
@@ -156,9 +143,9 @@ class Streams:
         """Where it stood when it changed hands or was edited, the latest first."""
         found = []
         for row in await self._database.fetch(sql("streams/history"), stream, limit):
-            line = {**dict(row), "position": _decode(row["position"])}
+            line = {**dict(row), "position": decode(row["position"])}
             del line["before"]
-            found.append(line | ({"before": _decode(row["before"])} if row["kind"] == "edited" else {}))
+            found.append(line | ({"before": decode(row["before"])} if row["kind"] == "edited" else {}))
         return found
 
     async def edit(self, name: str, position: Any, actor: str) -> dict[str, Any]:
@@ -171,7 +158,7 @@ class Streams:
         def previous(before: Any) -> Any:
             if before is None:
                 raise Refused(f"the position of {name} was never edited", code="nothing_to_undo")
-            return _decode(before["before"])
+            return decode(before["before"])
 
         return await self._edit(name, actor, previous)
 
@@ -216,108 +203,9 @@ def plain(row: Any) -> dict[str, Any]:
         "name": stream_name(row["name"], part),
         "datasource": row["name"],
         "datasource_id": row["datasource"],
-        "position": _decode(row["position"]),
+        "position": decode(row["position"]),
         "rests": row["rests"] is not None,
     }
-
-
-async def step_owned(connection: Any, owner: UUID, command: Command) -> dict[UUID, Step]:
-    """The same command for every stream that this node owns."""
-    rows = await connection.fetch(sql("streams/lock_owned"), owner)
-    return await step_and_save(connection, map(stream_of, rows), {row["id"]: command for row in rows})
-
-
-async def step_and_save(
-    connection: Any,
-    streams: Iterable[Stream],
-    commands: Mapping[UUID, Command],
-    actor: str | None = None,
-) -> dict[UUID, Step]:
-    """Apply commands to rows that were read, save what changed, and keep its history."""
-    steps: dict[UUID, Step] = {}
-    changes: dict[tuple[type[Command], UUID | None, UUID | None], list[tuple[Stream, Stream]]] = {}
-    for stream in streams:
-        command = commands[stream.id]
-        step = steps[stream.id] = core.step(stream, command)
-        if step.stream is not stream:
-            kind = (type(command), stream.owner, step.stream.owner)
-            changes.setdefault(kind, []).append((stream, step.stream))
-    for (command_type, was_owner, owner), changed in changes.items():
-        if command_type is Checkpoint:
-            await _advance(connection, owner, changed)
-        elif command_type is Acquire:
-            await _acquire(connection, was_owner, owner, changed)
-        else:
-            await _move(connection, _KINDS[command_type], was_owner, owner, changed, actor)
-    return steps
-
-
-class _Changed(Exception):
-    """A row is not as it was read."""
-
-
-Changes: TypeAlias = Sequence[tuple[Stream, Stream]]
-"""Rows as they were read and as they are to be; all with the same old and the same new owner."""
-
-
-async def _advance(connection: Any, owner: UUID | None, changes: Changes) -> None:
-    status = await connection.execute(
-        sql("streams/advance"),
-        owner,
-        [s.id for _, s in changes],
-        [s.epoch for _, s in changes],
-        [was.held.n for was, _ in changes],
-        [s.held.n for _, s in changes],
-        [_encode(s.held.position) for _, s in changes],
-    )
-    _check(status, "UPDATE", changes)
-
-
-async def _acquire(connection: Any, was_owner: UUID | None, owner: UUID | None, changes: Changes) -> None:
-    status = await connection.execute(
-        sql("streams/acquire"),
-        was_owner,
-        owner,
-        [s.id for _, s in changes],
-        [was.epoch for was, _ in changes],
-        [was.held.n for was, _ in changes],
-        [s.run for _, s in changes],
-        [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [_encode(s.held.position) for _, s in changes],
-        [s.version for _, s in changes],
-        [s.source_identity for _, s in changes],
-        [s.sink_identity for _, s in changes],
-    )
-    _check(status, "INSERT 0", changes)
-
-
-async def _move(
-    connection: Any, kind: str, was_owner: UUID | None, owner: UUID | None, changes: Changes, actor: str | None
-) -> None:
-    status = await connection.execute(
-        sql("streams/move"),
-        was_owner,
-        owner,
-        [s.id for _, s in changes],
-        [was.epoch for was, _ in changes],
-        [was.held.n for was, _ in changes],
-        [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [s.held.n for _, s in changes],
-        [_encode(s.held.position) for _, s in changes],
-        [s.rests for _, s in changes],
-        kind,
-        actor,
-        owner or was_owner,
-        _encode(changes[0][0].held.position) if kind == "edited" else None,  # An edit is of one stream.
-    )
-    _check(status, "INSERT 0", changes)
-
-
-def _check(status: str, verb: str, changes: Changes) -> None:
-    if status != f"{verb} {len(changes)}":
-        raise _Changed
 
 
 async def _mark_unable(
@@ -335,24 +223,5 @@ async def _mark_unable(
         await connection.execute(sql("streams/mark_unable"), node, list(streams), list(wishes), list(reasons))
 
 
-def stream_of(row: Any) -> Stream:
-    """A locked row, as the core sees it."""
-    return Stream(
-        id=row["id"],
-        owner=row["owner"],
-        run=row["run"],
-        epoch=row["epoch"],
-        held=Held(row["edits"], row["n"], _decode(row["position"])),
-        version=row["version"],
-        source_identity=row["source_identity"],
-        sink_identity=row["sink_identity"],
-        rests=row["rests"],
-    )
-
-
-def _encode(position: Any) -> str | None:
-    return None if position is None else msgspec.json.encode(position).decode()
-
-
-def _decode(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)
+def _is_handed_over(command: Command, step: Step) -> bool:
+    return isinstance(command, Release) and command.hands_over and isinstance(step.reply, Done)

@@ -1,7 +1,8 @@
-"""The ASGI application of a node: webhooks and pushing programs have doors of their own, the rest is Litestar's."""
+"""The ASGI application of a node: webhooks and WebSockets have doors of their own, the rest is Litestar's."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from litestar import Litestar, Router
@@ -13,13 +14,15 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.telemetry.metrics import NodeCollector
-from headgate.web.api import connectors, health, nodes, registry, secrets, streams
+from headgate.telemetry.metrics import GroupFigures, NodeCollector
+from headgate.web.api import connectors, groups, health, nodes, registry, secrets, streams
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
+from headgate.web.groups import GroupDoor
 from headgate.web.problems import HANDLERS
-from headgate.web.push import PushDoor, refuse
+from headgate.web.push import PushDoor
+from headgate.web.sockets import refuse
 from headgate.web.webhooks import Receive, Scope, Send, WebhookDoor
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
@@ -34,23 +37,37 @@ class App:
             node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
         )
         self.push = PushDoor(node, gate)
+        self.groups = GroupDoor(node, gate)
+        self._doors: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
+            "/push": self.push,
+            "/groups": self.groups,
+        }
+
+        async def group_figures() -> dict[str, int]:
+            return {**await node.group_rows.figures(), "moving": await node.worker_groups.moving()}
+
         collector = NodeCollector(
             lambda: node.manager.handles() if node.manager else (),
             node.trust_left_s,
             lambda: node.loop_delay_s,
             self.door.answers,
             self.push.figures,
+            GroupFigures(group_figures, node.groups.handed_over_s, lambda: self.groups.open, self.groups.ends),
         )
         self.api = make_api(node, State({"gate": gate, "collector": collector}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] == "websocket":
-            await (self.push if scope["path"] == "/push" else refuse)(scope, receive, send)
+            await self._doors.get(scope["path"], refuse)(scope, receive, send)
         elif scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
         elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
             await self.door(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"].startswith("/api/groups/"):
+            # Names in it may have slashes, so it is taken apart as it came.
+            path = scope["raw_path"].decode("ascii", "replace")
+            await self.api({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
         else:
             await self.api(scope, receive, send)  # type: ignore[arg-type]
 
@@ -67,6 +84,7 @@ def make_api(node: Any, state: State) -> Litestar:
             *registry.ROUTES,
             *nodes.ROUTES,
             *streams.ROUTES,
+            *groups.ROUTES,
             *secrets.ROUTES,
             *connectors.ROUTES,
             *health.ROUTES,

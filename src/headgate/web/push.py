@@ -7,66 +7,32 @@ else. Payloads are decoded on arrival: what its sender can correct is refused wh
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
-from typing import Any
 
 import msgspec
 
 from headgate.clock import unix_s
 from headgate.connectors.push import PushOptions
 from headgate.core import frames
-from headgate.core.frames import BadFrame, Frame, Hello, Message
+from headgate.core.frames import Hello, Message
 from headgate.core.notifier import Reason
 from headgate.core.reconcile import Entry
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.feed import Piece
 from headgate.runtime.node import Node
 from headgate.runtime.push import Peer, Session
-from headgate.store.tokens import ROLES
 from headgate.telemetry.metrics import PushFigures
 from headgate.web.auth import Gate
+from headgate.web.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
 from headgate.web.webhooks import Receive, Scope, Send
 
-HELLO_S = 10.0
-MOST_QUEUED = 10_000  # Frames that a program has not read. One that reads nothing is cut off.
-LAST_S = 2.0  # For an error frame to get through.
-CLOSE_FAILED = 4000  # The error frame says why.
 
-
-async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    """There is nothing under this path."""
-    await receive()
-    await send({"type": "websocket.close", "code": 1008})
-
-
-class _Over(Exception):
-    """The session ends; what the program is told."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
-class _Connection(Peer):
+class _Connection(Connection, Peer):
     """One program: what it may send, and what it is sent."""
 
-    def __init__(self, node: Node, send: Send) -> None:
-        self._node = node
-        self._send = send
-        self._queue: asyncio.Queue[Frame | None] = asyncio.Queue()
-        self._failure: frames.ErrorFrame | None = None
-        self.reading: asyncio.Task[Any] | None = None
+    def __init__(self, send: Send) -> None:
+        super().__init__(send)
         self.credits = frames.WINDOW
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it has been told that it is over."""
-        return self._failure is not None
-
-    # What it is told.
 
     def accepted(self, stream: str, epoch: int, position: int | None) -> None:
         """It may push this stream."""
@@ -89,37 +55,6 @@ class _Connection(Peer):
         """Ask again."""
         self.say(frames.Restart(stream, address, reason))
 
-    def fail(self, code: str, text: str) -> None:
-        """The session is over, from whichever side."""
-        if self._failure is None:
-            self._failure = frames.ErrorFrame(code, text)
-            if self.reading is not None:
-                self.reading.cancel()
-
-    def say(self, frame: Frame) -> None:
-        """Send a frame, in order."""
-        if self._queue.qsize() >= MOST_QUEUED:
-            self.fail("slow", "too many frames were not read")
-        elif self._failure is None:
-            self._queue.put_nowait(frame)
-
-    async def write(self) -> None:
-        """Send what is said, until the end."""
-        while (frame := await self._queue.get()) is not None:
-            await self._send({"type": "websocket.send", "bytes": frames.encode(frame)})
-
-    async def finish(self, writing: asyncio.Task[None]) -> str:
-        """Say the last word and close. Returns its code."""
-        with contextlib.suppress(Exception):  # The program may be gone already.
-            async with asyncio.timeout(LAST_S):
-                self._queue.put_nowait(None)
-                await writing
-                if self._failure is not None:
-                    await self._send({"type": "websocket.send", "bytes": frames.encode(self._failure)})
-                await self._send({"type": "websocket.close", "code": 1000 if self._failure is None else CLOSE_FAILED})
-        writing.cancel()
-        return self._failure.code if self._failure is not None else "closed"
-
 
 class PushDoor:
     """Everything that connects to /push."""
@@ -137,22 +72,12 @@ class PushDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection."""
-        await receive()  # websocket.connect
-        await send({"type": "websocket.accept"})
-        connection = _Connection(self._node, send)
-        writing = asyncio.create_task(connection.write(), name="push writer")
-        connection.reading = asyncio.create_task(self._serve(scope, receive, connection), name="push reader")
-        try:
-            await asyncio.wait([connection.reading])
-            _note_end(connection.reading, connection)
-        finally:
-            connection.reading.cancel()
-            self.ends[await connection.finish(writing)] += 1
+        connection = _Connection(send)
+        self.ends[await connection.serve(receive, self._serve(scope, receive, connection))] += 1
 
     async def _serve(self, scope: Scope, receive: Receive, connection: _Connection) -> None:
         hello = await _first(receive)
-        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-        entry, options, nodes = await self._admit(hello, headers)
+        entry, options, nodes = await self._admit(hello, scope)
         connection.say(frames.Ok(frames.WINDOW, frames.MAX_FRAME_BYTES, frames.HEARTBEAT_S, nodes))
         session = self._node.push.open(connection, entry.datasource)
         try:
@@ -171,12 +96,12 @@ class PushDoor:
             case frames.Messages(stream=stream, messages=messages):
                 connection.credits -= len(messages)
                 if connection.credits < 0:
-                    raise _Over("overdraft", f"{-connection.credits} records more than there were credits for")
+                    raise Over("overdraft", f"{-connection.credits} records more than there were credits for")
                 self.records += len(messages)
                 session.received(stream, self._piece(stream, messages, options))
             case frames.Notify(stream=stream, name=name):
                 if self._node.registry.entry_of(session.datasource) is None:
-                    raise _Over("not_found", "the datasource has been deleted")
+                    raise Over("not_found", "the datasource has been deleted")
                 session.notify(stream, name or stream)
             case frames.Eos(stream=stream):
                 session.ended(stream)
@@ -184,16 +109,16 @@ class PushDoor:
                 if self._node.trust_left_s() > 0.0:
                     connection.say(frame)
             case Hello():
-                raise _Over("unexpected", "a second hello")
+                raise Over("unexpected", "a second hello")
             case frames.ErrorFrame():
-                raise _Over("closed", "the program has given up")
+                raise Over("closed", "the program has given up")
 
     def _piece(self, stream: str, messages: list[Message], options: PushOptions) -> Piece:
         decode = self._json if options.format == "json" else _text
         try:
             records = [{} if m.payload is None else decode(m.payload) for m in messages]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _Over("bad_payload", f"a payload of {stream!r} is not {options.format}: {error}") from None
+            raise Over("bad_payload", f"a payload of {stream!r} is not {options.format}: {error}") from None
         meta = [
             {"id": m.id, "event_time": None if m.event_time is None else m.event_time / 1e6, "key": _key(m.key)}
             for m in messages
@@ -203,22 +128,17 @@ class PushDoor:
         event_time_s = unix_s() if newest is None else newest / 1e6
         return Piece([m.id for m in messages], records, meta, size, event_time_s)
 
-    async def _admit(self, hello: Hello, headers: dict[str, str]) -> tuple[Entry, PushOptions, list[str]]:
+    async def _admit(self, hello: Hello, scope: Scope) -> tuple[Entry, PushOptions, list[str]]:
         """Who this is, what it may push to, and where else it could."""
-        if hello.version != frames.VERSION:
-            raise _Over("version", f"version {hello.version} is not spoken here; {frames.VERSION} is")
+        check_version(hello.version)
+        await check_token(self._gate, scope, hello.token, "pushing")
         try:
-            token = await self._gate.identify_text(hello.token, headers)
-            if token is None:
-                raise _Over("unauthorized", "no valid token")
-            if ROLES.index(token.role) < ROLES.index("operator"):
-                raise _Over("forbidden", f"pushing needs the role operator; the token {token.name!r} is {token.role}")
             entry = await self._entry(hello.datasource)
             if self._node.trust_left_s() <= 0.0:
-                raise _Over("not_ready", "this node may not act now")
+                raise Over("not_ready", "this node may not act now")
             return entry, await self._options(entry), await self._node.addresses()
         except StoreError:
-            raise _Over("not_ready", "the database is away") from None
+            raise Over("not_ready", "the database is away") from None
 
     async def _entry(self, name: str) -> Entry:
         entry = self._node.registry.entry(name)
@@ -227,7 +147,7 @@ class PushDoor:
                 await self._node.manager.look()  # Perhaps it was published after the last one.
             entry = self._node.registry.entry(name)
         if entry is None or not entry.is_pushed or not self._node.lists(name):
-            raise _Over("not_found", "there is no datasource of this name that takes pushed records")
+            raise Over("not_found", "there is no datasource of this name that takes pushed records")
         return entry
 
     async def _options(self, entry: Entry) -> PushOptions:
@@ -241,42 +161,20 @@ class PushDoor:
             raise
         except HeadgateError:
             pass
-        raise _Over("not_ready", "the datasource cannot be run here now")
+        raise Over("not_ready", "the datasource cannot be run here now")
 
 
 async def _first(receive: Receive) -> Hello:
     frame = await _next(receive, HELLO_S)
     if not isinstance(frame, Hello):
-        raise _Over("unexpected", "the first frame must be hello")
+        raise Over("unexpected", "the first frame must be hello")
     return frame
 
 
 async def _next(receive: Receive, within_s: float) -> frames.FromClient | None:
     """The next frame; None when the program has hung up."""
-    try:
-        async with asyncio.timeout(within_s):
-            message = await receive()
-    except TimeoutError:
-        raise _Over("silent", f"nothing came for {within_s:.0f} s") from None
-    if message["type"] == "websocket.disconnect":
-        return None
-    data = message.get("bytes")
-    if data is None:
-        raise _Over("bad_frame", "frames are binary messages")
-    return frames.decode_from_client(data)
-
-
-def _note_end(reading: asyncio.Task[Any], connection: _Connection) -> None:
-    """Why the session ended, for its last word."""
-    if reading.cancelled():
-        return
-    error = reading.exception()
-    if isinstance(error, _Over | BadFrame):
-        if error.code != "closed":
-            connection.fail(error.code, error.text)
-    elif error is not None:
-        connection.fail("internal", "a fault of this node")
-        raise error
+    data = await next_bytes(receive, within_s)
+    return None if data is None else frames.decode_from_client(data)
 
 
 def _text(payload: bytes) -> dict[str, str]:

@@ -218,7 +218,7 @@ LEASES = (
         "place",
         lambda place: (
             lambda free, candidates: place(
-                free, [Candidate(one.node, one.streams, is_eligible=True) for one in candidates]
+                free, [Candidate(one.node, one.load, is_eligible=True) for one in candidates]
             )
         ),
     ),

@@ -1,1 +1,2 @@
-INSERT INTO headgate.node (id, name, lease_s, address, version, draining) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO headgate.node (id, name, lease_s, address, version, draining, process)
+VALUES ($1, $2, $3, $4, $5, $6, $7)

@@ -2,7 +2,7 @@
 WITH saved AS (
     UPDATE headgate.stream s
     SET owner = $2, run = u.run, epoch = u.epoch, edits = u.edits, position = u.position, version = u.version,
-        source_identity = u.source_identity, sink_identity = u.sink_identity, rests = NULL
+        source_identity = u.source_identity, sink_identity = u.sink_identity, rests = NULL, home = false
     FROM (
         SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bigint[], $8::integer[],
                              $9::json[], $10::integer[], $11::text[], $12::text[])

@@ -1,2 +1,2 @@
-SELECT id, owner, run, epoch, edits, n, position, version, source_identity, sink_identity, rests
+SELECT id, owner, run, epoch, edits, n, position, version, source_identity, sink_identity, rests, home
 FROM headgate.stream WHERE owner = $1 ORDER BY id FOR UPDATE

@@ -4,5 +4,5 @@ FROM headgate.unable u
 JOIN headgate.stream s ON s.id = u.stream
 JOIN headgate.datasource d ON d.id = s.datasource
 JOIN headgate.node n ON n.id = u.node
-WHERE d.id = $1 AND u.wish = d.published_version || '/' || d.mark
+WHERE d.id = $1 AND u.wish = headgate.wish_of(d, s.index)
 ORDER BY u.stream, n.started_at, n.id

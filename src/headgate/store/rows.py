@@ -1,0 +1,156 @@
+"""Rows of streams: read, stepped by `core.streams`, saved if they are as they were read, with their history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from headgate.core import streams as core
+from headgate.core.streams import Acquire, Checkpoint, Command, Deal, Edit, Grant, Held, Release, Revoke, Step, Stream
+from headgate.store.database import sql
+
+_KINDS: dict[type, str] = {Grant: "granted", Release: "released", Revoke: "revoked", Edit: "edited"}
+
+
+async def step_owned(connection: Any, owner: UUID, command: Command) -> dict[UUID, Step]:
+    """The same command for every stream that this node owns."""
+    rows = await connection.fetch(sql("streams/lock_owned"), owner)
+    return await step_and_save(connection, map(stream_of, rows), {row["id"]: command for row in rows})
+
+
+async def step_and_save(
+    connection: Any,
+    streams: Iterable[Stream],
+    commands: Mapping[UUID, Command],
+    actor: str | None = None,
+) -> dict[UUID, Step]:
+    """Apply commands to rows that were read, save what changed, and keep its history."""
+    steps: dict[UUID, Step] = {}
+    changes: dict[tuple[type[Command], UUID | None, UUID | None], list[tuple[Stream, Stream]]] = {}
+    for stream in streams:
+        command = commands[stream.id]
+        step = steps[stream.id] = core.step(stream, command)
+        if step.stream is not stream:
+            kind = (type(command), stream.owner, step.stream.owner)
+            changes.setdefault(kind, []).append((stream, step.stream))
+    for (command_type, was_owner, owner), changed in changes.items():
+        if command_type is Checkpoint:
+            await _advance(connection, owner, changed)
+        elif command_type is Acquire:
+            await _acquire(connection, was_owner, owner, changed)
+        elif command_type is Deal:
+            await _deal(connection, changed)
+        else:
+            await _move(connection, _KINDS[command_type], was_owner, owner, changed, actor)
+    return steps
+
+
+class Changed(Exception):
+    """A row is not as it was read."""
+
+
+Changes: TypeAlias = Sequence[tuple[Stream, Stream]]
+"""Rows as they were read and as they are to be; all with the same old and the same new owner."""
+
+
+async def _advance(connection: Any, owner: UUID | None, changes: Changes) -> None:
+    status = await connection.execute(
+        sql("streams/advance"),
+        owner,
+        [s.id for _, s in changes],
+        [s.epoch for _, s in changes],
+        [was.held.n for was, _ in changes],
+        [s.held.n for _, s in changes],
+        [encode(s.held.position) for _, s in changes],
+    )
+    _check(status, "UPDATE", changes)
+
+
+async def _acquire(connection: Any, was_owner: UUID | None, owner: UUID | None, changes: Changes) -> None:
+    status = await connection.execute(
+        sql("streams/acquire"),
+        was_owner,
+        owner,
+        [s.id for _, s in changes],
+        [was.epoch for was, _ in changes],
+        [was.held.n for was, _ in changes],
+        [s.run for _, s in changes],
+        [s.epoch for _, s in changes],
+        [s.held.edits for _, s in changes],
+        [encode(s.held.position) for _, s in changes],
+        [s.version for _, s in changes],
+        [s.source_identity for _, s in changes],
+        [s.sink_identity for _, s in changes],
+    )
+    _check(status, "INSERT 0", changes)
+
+
+async def _move(
+    connection: Any, kind: str, was_owner: UUID | None, owner: UUID | None, changes: Changes, actor: str | None
+) -> None:
+    status = await connection.execute(
+        sql("streams/move"),
+        was_owner,
+        owner,
+        [s.id for _, s in changes],
+        [was.epoch for was, _ in changes],
+        [was.held.n for was, _ in changes],
+        [s.epoch for _, s in changes],
+        [s.held.edits for _, s in changes],
+        [s.held.n for _, s in changes],
+        [encode(s.held.position) for _, s in changes],
+        [s.rests for _, s in changes],
+        [s.home for _, s in changes],
+        kind,
+        actor,
+        owner or was_owner,
+        encode(changes[0][0].held.position) if kind == "edited" else None,  # An edit is of one stream.
+    )
+    _check(status, "INSERT 0", changes)
+
+
+async def _deal(connection: Any, changes: Changes) -> None:
+    status = await connection.execute(
+        sql("streams/deal"),
+        [s.id for _, s in changes],
+        [s.epoch for _, s in changes],
+        [s.held.edits for _, s in changes],
+        [encode(s.held.position) for _, s in changes],
+        [s.version for _, s in changes],
+        [s.source_identity for _, s in changes],
+    )
+    _check(status, "INSERT 0", changes)
+
+
+def _check(status: str, verb: str, changes: Changes) -> None:
+    if status != f"{verb} {len(changes)}":
+        raise Changed
+
+
+def stream_of(row: Any) -> Stream:
+    """A locked row, as the core sees it."""
+    return Stream(
+        id=row["id"],
+        owner=row["owner"],
+        run=row["run"],
+        epoch=row["epoch"],
+        held=Held(row["edits"], row["n"], decode(row["position"])),
+        version=row["version"],
+        source_identity=row["source_identity"],
+        sink_identity=row["sink_identity"],
+        rests=row["rests"],
+        home=row["home"],
+    )
+
+
+def encode(position: Any) -> str | None:
+    """A position as it is stored."""
+    return None if position is None else msgspec.json.encode(position).decode()
+
+
+def decode(text: str | None) -> Any:
+    """A position that was stored."""
+    return None if text is None else msgspec.json.decode(text)

@@ -1,0 +1,1 @@
+DELETE FROM headgate.consumer WHERE id = ANY ($1::uuid[])

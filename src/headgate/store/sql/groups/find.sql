@@ -1,0 +1,1 @@
+SELECT id FROM headgate.consumer_group WHERE stream = $1 AND name = $2

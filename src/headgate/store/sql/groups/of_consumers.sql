@@ -1,0 +1,1 @@
+SELECT DISTINCT "group" FROM headgate.consumer WHERE id = ANY ($1::uuid[])

@@ -1,0 +1,1 @@
+DELETE FROM headgate.node WHERE process = $1 RETURNING id

@@ -1,0 +1,1 @@
+DELETE FROM headgate.wish WHERE stream = $1 RETURNING pinned
