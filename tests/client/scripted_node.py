@@ -1,38 +1,45 @@
-"""A node as tests of the push client play it: a real socket and real frames, and each test says what it answers."""
+"""A node as tests of the clients play it: a real socket and real frames, and each test says what it answers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from headgate.client import PushClient, PushStream
+from headgate.client import Consumer, PushClient, PushStream, Turn
 from headgate.core import frames
 from headgate.core.frames import (
     Ack,
+    Active,
     BeatFrame,
     Closed,
+    Confirm,
     Eos,
     Frame,
-    FromClient,
     Hello,
+    Join,
+    Joined,
+    Leave,
     Messages,
     Notify,
     NotifyAck,
     Ok,
+    StepDown,
 )
 
 TOKEN = "hg_s3cret"
 PATIENCE_S = 10.0  # For what must come. A test that waits as long as this has failed.
 
-F = TypeVar("F", bound=FromClient)
+F = TypeVar("F", bound=Frame)
 
 
 class Peer:
     """One connection, seen from the node."""
+
+    decode: ClassVar[Any] = staticmethod(frames.decode_from_client)
 
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
@@ -44,12 +51,12 @@ class Peer:
         for frame in said:
             await self.socket.send(frame if isinstance(frame, bytes | str) else frames.encode(frame))
 
-    async def hear(self) -> FromClient:
+    async def hear(self) -> Any:
         """The next frame; beats are echoed."""
         while True:
             async with asyncio.timeout(PATIENCE_S):
                 data = await self.socket.recv(decode=False)
-            frame = frames.decode_from_client(data)
+            frame = self.decode(data)
             if not isinstance(frame, BeatFrame):
                 return frame
             self.beats += 1
@@ -58,10 +65,14 @@ class Peer:
 
     async def hear_beat(self) -> None:
         """The next frame is a beat; it is echoed."""
+        await self.say(await self.take_beat())
+
+    async def take_beat(self) -> BeatFrame:
+        """The next frame is a beat; it is kept."""
         async with asyncio.timeout(PATIENCE_S):
-            frame = frames.decode_from_client(await self.socket.recv(decode=False))
+            frame = self.decode(await self.socket.recv(decode=False))
         assert isinstance(frame, BeatFrame), frame
-        await self.say(frame)
+        return frame
 
     async def expect(self, kind: type[F]) -> F:
         frame = await self.hear()
@@ -109,19 +120,50 @@ class Peer:
         self.socket.transport.abort()
 
 
+class GroupPeer(Peer):
+    """One connection of a consumer."""
+
+    decode: ClassVar[Any] = staticmethod(frames.decode_group_from_client)
+
+    def __init__(self, socket: ServerConnection) -> None:
+        super().__init__(socket)
+        self.id = ""
+        self.incarnation = 0
+
+    async def admit(self, id: str = "c1", incarnation: int = 1, lease_s: float = 10.0, *nodes: str) -> Join:
+        """Take it into the group; its first beat is still to come."""
+        self.id, self.incarnation = id, incarnation
+        join = await self.expect(Join)
+        await self.say(Joined(id, incarnation, lease_s, list(nodes)))
+        return join
+
+    async def activate(self, epoch: int, partition: int | None = None) -> None:
+        await self.say(Active(self.id, self.incarnation, epoch, partition))
+        assert await self.expect(Confirm) == Confirm(self.id, epoch, "active")
+
+    async def step_down(self, epoch: int) -> None:
+        await self.say(StepDown(self.id, self.incarnation, epoch))
+
+    async def expect_stepped_down(self, epoch: int) -> None:
+        assert await self.expect(Confirm) == Confirm(self.id, epoch, "stepped_down")
+
+    async def expect_leave(self, id: str | None = None) -> None:
+        assert await self.expect(Leave) == Leave(id or self.id)
+
+
 class ScriptedNode:
     """Listens, and hands each connection to the test."""
 
     def __init__(self) -> None:
         self.url = ""
-        self._peers: asyncio.Queue[Peer] = asyncio.Queue()
+        self._peers: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def accept(self) -> Peer:
+    async def accept(self) -> Any:
         """The next connection, which must come."""
         async with asyncio.timeout(PATIENCE_S):
             return await self._peers.get()
 
-    async def wait_for_peer(self) -> Peer:
+    async def wait_for_peer(self) -> Any:
         """The next connection, if there is one."""
         return await self._peers.get()
 
@@ -131,7 +173,8 @@ class ScriptedNode:
         return self._peers.empty()
 
     async def serve(self, socket: ServerConnection) -> None:
-        self._peers.put_nowait(Peer(socket))
+        is_group = socket.request is not None and socket.request.path.endswith("/groups")
+        self._peers.put_nowait(GroupPeer(socket) if is_group else Peer(socket))
         await socket.wait_closed()
 
 
@@ -154,7 +197,7 @@ def client_of(*nodes: ScriptedNode | str, **options: Any) -> PushClient:
 
 async def connected(node: ScriptedNode, **welcome: Any) -> Peer:
     """The next connection, welcomed."""
-    peer = await node.accept()
+    peer: Peer = await node.accept()
     await peer.welcome(**welcome)
     return peer
 
@@ -169,3 +212,76 @@ async def round_trip(client: PushClient, peer: Peer) -> None:
     """When this is over, both have dealt with everything that was said before it, and nothing was pushed meanwhile."""
     stream = await open_stream(client, peer, "fence")
     await asyncio.gather(stream.finish(), peer.end("fence", None))
+
+
+def consumer_of(*nodes: ScriptedNode | str, **options: Any) -> Consumer:
+    """A consumer of these nodes, or URLs."""
+    urls = [node if isinstance(node, str) else node.url for node in nodes]
+    return Consumer(
+        urls,
+        **{
+            "token": TOKEN,
+            "stream": "invoices",
+            "group": "billing",
+            "label": "me",
+            "open_timeout_s": PATIENCE_S,
+            **options,
+        },
+    )
+
+
+async def admitted(node: ScriptedNode, id: str = "c1", incarnation: int = 1, lease_s: float = 10.0) -> GroupPeer:
+    """The next connection of a consumer, in its group and with a beat echoed."""
+    peer: GroupPeer = await node.accept()
+    await peer.admit(id, incarnation, lease_s)
+    await peer.hear_beat()
+    return peer
+
+
+class Clock:
+    """Time that goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def soon(what: Any) -> Any:
+    """What must come."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await what
+
+
+async def entered(node: ScriptedNode, clock: Clock, **options: Any) -> tuple[Consumer, GroupPeer]:
+    """A consumer in its group; the test closes it."""
+    consumer = consumer_of(node, clock=clock, **options)
+    _, peer = await asyncio.gather(consumer.__aenter__(), admitted(node))
+    return consumer, peer
+
+
+async def in_turn(node: ScriptedNode, clock: Clock, epoch: int = 5) -> tuple[Consumer, GroupPeer, Turn]:
+    """A consumer in its turn; the test closes it."""
+    consumer, peer = await entered(node, clock)
+    await peer.activate(epoch)
+    return consumer, peer, await soon(consumer.turn())
+
+
+async def closed(consumer: Consumer, peer: GroupPeer | None = None) -> None:
+    """Close; whoever is told hears of it."""
+    if peer is None:
+        await soon(consumer.close())
+    else:
+        await soon(asyncio.gather(consumer.close(), peer.expect_leave()))
+
+
+def beat(consumer: Consumer) -> None:
+    """Have it beat now."""
+    assert consumer._conversation is not None
+    consumer._conversation.beat()
+
+
+async def never(turn: Turn) -> None:
+    """Work that does not end."""
+    await asyncio.Event().wait()

@@ -1,7 +1,7 @@
-"""Frames of the push protocol: what they look like as bytes, and that nothing else is one.
+"""Frames of the push and the groups protocol: what they look like as bytes, and that nothing else is one.
 
-`frames.json` holds the vectors: for authors of clients in other languages too. `frame` is the array, with bytes as
-`{"bin": "hex"}`; `hex` is the message; `canonical` says that Headgate itself writes it like this.
+`frames.json` and `group_frames.json` hold the vectors: for authors of clients in other languages too. `frame` is the
+array, with bytes as `{"bin": "hex"}`; `hex` is the message; `canonical` says that Headgate itself writes it like this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import pytest
@@ -21,33 +21,65 @@ from hypothesis import strategies as st
 from headgate.core import frames
 from headgate.core.frames import (
     MAX_FRAME_BYTES,
+    MAX_GROUP_FRAME_BYTES,
     Ack,
+    Active,
     BadFrame,
     BeatFrame,
+    Confirm,
     Frame,
     FromClient,
     FromNode,
+    GroupFromClient,
+    GroupFromNode,
+    Join,
+    Joined,
+    Leave,
     Message,
     Messages,
     Notify,
+    StepDown,
     decode_from_client,
     decode_from_node,
+    decode_group_from_client,
+    decode_group_from_node,
     encode,
 )
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "frames.json").read_text())
-CLIENT = [vector for vector in VECTORS if vector["from"] == "client"]
-NODE = [vector for vector in VECTORS if vector["from"] == "node"]
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "push.md"
+HERE = Path(__file__).parent
+REFERENCE = HERE.parents[1] / "docs" / "reference"
+
+
+def vectors_of(protocol: str, file: str) -> list[dict[str, Any]]:
+    """The vectors of a protocol; `by` is also how its decoder is called."""
+    read: list[dict[str, Any]] = json.loads((HERE / file).read_text())
+    return [vector | {"by": f"{protocol} {vector['from']}"} for vector in read]
+
+
+VECTORS = vectors_of("push", "frames.json") + vectors_of("groups", "group_frames.json")
+PAGES = {"push": REFERENCE / "push.md", "groups": REFERENCE / "groups-protocol.md"}
 CODES = {"bad_frame", "unknown_frame", "too_large"}
 SECRET = "hg_s3cret"
 WRONG = [SECRET.encode(), -1, 2**63, 2**64 - 1, 1.5, [SECRET], {SECRET: SECRET}, [[[]]], msgspec.msgpack.Ext(1, b"x")]
 
 Decode: TypeAlias = Callable[[bytes], Frame]
-DECODERS: dict[str, Decode] = {"client": decode_from_client, "node": decode_from_node}
-OF_TYPE: dict[str, Any] = {kind.__struct_config__.tag: kind for kind in (*get_args(FromClient), *get_args(FromNode))}
+DECODERS: dict[str, Decode] = {
+    "push client": decode_from_client,
+    "push node": decode_from_node,
+    "groups client": decode_group_from_client,
+    "groups node": decode_group_from_node,
+}
+UNIONS: dict[str, Any] = {
+    "push client": FromClient,
+    "push node": FromNode,
+    "groups client": GroupFromClient,
+    "groups node": GroupFromNode,
+}
+KINDS = {by: {kind.__struct_config__.tag: kind for kind in get_args(union)} for by, union in UNIONS.items()}
+OF_TYPE: dict[str, Any] = {tag: kind for kinds in KINDS.values() for tag, kind in kinds.items()}
 
-each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"{vector['from']}: {vector['name']}")
+each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"{vector['by']}: {vector['name']}")
+each_page = pytest.mark.parametrize("protocol", PAGES)
 each_decoder = pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 
 
@@ -89,7 +121,7 @@ def refusal(decode: Decode, data: bytes) -> BadFrame:
 
 @each_vector
 def test_a_frame_is_read_from_its_bytes(vector: dict[str, Any]) -> None:
-    decoded = DECODERS[vector["from"]](bytes.fromhex(vector["hex"]))
+    decoded = DECODERS[vector["by"]](bytes.fromhex(vector["hex"]))
     assert decoded == frame_of(vector)
     assert type(decoded) is type(frame_of(vector))
 
@@ -99,17 +131,18 @@ def test_a_frame_is_written_as_its_bytes(vector: dict[str, Any]) -> None:
     frame = frame_of(vector)
     if vector["canonical"]:
         assert encode(frame).hex() == vector["hex"]
-    assert DECODERS[vector["from"]](encode(frame)) == frame
+    assert DECODERS[vector["by"]](encode(frame)) == frame
 
 
 def test_there_is_a_vector_for_every_frame_in_each_of_its_directions() -> None:
-    for vectors, union in ((CLIENT, FromClient), (NODE, FromNode)):
-        assert {vector["frame"][0] for vector in vectors} == {k.__struct_config__.tag for k in get_args(union)}
+    for by, kinds in KINDS.items():
+        assert {vector["frame"][0] for vector in VECTORS if vector["by"] == by} == kinds.keys()
 
 
 def test_a_field_that_is_missing_at_the_end_is_nil() -> None:
     assert decode_from_client(pack("notify", "s")) == Notify("s", None) == decode_from_client(pack("notify", "s", None))
     assert decode_from_client(pack("messages", "s", [[5]])) == Messages("s", [Message(5, None, None, None)])
+    assert decode_group_from_client(pack("join", 1, "t", "s", "g")) == Join(1, "t", "s", "g", None, None, None, None)
 
 
 ids = st.integers(0, 2**63 - 1)
@@ -131,6 +164,29 @@ def test_every_frame_goes_there_and_back(
     for_client: list[FromNode] = [Ack(number, positions), frames.Closed(name, number), BeatFrame(number)]
     assert [decode_from_client(encode(frame)) for frame in for_node] == for_node
     assert [decode_from_node(encode(frame)) for frame in for_client] == for_client
+
+
+partitions = st.none() | st.integers(0, 2**31 - 1)
+
+
+@given(names, ids, partitions, st.none() | st.floats(2.0, 3600.0), st.sampled_from(["active", "stepped_down"]))
+def test_every_frame_of_a_group_goes_there_and_back(
+    name: str, number: int, partition: int | None, lease_s: float | None, what: Literal["active", "stepped_down"]
+) -> None:
+    for_node: list[GroupFromClient] = [
+        Join(number, name, name, name, partition, name, name, lease_s),
+        Confirm(name, number, what),
+        Leave(name),
+        BeatFrame(number),
+    ]
+    for_client: list[GroupFromNode] = [
+        Joined(name, number, lease_s or 10.0, [name]),
+        Active(name, number, number, partition),
+        StepDown(name, number, number),
+        BeatFrame(number),
+    ]
+    assert [decode_group_from_client(encode(frame)) for frame in for_node] == for_node
+    assert [decode_group_from_node(encode(frame)) for frame in for_client] == for_client
 
 
 # What is none.
@@ -163,32 +219,32 @@ def test_what_is_no_array_that_begins_with_a_type_is_refused(decode: Decode, dat
 
 
 @each_decoder
-@pytest.mark.parametrize("kind", ["", "Beat", "beat ", "bea", "béat", SECRET, "x" * 100_000])
+@pytest.mark.parametrize("kind", ["", "Beat", "beat ", "bea", "béat", SECRET, "x" * 60_000])
 def test_an_unknown_type_is_refused_and_not_repeated(decode: Decode, kind: str) -> None:
     bad = refusal(decode, pack(kind, 7))
     assert bad.code == "unknown_frame"
     assert SECRET not in bad.text
 
 
-def test_a_frame_of_the_other_direction_is_unknown() -> None:
+def test_a_frame_of_the_other_direction_or_protocol_is_unknown() -> None:
     for vector in VECTORS:
-        other = "node" if vector["from"] == "client" else "client"
-        if vector["frame"][0] not in {"beat", "error"}:
-            assert refusal(DECODERS[other], bytes.fromhex(vector["hex"])).code == "unknown_frame"
+        for by in DECODERS.keys() - {vector["by"]}:
+            if vector["frame"][0] not in {"beat", "error"}:
+                assert refusal(DECODERS[by], bytes.fromhex(vector["hex"])).code == "unknown_frame"
 
 
 @each_vector
 def test_a_frame_that_is_cut_anywhere_is_refused(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     for length in range(len(data)):
-        assert refusal(DECODERS[vector["from"]], data[:length]).code == "bad_frame"
+        assert refusal(DECODERS[vector["by"]], data[:length]).code == "bad_frame"
 
 
 @each_vector
 def test_bytes_behind_a_frame_are_refused(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     for tail in (b"\x00", b"\xc0", b"\xc1", b"\x90", b"tail", data):
-        assert refusal(DECODERS[vector["from"]], data + tail).code == "bad_frame"
+        assert refusal(DECODERS[vector["by"]], data + tail).code == "bad_frame"
 
 
 @each_vector
@@ -196,7 +252,7 @@ def test_a_field_too_many_is_refused(vector: dict[str, Any]) -> None:
     fields = plain(vector["frame"])
     longest = len(msgspec.structs.fields(OF_TYPE[fields[0]])) + 1
     data = pack(*fields, *[None] * (longest - len(fields)), SECRET)
-    bad = refusal(DECODERS[vector["from"]], data)
+    bad = refusal(DECODERS[vector["by"]], data)
     assert bad.code == "bad_frame"
     assert SECRET not in bad.text
 
@@ -206,11 +262,11 @@ def test_a_field_of_the_wrong_type_is_refused_and_not_repeated(vector: dict[str,
     fields = plain(vector["frame"])
     for index in range(1, len(fields)):
         for wrong in WRONG:
-            if fields[0] == "ok" and (
+            if fields[0] in {"ok", "joined"} and (
                 (index == 3 and isinstance(wrong, int | float)) or (index, wrong) == (4, [SECRET])
             ):
                 continue  # Seconds may be any number, and nodes any text.
-            bad = refusal(DECODERS[vector["from"]], pack(*fields[:index], wrong, *fields[index + 1 :]))
+            bad = refusal(DECODERS[vector["by"]], pack(*fields[:index], wrong, *fields[index + 1 :]))
             assert bad.code == "bad_frame"
             assert SECRET not in bad.text
 
@@ -271,6 +327,36 @@ def test_text_that_is_too_long_is_refused_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        ("join", 1, "t", "", "g"),
+        ("join", 1, "t", "s", ""),
+        ("join", 1, "t", "s", "x" * 201),
+        ("join", 1, "t" * 1001, "s", "g"),
+        ("join", 1, "t", "s", "g", -1),
+        ("join", 1, "t", "s", "g", 2**31),
+        ("join", 1, "t", "s", "g", None, "l" * 1001),
+        ("join", 1, "t", "s", "g", None, None, "c" * 1001),
+        ("join", 1, "t", "s", "g", None, None, None, 1.99),
+        ("join", 1, "t", "s", "g", None, None, None, 3600.1),
+        ("join", 1, "t", "s", "g", None, None, None, float("nan")),
+        ("confirm", "", 5, "active"),
+        ("confirm", "c", 5, "Active"),
+        ("confirm", "c", 5, SECRET),
+        ("confirm", "c", 5, ""),
+        ("confirm", "c", 5, None),
+        ("leave", ""),
+        ("leave", "x" * 201),
+    ],
+    ids=lambda fields: repr(fields)[:40],
+)
+def test_a_field_of_a_group_beyond_its_limits_is_refused_and_not_repeated(fields: tuple[Any, ...]) -> None:
+    bad = refusal(decode_group_from_client, pack(*fields))
+    assert bad.code == "bad_frame"
+    assert SECRET not in bad.text
+
+
+@pytest.mark.parametrize(
     "bad_text", [b"\xff", b"\xc3\x28", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80"], ids=repr
 )
 def test_text_that_is_not_utf_8_is_refused(bad_text: bytes) -> None:
@@ -279,6 +365,7 @@ def test_text_that_is_not_utf_8_is_refused(bad_text: bytes) -> None:
     assert refusal(decode_from_client, b"\x94\xa5hello\x01" + text + b"\xa1d").text == "text that is not UTF-8"
     assert refusal(decode_from_client, b"\x92" + text + b"\x07").text == "text that is not UTF-8"
     assert refusal(decode_from_node, b"\x93\xa3ack\x01\x91\x92" + text + b"\x01").text == "text that is not UTF-8"
+    assert refusal(decode_group_from_client, b"\x92\xa5leave" + text).text == "text that is not UTF-8"
     assert refusal(decode_from_node, b"\x93\xa5error" + text + b"\xa1t").text == "text that is not UTF-8"
 
 
@@ -292,12 +379,14 @@ def test_text_that_is_not_utf_8_is_refused(bad_text: bytes) -> None:
         b"\x93\xa8messages\xa1s",
         b"\x93\xa8messages\xa1s\x91\x94\x01\xc0\xc0",
         b"\x93\xa3ack\x01",
+        b"\x99\xa4join\x01",
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("opener", [b"\x91", b"\x81", b"\x81\xa1k", b"\xdd\x00\x00\x00\x01", b"\xdc\xff\xff"], ids=repr)
 def test_deep_nesting_is_refused(decode: Decode, head: bytes, opener: bytes) -> None:
-    assert refusal(decode, head + opener * 200_000).code in {"bad_frame", "unknown_frame"}
+    assert refusal(decode, head + opener * 10_000).code in {"bad_frame", "unknown_frame"}
+    assert refusal(decode, head + opener * 200_000).code in CODES
 
 
 @each_decoder
@@ -322,19 +411,23 @@ def test_a_header_that_promises_more_than_there_is_costs_nothing(decode: Decode,
 # What the reference says.
 
 
-def test_the_reference_lists_the_fields_of_every_frame() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| [→←↔] \| (.*?) \|", REFERENCE.read_text(), re.MULTILINE))
-    for kind, struct in OF_TYPE.items():
+@each_page
+def test_the_reference_lists_the_fields_of_every_frame(protocol: str) -> None:
+    kinds = KINDS[f"{protocol} client"] | KINDS[f"{protocol} node"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| [→←↔] \| (.*?) \|", PAGES[protocol].read_text(), re.MULTILINE))
+    for kind, struct in kinds.items():
         assert re.findall(r"`(\w+)`", rows[kind]) == [field.name for field in msgspec.structs.fields(struct)], kind
-    assert rows.keys() == OF_TYPE.keys()
+    assert rows.keys() == kinds.keys()
 
 
-def test_the_session_in_the_reference_is_made_of_these_frames() -> None:
-    spoken = re.findall(r"^([→←]) (\[.*\])\n  ([0-9a-f]+)$", REFERENCE.read_text(), re.MULTILINE)
-    assert {array.split('"')[1] for _, array, _ in spoken} == OF_TYPE.keys()
+@each_page
+def test_the_session_in_the_reference_is_made_of_these_frames(protocol: str) -> None:
+    spoken = re.findall(r"^([→←]) (\[.*\])\n  ([0-9a-f]+)$", PAGES[protocol].read_text(), re.MULTILINE)
+    kinds = KINDS[f"{protocol} client"] | KINDS[f"{protocol} node"]
+    assert {array.split('"')[1] for _, array, _ in spoken} == kinds.keys()
     for arrow, array, data in spoken:
         frame = json.loads(re.sub(r"h'([0-9a-f]*)'", r'{"bin": "\1"}', array).replace("nil", "null"))
-        decoded = DECODERS["client" if arrow == "→" else "node"](bytes.fromhex(data))
+        decoded = DECODERS[f"{protocol} {'client' if arrow == '→' else 'node'}"](bytes.fromhex(data))
         assert decoded == frame_of({"frame": frame})
         assert encode(decoded).hex() == data
 
@@ -365,6 +458,17 @@ def test_a_frame_of_a_node_has_a_limit_too() -> None:
     data = encode(Ack(1, [("s", position) for position in range(1000)]))
     assert isinstance(decode_from_node(data, len(data)), Ack)
     assert refusal(lambda data: decode_from_node(data, len(data) - 1), data).code == "too_large"
+
+
+def test_a_frame_of_a_group_has_a_limit_too() -> None:
+    longest = Join(2**63 - 1, "🐦" * 1000, "🐦" * 200, "🐦" * 200, 2**31 - 1, "🐦" * 1000, "🐦" * 1000, 3600.0)
+    data = encode(longest)
+    assert decode_group_from_client(data) == longest
+    assert refusal(decode_group_from_client, data.ljust(MAX_GROUP_FRAME_BYTES + 1, b"\0")).code == "too_large"
+    assert refusal(decode_group_from_client, data.ljust(MAX_GROUP_FRAME_BYTES, b"\0")).code == "bad_frame"
+    many = encode(Joined("c", 1, 10.0, ["http://10.0.0.2:8470"] * 10_000))
+    assert isinstance(decode_group_from_node(many), Joined)
+    assert refusal(lambda data: decode_group_from_node(data, len(data) - 1), many).code == "too_large"
 
 
 def test_what_is_too_large_is_not_even_looked_at() -> None:

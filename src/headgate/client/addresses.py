@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit, urlunsplit
 
 PATH = "/push"
+GROUPS_PATH = "/groups"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
-def to_address(url: str) -> str:
-    """The WebSocket address of a node, one spelling for each; raises ValueError."""
+def to_address(url: str, door: str = PATH) -> str:
+    """The WebSocket address of a node's door, one spelling for each; raises ValueError."""
     parts = urlsplit(url)
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None or not parts.hostname or parts.query or parts.fragment:
@@ -19,14 +20,14 @@ def to_address(url: str) -> str:
         raise ValueError("a node's URL has no user and no password; give a token instead")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = parts.port or (443 if scheme == "wss" else 80)
-    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    path = parts.path.rstrip("/").removesuffix(door) + door
     return urlunsplit((scheme, f"{host}:{port}", path, "", ""))
 
 
-def usable(url: str | None) -> str | None:
+def usable(url: str | None, door: str = PATH) -> str | None:
     """What a node told us, if it is an address at all."""
     try:
-        return to_address(url) if url else None
+        return to_address(url, door) if url else None
     except ValueError:
         return None
 
@@ -34,8 +35,9 @@ def usable(url: str | None) -> str | None:
 class Addresses:
     """The addresses to try, one after another."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._given = list(dict.fromkeys(to_address(url) for url in urls))
+    def __init__(self, urls: Iterable[str], door: str = PATH) -> None:
+        self._door = door
+        self._given = list(dict.fromkeys(to_address(url, door) for url in urls))
         if not self._given:
             raise ValueError("a client needs the URL of at least one node")
         # A token that was only ever given to encrypted addresses is not shown to others.
@@ -46,7 +48,7 @@ class Addresses:
 
     def learn(self, urls: Iterable[str]) -> None:
         """A node says where nodes are now."""
-        self._told = [address for url in urls if (address := usable(url)) and self._may_use(address)]
+        self._told = [address for url in urls if (address := usable(url, self._door)) and self._may_use(address)]
 
     def prefer(self, address: str | None) -> None:
         """Try this one next."""

@@ -2,6 +2,8 @@
 
 One loop writes what the session has to say, one reads what the node says, one beats. Only the reading loop decides why
 a connection ended: the node's last word may still lie in its queue when writing fails.
+
+Two protocols are spoken like this; they differ in their frames, and in what answers the first of them.
 """
 
 from __future__ import annotations
@@ -9,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import NoReturn, Self
+from abc import abstractmethod
+from typing import Generic, NoReturn, Protocol, Self, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from headgate.client.errors import Lost, error_of
-from headgate.client.session import Session
+from headgate.client.errors import Lost, error_of, group_error_of
 from headgate.core import frames
-from headgate.core.frames import BadFrame, ErrorFrame, FromNode, Hello, Ok
+from headgate.core.frames import BadFrame, ErrorFrame, FromNode, GroupFromNode, Hello, Join, Joined, Ok
 
 CLOSE_S = 1.0
 MAX_INCOMING_BYTES = 16 * frames.MAX_FRAME_BYTES  # One ack may name very many streams.
@@ -29,15 +31,37 @@ _silent = logging.Logger("headgate.client.websockets")
 _silent.disabled = True
 
 
-class Connection:
-    """A socket on which frames go both ways."""
+Heard = TypeVar("Heard")
+HeardBy = TypeVar("HeardBy", contravariant=True)
+Answer = TypeVar("Answer")
+
+
+class Speaker(Protocol[HeardBy]):
+    """Who knows what to say, and what to make of what is heard."""
+
+    wanted: asyncio.Event  # There may be something to send.
+
+    def next_frame(self) -> bytes | None:
+        """What to send now, if anything."""
+
+    def receive(self, frame: HeardBy) -> None:
+        """Take in what the node said; raises what ends the connection."""
+
+    def beat(self) -> None:
+        """One beat's time has passed; raises if that ends the connection."""
+
+
+class Wire(Generic[Heard, Answer]):
+    """A socket on which the frames of one protocol go both ways."""
+
+    answer: type[Answer]  # To the first frame.
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
 
     @classmethod
-    async def open(cls, address: str, hello: Hello, timeout_s: float) -> tuple[Self, Ok]:
-        """Connect and say hello; what the node answered."""
+    async def open(cls, address: str, hello: Hello | Join, timeout_s: float) -> tuple[Self, Answer]:
+        """Connect and say hello, or what stands for it; what the node answered."""
         async with asyncio.timeout(timeout_s):
             socket = await connect(
                 address,
@@ -56,7 +80,7 @@ class Connection:
                 connection.abort()
                 raise
 
-    async def run(self, session: Session, beat_s: float) -> NoReturn:
+    async def run(self, session: Speaker[Heard], beat_s: float) -> NoReturn:
         """Work until the connection ends; raises why."""
         loops = [
             asyncio.create_task(self._read(session)),
@@ -82,16 +106,26 @@ class Connection:
         """Let go of the socket, whatever is still in it."""
         self._socket.transport.abort()
 
-    async def _greet(self, hello: Hello) -> Ok:
+    @staticmethod
+    @abstractmethod
+    def decode(data: bytes) -> Heard:
+        """What the node sent; raises BadFrame."""
+
+    @staticmethod
+    @abstractmethod
+    def error_of(frame: ErrorFrame) -> Exception:
+        """What an error frame means."""
+
+    async def _greet(self, hello: Hello | Join) -> Answer:
         await self._socket.send(frames.encode(hello))
         answer = await self._receive()
         if isinstance(answer, ErrorFrame):
-            raise error_of(answer)
-        if not isinstance(answer, Ok):
-            raise Lost("the node did not answer hello")
+            raise self.error_of(answer)
+        if not isinstance(answer, self.answer):
+            raise Lost("the node did not answer the first frame")
         return answer
 
-    async def _write(self, session: Session) -> None:
+    async def _write(self, session: Speaker[Heard]) -> None:
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await session.wanted.wait()
@@ -99,20 +133,25 @@ class Connection:
                 while (frame := session.next_frame()) is not None:
                     await self._socket.send(frame)
 
-    async def _read(self, session: Session) -> None:
+    async def _read(self, session: Speaker[Heard]) -> None:
         while True:
             session.receive(await self._receive())
 
-    async def _beat(self, session: Session, beat_s: float) -> None:
+    async def _beat(self, session: Speaker[Heard], beat_s: float) -> None:
         while True:
             await asyncio.sleep(beat_s)
             session.beat()
 
-    async def _receive(self) -> FromNode:
+    def _decode(self, data: str | bytes) -> Heard:
+        if isinstance(data, str):
+            raise BadFrame("bad_frame", "a text message")
+        return self.decode(data)
+
+    async def _receive(self) -> Heard:
         """The next frame. A node that sends something else is told so, as far as it listens."""
         data = await self._socket.recv()
         try:
-            return _decode(data)
+            return self._decode(data)
         except BadFrame as bad:
             with contextlib.suppress(TimeoutError, ConnectionClosed):
                 async with asyncio.timeout(CLOSE_S):
@@ -120,7 +159,29 @@ class Connection:
             raise Lost(f"the node sent no frame: {bad.text}") from None
 
 
-def _decode(data: str | bytes) -> FromNode:
-    if isinstance(data, str):
-        raise BadFrame("bad_frame", "a text message")
-    return frames.decode_from_node(data, MAX_INCOMING_BYTES)
+class Connection(Wire[FromNode, Ok]):
+    """One that pushes."""
+
+    answer = Ok
+
+    @staticmethod
+    def decode(data: bytes) -> FromNode:
+        return frames.decode_from_node(data, MAX_INCOMING_BYTES)
+
+    @staticmethod
+    def error_of(frame: ErrorFrame) -> Exception:
+        return error_of(frame)
+
+
+class GroupConnection(Wire[GroupFromNode, Joined]):
+    """One of a consumer."""
+
+    answer = Joined
+
+    @staticmethod
+    def decode(data: bytes) -> GroupFromNode:
+        return frames.decode_group_from_node(data)
+
+    @staticmethod
+    def error_of(frame: ErrorFrame) -> Exception:
+        return group_error_of(frame)

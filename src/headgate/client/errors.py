@@ -1,4 +1,4 @@
-"""What a program that pushes has to deal with: everything else the client mends by itself."""
+"""What a program that uses a client has to deal with: everything else the client mends by itself."""
 
 from __future__ import annotations
 
@@ -24,9 +24,24 @@ FATAL = frozenset(
         "unexpected",
     }
 )
+GROUP_FATAL = frozenset(
+    {
+        "unauthorized",
+        "forbidden",
+        "version",
+        "partition_index_conflict",
+        "bad_frame",
+        "unknown_frame",
+        "too_large",
+        "too_many",
+        "not_joined",
+        "unexpected",
+    }
+)
+GROUP_REFUSED = frozenset({"unauthorized", "forbidden", "partition_index_conflict"})  # The program itself is in order.
 
 
-class PushError(HeadgateError):
+class ClientError(HeadgateError):
     """The client cannot go on: every call that waits, and every later one, fails with this code."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -40,12 +55,28 @@ class PushError(HeadgateError):
         return same
 
 
+class PushError(ClientError):
+    """Nothing more can be pushed."""
+
+
 class PushRefused(PushError):
     """This stream cannot be pushed; the others of the client go on."""
 
 
+class ConsumerError(ClientError):
+    """The consumer cannot go on."""
+
+
+class ConsumerRefused(ConsumerError):
+    """The group does not take this consumer: for its token, or for its partition."""
+
+
 class Lost(Exception):
     """The connection is of no use any more; another may be."""
+
+
+class Left(Exception):
+    """Everything is said, and the consumer has left its group."""
 
 
 class Moved(Exception):
@@ -60,4 +91,12 @@ def error_of(frame: ErrorFrame) -> Exception:
     """What an error frame means for us: the end, or only the end of the connection."""
     if frame.code in FATAL:
         return PushError(frame.code, frame.text)
+    return Lost(f"{frame.text} ({frame.code})")
+
+
+def group_error_of(frame: ErrorFrame) -> Exception:
+    """The same for a consumer."""
+    if frame.code in GROUP_FATAL:
+        kind = ConsumerRefused if frame.code in GROUP_REFUSED else ConsumerError
+        return kind(frame.code, frame.text)
     return Lost(f"{frame.text} ({frame.code})")
