@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -25,7 +26,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(8470, ge=0, le=65535, description="The port to listen on; 0 picks a free one.")
     node_name: str = Field("", description="A label for this node. Default: the host's name.")
-    advertise: str = Field("", description="The URL at which others reach this node.")
+    advertise: str = Field(
+        "", description="The URL at which others reach this node; `{port}` in it stands for the node's port."
+    )
     master_key: SecretStr | None = Field(None, description="Encrypts secrets. Several, separated by commas, to rotate.")
     registry: str = Field("database", description="`database`, or `yaml:FILE` to take datasources from a file.")
     lease_s: float = Field(
@@ -34,6 +37,9 @@ class Settings(BaseSettings):
     log: Literal["console", "json"] = Field("console", description="How log lines look.")
     auth: bool = Field(True, description="Whether tokens are asked for. Without, only on loopback.")
     inbox_keep_s: float = Field(3600.0, ge=0, description="How long handled webhook payloads are kept.")
+    process: UUID | None = Field(
+        None, description="Not for you: `headgate up --processes` tells its nodes apart by it."
+    )
 
     @field_validator("registry")
     @classmethod

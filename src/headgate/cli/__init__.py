@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from headgate import __version__
-from headgate.cli import apply, connectors, doctor, drafts, ds, history, nodes, secrets, streams, tokens, top
+from headgate.cli import apply, connectors, doctor, drafts, ds, groups, history, nodes, secrets, streams, tokens, top
 from headgate.cli.call import command, show_help
 from headgate.cli.failures import guarded, tolerate_any_terminal
 from headgate.cli.output import say
@@ -70,6 +70,7 @@ command(app, "export")(apply.export)
 command(app, "explain")(ds.explain)
 command(app, "top")(top.top)
 app.add_typer(streams.app, name="streams")
+app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(tokens.app, name="tokens")

@@ -1,4 +1,4 @@
-"""`headgate streams`: who reads what, how far they are, and where they should go on instead."""
+"""`headgate streams`: who reads what, how far they are, and where or how they should go on instead."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ app = noun("Streams: who has them, how far they are, and where they go on.")
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Its name, such as orders:0, or its id.")]
 Position = Annotated[str | None, typer.Argument(metavar="POSITION", help="JSON; what is no JSON is taken as text.")]
+Node = Annotated[str | None, typer.Argument(metavar="NODE", help="Where to: a node's name or id.")]
+Anywhere = Annotated[bool, typer.Option("--anywhere", help="Leave it to the planner again.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Back to the position that the last edit replaced.")]
 
 
@@ -47,6 +49,15 @@ def set_position(call: Call, stream: Stream, position: Position = None, undo: Un
     body = {"undo": True} if position is None else {"position": _value(position)}
     done = call.node.put(_path(stream, "position"), body)
     call.say(done, f"{done['name']}: {_exact(done['before'])} → {_exact(done['position'])}")
+
+
+@command(app, "move")
+def move(call: Call, stream: Stream, node: Node = None, anywhere: Anywhere = False) -> None:
+    """Have a node run a stream until that node leaves, or leave it to the planner again."""
+    if (node is None) != anywhere:
+        raise typer.BadParameter("give a NODE or --anywhere, and not both")
+    done = call.node.post(_path(stream, "move"), {"node": node})
+    call.say(done, _moved(done))
 
 
 def _path(name: str, *rest: str) -> str:
@@ -97,6 +108,7 @@ def _page(one: dict[str, Any]) -> str:
             ("stream", one["name"]),
             ("id", one["id"]),
             ("node", " ".join(_owner(one)) if one["owner"] else "none"),
+            ("wished", _wish(one)),
             ("state", f"{state['worker_status']}, {state['detail']}"),
             ("error", one_line(f"{error['cause']}: {error['message']}") if error else None),
             ("rests", "its source has ended" if one["rests"] else None),
@@ -108,6 +120,22 @@ def _page(one: dict[str, Any]) -> str:
             ("position", _exact(one["position"])),
         ]
     )
+
+
+def _wish(one: dict[str, Any]) -> str | None:
+    wish = one["wish"]
+    return f"{wish['node']} {str(wish['id'])[:8]}, by the {wish['by']}" if wish else None
+
+
+def _moved(done: dict[str, Any]) -> str:
+    name, wish = done["name"], done["wish"]
+    if wish is None or wish["by"] == "planner":
+        return f"{name} is left to the planner" if done["is_new"] else f"{name} was left to the planner already"
+    if done["owner"] is None:
+        return f"{name} goes to {wish['node']} when it runs"
+    if done["owner"] == wish["id"]:
+        return f"{name} stays on {wish['node']}"
+    return f"{name} moves from {done['node'] or 'a node that is gone'} to {wish['node']}"
 
 
 def _lines(found: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +20,14 @@ import typer
 if TYPE_CHECKING:
     from headgate.config import Settings
     from headgate.runtime.node import Node
+    from headgate.runtime.registry import Registry
+    from headgate.store.tokens import Tokens
 
 DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
 
+STOPPING = "stopping: streams are drained and given back"
 LOOK_S = 2.0
+MOST_PROCESSES = 64  # More than this is a slip: a process uses a core.
 LONGEST_STOP_S = 45.0  # Draining, leaving and stopping an embedded database together take less.
 
 
@@ -31,8 +36,13 @@ def up(
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="The port; the next free one if 8470 is taken.")] = None,
     name: Annotated[str | None, typer.Option(help="A label for this node.")] = None,
-    advertise: Annotated[str | None, typer.Option(help="The URL at which others reach this node.")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="The URL at which others reach this node. {port} in it: its port.")
+    ] = None,
     home: Annotated[Path | None, typer.Option(help="Where the embedded database and the keys live.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in a process of its own.")
+    ] = 1,
     demo: Annotated[bool, typer.Option("--demo", help="Load two datasources to look at.")] = False,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Only on loopback.")] = False,
 ) -> None:
@@ -53,7 +63,12 @@ def up(
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_up(settings, demo=demo, search_port=port is None))
+        if processes == 1:
+            runner.run(_up(settings, demo=demo, search_port=port is None))
+        else:
+            from headgate.cli.processes import up_many
+
+            runner.run(up_many(settings, processes, demo=demo, search_port=port is None))
 
 
 async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
@@ -63,27 +78,33 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
 
     if not settings.auth:
         check_no_auth(settings.host)
-    stop = _stop_signal()
-    _make_home(settings.home)
+    stop = stop_signal()
+    if settings.process is not None:
+        _watch_parent(stop)
+    make_home(settings.home)
     sock = bind(settings.host, settings.port, search=search_port)
+    advertise = settings.advertise.replace("{port}", str(sock.getsockname()[1]))
+    settings = settings.model_copy(update={"advertise": advertise})
     async with contextlib.AsyncExitStack() as stack:
-        url = await _database_url(settings, stack)
+        url = await database_url(settings, stack)
         node = Node(settings, url, load_keyring(settings, embedded=settings.database is None))
-        if not await _started(node, stop):
+        if not await started(node.start(), stop):
             return
         stack.push_async_callback(node.stop)
-        if settings.database is None:
+        if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
         await stack.enter_async_context(serving(node, sock, auth=settings.auth))
         await node.set_address(url_of(sock))
-        token = await _first_token(node) if settings.auth else None
-        if demo:
-            await _load_demo(node, url)
-        _announce(settings, url_of(sock), token, demo=demo)
-        stack.callback(_withdraw, settings.home / "node.json", url_of(sock))
+        if settings.process is None:  # Else our parent does it, once for all its nodes.
+            token = await first_token(settings.home, node.tokens) if settings.auth else None
+            if demo:
+                await load_demo(node.registry, url)
+            announce(settings, url_of(sock), token, demo=demo)
+            stack.callback(withdraw, settings.home / "node.json", url_of(sock))
         _settle_memory()
         await stop.wait()
-        typer.echo("stopping: streams are drained and given back", err=True)
+        if settings.process is None:
+            typer.echo(STOPPING, err=True)
         kept = await node.drain()
         if kept:
             shown = ", ".join(kept[:10]) + (f" and {len(kept) - 10} more" if len(kept) > 10 else "")
@@ -92,7 +113,7 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
         raise typer.Exit(1)
 
 
-def _make_home(home: Path) -> None:
+def make_home(home: Path) -> None:
     from headgate.errors import ConfigError
 
     try:
@@ -103,9 +124,9 @@ def _make_home(home: Path) -> None:
         raise ConfigError(f"{home} is not writable", hint="--home, or HEADGATE_HOME")
 
 
-async def _started(node: Node, stop: asyncio.Event) -> bool:
+async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
     """Start, unless we are told to stop first: the database may be away for long."""
-    starting = asyncio.create_task(node.start())
+    starting = asyncio.create_task(start)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -124,30 +145,52 @@ def _settle_memory() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def _stop_signal() -> asyncio.Event:
-    """SIGTERM and Ctrl-C drain; a second one ends at once. A node that cannot stop is ended."""
+def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:
+    """SIGTERM and Ctrl-C drain; a second one ends at once, after this. A node that cannot stop is ended."""
     stop = asyncio.Event()
+    signals = 0
 
     def told() -> None:
-        if stop.is_set():
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            at_once()
             os._exit(130)
-        stop.set()
-        last = threading.Timer(LONGEST_STOP_S, os._exit, (1,))
-        last.daemon = True
-        last.start()
+        _tell(stop)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told)
     return stop
 
 
-async def _database_url(settings: Settings, stack: contextlib.AsyncExitStack) -> str:
+def _tell(stop: asyncio.Event) -> None:
+    if not stop.is_set():
+        stop.set()
+        last = threading.Timer(LONGEST_STOP_S, os._exit, (1,))
+        last.daemon = True
+        last.start()
+
+
+def _watch_parent(stop: asyncio.Event) -> None:
+    """Stop when our parent says so or is gone: either way the pipe that is our stdin ends."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(sys.stdin)
+        _tell(stop)
+
+    loop.add_reader(sys.stdin, ended)
+
+
+async def database_url(
+    settings: Settings, stack: contextlib.AsyncExitStack, server_settings: Mapping[str, str] | None = None
+) -> str:
     """The database that was named, or the one that comes along; that one stops with its last node."""
     if settings.database is not None:
         return settings.database.get_secret_value()
     from headgate.store.embedded import EmbeddedServer
 
-    server = await asyncio.to_thread(EmbeddedServer.join, settings.home)
+    server = await asyncio.to_thread(EmbeddedServer.join, settings.home, server_settings)
     stack.push_async_callback(asyncio.to_thread, server.leave)
     return server.url
 
@@ -165,32 +208,32 @@ async def _keep_database_running(node: Node) -> None:
                 await asyncio.to_thread(again.leave)
 
 
-async def _first_token(node: Node) -> str | None:
+async def first_token(home: Path, tokens: Tokens) -> str | None:
     """A database without tokens gets one, kept in HEADGATE_HOME for the commands on this machine."""
-    file = node.settings.home / "token"
+    file = home / "token"
     if file.exists():
         text = file.read_text().strip()
-        if await node.tokens.find(text) is not None:
+        if await tokens.find(text) is not None:
             return text
-    if await node.tokens.all() and not file.exists():
+    if await tokens.all() and not file.exists():
         return None
-    _, text = await node.tokens.create("first", "admin")
+    _, text = await tokens.create("first", "admin")
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
         out.write(text + "\n")
     return text
 
 
-async def _load_demo(node: Node, url: str) -> None:
+async def load_demo(registry: Registry, url: str) -> None:
     """The demo's datasources, writing into the node's own database. What somebody has changed stays."""
     from headgate.runtime.documents import read_yaml
 
-    if (await node.registry.secrets.read(["demo-database"])).get("demo-database") != url:
-        await node.registry.set_secret("demo-database", url, "demo")
+    if (await registry.secrets.read(["demo-database"])).get("demo-database") != url:
+        await registry.set_secret("demo-database", url, "demo")
     documents = read_yaml(demo_text(), "demo.yaml")
-    present = {found.name for found in await node.registry.datasources.all()}
+    present = {found.name for found in await registry.datasources.all()}
     absent = {name: document for name, document in documents.items() if name not in present}
-    await node.registry.adopt(absent, "demo")
+    await registry.adopt(absent, "demo")
 
 
 def demo_text() -> str:
@@ -200,10 +243,13 @@ def demo_text() -> str:
     return resources.files("headgate").joinpath("demo.yaml").read_text("utf-8")
 
 
-def _announce(settings: Settings, url: str, token: str | None, *, demo: bool) -> None:
-    """Say where to look. The file lets commands on this machine find us."""
-    _write(settings.home / "node.json", {"url": url, "pid": os.getpid()})
+def announce(
+    settings: Settings, url: str, token: str | None, *, demo: bool, nodes: Mapping[str, str] | None = None
+) -> None:
+    """Say where to look; of several nodes, where each is."""
+    point_to(settings.home, url)
     lines = [f"Headgate is up: {url}"]
+    lines += [f"  node     {name}  {address}" for name, address in (nodes or {}).items()]
     if token:
         lines += [f"  console  {url}/?token={token}", f"  token    {token}  (also in {settings.home / 'token'})"]
     elif settings.auth:
@@ -219,6 +265,11 @@ def _announce(settings: Settings, url: str, token: str | None, *, demo: bool) ->
     typer.echo("\n".join(lines))
 
 
+def point_to(home: Path, url: str) -> None:
+    """Let commands on this machine find us."""
+    _write(home / "node.json", {"url": url, "pid": os.getpid()})
+
+
 def _command() -> str:
     """How this program is called from here."""
     program = Path(sys.argv[0])
@@ -227,7 +278,7 @@ def _command() -> str:
     return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
 
 
-def _withdraw(file: Path, url: str) -> None:
+def withdraw(file: Path, url: str) -> None:
     """Commands must not look for us here any more; another node's word stays."""
     with contextlib.suppress(OSError, ValueError):
         if json.loads(file.read_text()).get("url") == url:

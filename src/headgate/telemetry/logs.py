@@ -48,7 +48,7 @@ def configure(style: str, level: str = "INFO") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # A line is one write: processes may share it.
         cache_logger_on_first_use=False,
     )
 
