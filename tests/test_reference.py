@@ -30,3 +30,9 @@ def test_a_page_keeps_what_stands_around_its_diagram() -> None:
     drawn = reference.with_diagram(page, "new\n")
     assert drawn == f"before\n{reference.BEGIN}\n```mermaid\nnew\n```\n{reference.END}\nafter\n"
     assert reference.with_diagram(drawn, "new\n") == drawn
+
+
+def test_the_diagram_of_a_consumer_shows_every_status_and_a_third_member_adds_nothing() -> None:
+    found = reference.group_transitions()
+    assert len({status for pair in found for status in pair if status}) == 9
+    assert reference.group_transitions("abc") == found

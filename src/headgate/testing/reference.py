@@ -1,8 +1,8 @@
 """Writes what can be read off the code: `python -m headgate.testing.reference docs/reference`.
 
-The settings, metrics and paths are whole pages. The diagram of a worker's life is put between two markers of
-`docs/concepts/lifecycle.md`: the states are walked breadth-first through the real machine, so the diagram cannot say
-what the code does not do. The same code always gives the same text.
+The settings, metrics and paths are whole pages. The diagrams of a worker's life and of a consumer's statuses are put
+between two markers of `docs/concepts/lifecycle.md` and `groups.md`: the states are walked through the real machines, so
+a diagram cannot say what the code does not do. The same code always gives the same text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from litestar.datastructures import State
 from litestar.routes import HTTPRoute
 
 from headgate.config import Settings
+from headgate.core import groups
 from headgate.core import lifecycle as machine
 from headgate.errors import Cause
 from headgate.telemetry import metrics
@@ -30,6 +31,8 @@ NOTE = "<!-- Written by `make docs` from the code; edit the code instead. -->\n"
 # What the code cannot say of itself: pages, and paths that the framework or the webhook door answers.
 SAID = {
     "/": "The console; without a token, the page to sign in.",
+    "/groups": "The console's page of groups. By WebSocket: the door for programs that take turns.",
+    "/groups/one": "The console's page of one group, named by `stream` and `name`.",
     "/login": "Sign in to the console: a form with `token`.",
     "/logout": "Sign out of the console. The token stays valid elsewhere.",
     "/static/{name}": "Styles and scripts of the console.",
@@ -42,18 +45,24 @@ DEPTH = 6  # Steps of the walk. Deeper walks find no other transition; a test lo
 
 def pages(folder: Path) -> dict[Path, str]:
     """The pages as they should be."""
-    concept = folder.parent / "concepts" / "lifecycle.md"
+    concepts = folder.parent / "concepts"
+    life, group = concepts / "lifecycle.md", concepts / "groups.md"
     return {
         folder / "settings.md": settings_page(),
         folder / "metrics.md": metrics_page(),
         folder / "http.md": http_page(),
-        concept: with_diagram(concept.read_text("utf-8"), diagram()),
+        life: with_diagram(life.read_text("utf-8"), diagram()),
+        group: with_diagram(group.read_text("utf-8"), group_diagram()),
     }
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 # Settings.
@@ -79,19 +88,23 @@ def settings_page() -> str:
 def metrics_page() -> str:
     """Every metric, as Prometheus reads it."""
     stream = "`datasource`, `stream`"
-    labels = dict.fromkeys(metrics.GAUGES, stream) | {"headgate_worker_status": f"{stream}, `status`"}
-    alone = ("headgate_trust_seconds", "headgate_loop_delay_seconds", "headgate_push_sessions")
-    labels |= dict.fromkeys(alone, "none")
+    of_streams = ("headgate_lag_seconds", "headgate_freshness_seconds", "headgate_last_write_seconds")
+    labels = dict.fromkeys(metrics.GAUGES, "none") | dict.fromkeys(of_streams, stream)
+    labels |= {"headgate_worker_status": f"{stream}, `status`", "headgate_group_consumers": "`connectivity`"}
     rows = [(f"`{name}_total`", "counter", stream, text) for name, text in metrics.COUNTERS.values()]
     rows += [(f"`{name}`", "gauge", labels[name], text) for name, text in metrics.GAUGES.items()]
     rows.append((f"`{metrics.WEBHOOKS[0]}_total`", "counter", "`datasource`, `answer`", metrics.WEBHOOKS[1]))
     rows.append((f"`{metrics.PUSH_RECORDS[0]}_total`", "counter", "none", metrics.PUSH_RECORDS[1]))
     rows.append((f"`{metrics.PUSH_ENDS[0]}_total`", "counter", "`code`", metrics.PUSH_ENDS[1]))
+    rows.append((f"`{metrics.GROUP_ENDS[0]}_total`", "counter", "`code`", metrics.GROUP_ENDS[1]))
+    rows.append((f"`{metrics.HANDED_OVER[0]}`", "histogram", "none", metrics.HANDED_OVER[1]))
     return (
         "# Metrics\n\n" + NOTE + "\n`GET /metrics` on each node, with a token of the role viewer or higher. A node "
         "reports the streams that it knows; counters begin at 0 with each incarnation of the node.\n\n"
         + _table(("metric", "kind", "labels", "meaning"), rows)
-        + f"\nThe values of `status` are {', '.join(f'`{status}`' for status in metrics.STATUSES)}. "
+        + f"\nThe values of `status` are {_listed(metrics.STATUSES)}; those of `connectivity` are "
+        f"{_listed(metrics.CONNECTIVITIES)}. Every node reports the figures of the whole installation, some seconds "
+        "old: take their maximum over nodes, not their sum. "
         "See [Monitoring](../operating/monitoring.md) for alerts.\n"
     )
 
@@ -194,6 +207,92 @@ def _events(worker: machine.Worker) -> Iterator[tuple[str, machine.Event]]:
         yield "checked", machine.Checked(wanted.target, now_s)
     if (due_s := machine.due_s(worker)) is not None:
         yield "time", machine.Tick(due_s)
+
+
+# The diagram of a consumer's statuses.
+
+
+def group_diagram() -> str:
+    """A state diagram: connectivity and activity, and what leads from one to another."""
+    pairs = group_transitions()
+    first = dict.fromkeys(after for before, after in pairs if not before)
+    named = dict.fromkeys(status for pair in pairs for status in pair if status)
+    order = sorted(named, key=_status_order)
+    lines = [f'    state "{status}" as {_alias(status)}\n' for status in order]
+    lines += [f"    [*] --> {_alias(status)}: joins\n" for status in sorted(first, key=_status_order)]
+    inner = sorted((pair for pair in pairs if pair[0]), key=lambda pair: tuple(map(_status_order, pair)))
+    lines += [f"    {_alias(pair[0])} --> {_alias(pair[1])}: {', or '.join(pairs[pair])}\n" for pair in inner]
+    return "".join(["stateDiagram-v2\n", *lines])
+
+
+def group_transitions(members: str = "ab") -> dict[tuple[str, str], list[str]]:
+    """Pairs of statuses and what leads from the one to the other; from nothing, for one that joins.
+
+    Every history of these members, in a simple group and in one of a partition, until nothing new is found.
+    """
+    found: dict[tuple[str, str], set[str]] = {}
+    for partition in (None, 1):
+        seen: set[tuple[object, ...]] = {()}
+        waiting = [groups.Group(partition)]
+        while waiting:
+            group = waiting.pop()
+            for command in _group_commands(group, members):
+                done = groups.step(group, command)
+                after = done.group or groups.Group(partition)
+                for pair, label in _changes(group, command, after, done.effects):
+                    found.setdefault(pair, set()).add(label)
+                key = tuple((c.id, c.connectivity, c.activity) for c in after.consumers)
+                if key not in seen:
+                    seen.add(key)
+                    waiting.append(after)
+    return {pair: sorted(labels) for pair, labels in found.items()}
+
+
+def _group_commands(group: groups.Group, members: str) -> Iterator[groups.Command]:
+    """Whatever may happen to each; its connection has its name."""
+    present = {c.id: c for c in group.consumers}
+    for name in members:
+        if (consumer := present.get(name)) is None:
+            yield groups.Register(name, name, group.partition)
+            continue
+        yield groups.Unregister(name)
+        yield groups.Confirm(name, consumer.epoch)
+        yield groups.ConnectionDisconnected(name)
+        yield groups.DisconnectedTimeout(name, consumer.losses)
+        yield groups.ConnectionReconnected(name)
+
+
+def _changes(
+    group: groups.Group, command: groups.Command, after: groups.Group, effects: tuple[groups.Effect, ...]
+) -> Iterator[tuple[tuple[str, str], str]]:
+    """Whose status has changed, and by what: something of its own, an order, or both."""
+    before = {c.id: f"{c.connectivity}, {c.activity}" for c in group.consumers}
+    told = {e.consumer: e for e in effects if not isinstance(e, groups.StartDeadline)}
+    for c in after.consumers:
+        pair = before.get(c.id, ""), f"{c.connectivity}, {c.activity}"
+        labels = []
+        match command:
+            case groups.Confirm(consumer=c.id):
+                labels.append("confirms")
+            case groups.ConnectionDisconnected(connection=c.connection):
+                labels.append("falls silent")
+            case groups.DisconnectedTimeout(connection=c.connection):
+                labels.append("its deadline passes")
+            case groups.ConnectionReconnected(connection=c.connection):
+                labels.append("is back")
+        if (order := told.get(c.id)) is not None:
+            labels.append("is told active" if isinstance(order, groups.TellActive) else "is told to step down")
+        if pair[0] != pair[1]:
+            yield pair, " and ".join(labels)
+
+
+def _status_order(status: str) -> tuple[int, int]:
+    connectivity, activity = status.split(", ")
+    return get_args(groups.Connectivity).index(connectivity), get_args(groups.Activity).index(activity)
+
+
+def _alias(status: str) -> str:
+    return status.replace(", ", "_")
 
 
 if __name__ == "__main__":

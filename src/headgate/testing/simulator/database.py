@@ -62,6 +62,7 @@ class Database(TransactionalService):
         self.nodes: dict[UUID, NodeRow] = {}  # In the order of joining.
         self.streams: dict[UUID, Stream] = {}
         self.wishes: dict[UUID, Wish] = {}
+        self.moves: dict[UUID, UUID] = {}  # Where a stream should be, if that was said: a node that is there.
         self.listeners: list[tuple[Process, Signal]] = []  # Those that would be woken.
         self.watcher = watcher
 
@@ -86,6 +87,7 @@ class Database(TransactionalService):
     def end_node(self, node: UUID, by: UUID | None) -> None:
         """Delete an incarnation."""
         self.watcher.node_ended(self.nodes.pop(node), by)
+        self.moves = {stream: target for stream, target in self.moves.items() if target != node}
 
     def set_draining(self, node: UUID, draining: bool) -> None:
         """Whether a node should give its streams back."""
@@ -103,6 +105,11 @@ class Database(TransactionalService):
     def owned(self, node: UUID) -> list[UUID]:
         """The streams of a node, in the order of their ids."""
         return sorted(stream.id for stream in self.streams.values() if stream.owner == node)
+
+    def is_to_step_down(self, stream: UUID) -> bool:
+        """Whether the owner of a stream has been told that another should have it."""
+        target = self.nodes.get(self.moves.get(stream, stream))
+        return target is not None and target.draining_since_s is None and target.id != self.streams[stream].owner
 
     def free(self) -> list[UUID]:
         """The streams that should run and that nobody has, in the order of their ids."""

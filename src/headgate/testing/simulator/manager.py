@@ -76,10 +76,11 @@ class Manager:
         if self.is_over:
             return
         for worker in list(self.workers.values()):
-            worker.told(look.wishes[worker.stream])
+            worker.told(look.wishes[worker.stream], steps_down=worker.stream in look.step_downs)
         for offer in look.offers:
             if offer.id not in self.workers:
-                self.workers[offer.id] = Worker(self, offer, look.wishes[offer.id])
+                worker = self.workers[offer.id] = Worker(self, offer, look.wishes[offer.id])
+                worker.told(look.wishes[offer.id], steps_down=offer.id in look.step_downs)
         self.push.told(look.wishes)
 
     def remove(self, worker: Worker) -> None:
@@ -128,9 +129,11 @@ class Manager:
                 await self.node.process.sleep(RETRY_S)
         return None
 
-    async def release(self, stream: UUID, epoch: int, n: int, position: int | None) -> streams.Why | None:
+    async def release(
+        self, stream: UUID, epoch: int, n: int, position: int | None, *, hands_over: bool = False
+    ) -> streams.Why | None:
         """Give a stream back, and say why it was not ours to give, if it was not."""
-        reply = await self.persist(stream, streams.Release(self.id, epoch, n, position))
+        reply = await self.persist(stream, streams.Release(self.id, epoch, n, position, hands_over=hands_over))
         self.world.note((self.node.machine.name, self.world.name(stream)), "released {}: {}", epoch, reply)
         self.world.database.wake()
         return reply.why if isinstance(reply, Fenced) else None

@@ -35,6 +35,7 @@ class Operators:
         """Everything should run, everywhere."""
         self._is_over = True
         database = self._world.database
+        database.moves = {}
         for node in list(database.nodes):
             database.set_draining(node, False)
         for stream in self._world.worker_streams:
@@ -83,6 +84,15 @@ class Operators:
             machine.terminate()
 
     # Streams.
+
+    def _move(self) -> None:
+        """Wish a stream somewhere, or nowhere in particular."""
+        stream, database = self._stream(), self._world.database
+        if stream is not None and database.nodes:
+            target = self._random.choice(list(database.nodes.values()))
+            self._world.note((self._world.name(stream),), "is to be on {}", target.name)
+            database.moves = {**database.moves, stream: target.id}
+            database.wake()
 
     def _toggle(self) -> None:
         stream = self._stream()

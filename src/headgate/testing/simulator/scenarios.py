@@ -30,7 +30,7 @@ class Kind:
     is_cooperative: bool = False  # Nothing goes wrong.
 
 
-MOVES = {"drain": 2.0, "restart": 2.0, "toggle": 1.0, "swap": 1.0}
+MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "swap": 1.0}
 EDITS = {"edit": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "toggle": 1.0}
 NETWORK = {
     "cut_database": 3.0,

@@ -10,7 +10,7 @@ from uuid import UUID
 from headgate.core import planner, streams
 from headgate.core.lease import Expired
 from headgate.core.planner import Candidate, Free
-from headgate.core.streams import Command, Fenced, Grant, Revoke, Step, Stream
+from headgate.core.streams import Command, Done, Fenced, Grant, Release, Revoke, Step, Stream
 from headgate.testing.simulator.database import Database, NodeRow, Wish
 from headgate.testing.simulator.kernel import Cancelled, Process
 from headgate.testing.simulator.network import Away
@@ -25,6 +25,7 @@ class Look:
     """What a node reads twice a second: its own offers, and what should become of every stream."""
 
     offers: tuple[Stream, ...]
+    step_downs: frozenset[UUID]  # Which of its streams others should have.
     wishes: Mapping[UUID, Wish]
 
 
@@ -61,7 +62,8 @@ class Store:
         def read() -> Look:
             owned = [database.streams[stream] for stream in database.owned(node)]
             offers = [row for row in owned if row.run is None and not database.wishes[row.id].is_pushed]
-            return Look(tuple(offers), database.wishes)
+            step_downs = frozenset(row.id for row in owned if database.is_to_step_down(row.id))
+            return Look(tuple(offers), step_downs, database.wishes)
 
         found: Look = await database.ask(self._process, read)
         return found
@@ -76,7 +78,11 @@ class Store:
         transaction = database.begin(self._process)
         try:
             rows: list[Stream] | None = await transaction.lock(
-                [lambda: [(node, "share")], lambda: [(stream, "exclusive") for stream in sorted(commands)]],
+                [
+                    lambda: [(node, "share")],
+                    lambda: [(stream, "exclusive") for stream in sorted(commands)],
+                    lambda: [(one, "share") for one in sorted(database.nodes)] if self._hands_over(commands) else [],
+                ],
                 lambda: self._rows_for(node, commands),
             )
             if rows is None:
@@ -85,11 +91,50 @@ class Store:
                     database.watcher.fenced(stream, node)
                 return {stream: Step(Stream(stream), Fenced()) for stream in commands}
             steps = {row.id: streams.step(row, commands[row.id]) for row in rows}
-            await transaction.commit(lambda: database.save(steps, commands, node))
+            grants = self._handed_over(transaction, steps, commands)
+
+            def write() -> None:
+                database.save(steps, commands, node)
+                database.save({s: streams.step(steps[s].stream, grant) for s, grant in grants.items()}, grants, None)
+
+            await transaction.commit(write)
         except (Away, Cancelled):
             transaction.close()
             raise
         return steps
+
+    def _hands_over(self, commands: Mapping[UUID, Command]) -> bool:
+        return self.holds_nodes and any(isinstance(one, Release) and one.hands_over for one in commands.values())
+
+    def _handed_over(
+        self, transaction: Transaction, steps: Mapping[UUID, Step], commands: Mapping[UUID, Command]
+    ) -> dict[UUID, Grant]:
+        """Who is granted what was given back so that it goes on elsewhere."""
+        released = [
+            steps[stream].stream
+            for stream, command in sorted(commands.items())
+            if isinstance(command, Release) and command.hands_over and isinstance(steps[stream].reply, Done)
+        ]
+        nodes = [row for row in self._database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
+        free = [row for row in released if self._database.wishes[row.id].is_enabled]
+        return {stream: Grant(node) for stream, node in self._place(free, nodes, ()).items()}
+
+    def _place(self, free: Iterable[Stream], nodes: Iterable[NodeRow], silent: Collection[UUID]) -> dict[UUID, UUID]:
+        loads: dict[UUID, int] = {}
+        for row in self._database.streams.values():
+            if row.owner is not None:
+                loads[row.owner] = loads.get(row.owner, 0) + 1
+        candidates = [
+            Candidate(
+                row.id,
+                loads.get(row.id, 0),
+                is_eligible=row.draining_since_s is None and row.id not in silent,
+                is_heard=row.id not in silent,
+            )
+            for row in nodes
+        ]
+        moves = self._database.moves
+        return planner.place([Free(row.id, preferred=moves.get(row.id)) for row in free], candidates)
 
     def _rows_for(self, node: UUID, commands: Mapping[UUID, Command]) -> list[Stream] | None:
         """The rows, unless the incarnation that asks has been ended."""
@@ -145,17 +190,13 @@ class Store:
         database = self._database
         transaction = database.begin(self._process)
         try:
-            found: tuple[list[NodeRow], list[Stream], dict[UUID, int]] | None = await transaction.lock(
+            found: tuple[list[NodeRow], list[Stream]] | None = await transaction.lock(
                 self._tick_stages(transaction), lambda: self._read_tick(transaction)
             )
             if found is None:
                 return {}
-            nodes, free, loads = found
-            candidates = [
-                Candidate(row.id, loads.get(row.id, 0), row.draining_since_s is None and row.id not in silent)
-                for row in nodes
-            ]
-            placed = planner.place([Free(row.id) for row in free], candidates)
+            nodes, free = found
+            placed = self._place(free, nodes, silent)
             commands = {row.id: Grant(placed[row.id]) for row in free if row.id in placed}
             steps = {row.id: streams.step(row, commands[row.id]) for row in free if row.id in commands}
             on_decided(placed.values())
@@ -179,16 +220,12 @@ class Store:
 
         return [lambda: [(TICK, "skip")], nodes, free]
 
-    def _read_tick(self, transaction: Transaction) -> tuple[list[NodeRow], list[Stream], dict[UUID, int]] | None:
+    def _read_tick(self, transaction: Transaction) -> tuple[list[NodeRow], list[Stream]] | None:
         database = self._database
         free = [database.streams[stream] for stream in database.free() if stream in transaction.held]
         if not free:
             database.end(transaction)  # Another node is at it, or there is nothing to do.
             return None
-        loads: dict[UUID, int] = {}
-        for row in database.streams.values():
-            if row.owner is not None:
-                loads[row.owner] = loads.get(row.owner, 0) + 1
         # One that has joined since is not among those that were locked, and not among those that were read.
         nodes = [row for row in database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
-        return nodes, free, loads
+        return nodes, free

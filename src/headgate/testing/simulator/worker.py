@@ -38,6 +38,7 @@ class Worker:
         self._acquired_for = wish
         self._version: int | None = None  # Of the run under way.
         self._is_draining = False
+        self._steps_down = False  # Another node should have it.
         self._is_unsure = False  # An acquisition or a release has been sent and not answered.
         self._changed = Signal()
         self._about = (manager.node.machine.name, self.world.name(self.stream))
@@ -45,9 +46,10 @@ class Worker:
 
     # From the manager.
 
-    def told(self, wish: Wish) -> None:
-        """What should become of the stream now."""
+    def told(self, wish: Wish, *, steps_down: bool = False) -> None:
+        """What should become of the stream now. Who was told to step down does."""
         self.wish = wish
+        self._steps_down |= steps_down
         self.reconsider()
 
     def reconsider(self) -> None:
@@ -120,7 +122,7 @@ class Worker:
         await saved.wait(self.process, LAST_CHECKPOINT_S)
 
     def _is_wanted(self) -> bool:
-        return self.wish.is_enabled and not self.manager.is_draining
+        return self.wish.is_enabled and not self.manager.is_draining and not self._steps_down
 
     async def _acquire(self) -> End:
         """A grant for the next run. Failed: no answer, so it may be ours under an epoch that we do not know."""
@@ -175,7 +177,8 @@ class Worker:
     async def _give_back(self, epoch: int) -> None:
         """Until it is answered. A stale one may still be ours, if an acquisition was committed and its answer lost."""
         self._is_unsure = True
-        why = await self.manager.release(self.stream, epoch, self.held.n, self.held.position)
+        goes_on = self._steps_down or self.manager.is_draining
+        why = await self.manager.release(self.stream, epoch, self.held.n, self.held.position, hands_over=goes_on)
         if why == "stale":
             await self.manager.persist(self.stream, Revoke(self.manager.id))
         self.epoch = None
