@@ -35,7 +35,7 @@ class Candidate:
     """A node, as the planner sees it."""
 
     node: UUID
-    load: float  # The weights of its streams.
+    load: float  # What it has to carry, apart from the streams that a question is about.
     is_eligible: bool = True  # Beats, and is not draining.
     is_heard: bool = True  # Has not been silent for long.
 
@@ -163,14 +163,14 @@ def plan(placed: Sequence[Placed], candidates: Sequence[Candidate], most: int) -
     """What to wish anew, with at most so many moves under way: a node for a stream; None: no wish any more."""
     eligible = {one.node for one in candidates if one.is_eligible}
     wishes: dict[UUID, UUID | None] = {}
-    loads = dict.fromkeys((one.node for one in candidates if one.is_eligible), 0.0)
+    loads = {one.node: one.load for one in candidates if one.is_eligible}
     movable: dict[UUID, list[tuple[float, UUID, Placed]]] = {node: [] for node in loads}
     under_way = 0
     for one in sorted(placed, key=lambda one: one.stream):
         wish = _kept_wish(one, candidates, eligible)
         if one.preferred is not None and wish is None:
             wishes[one.stream] = None
-        target = wish if wish in eligible else one.owner
+        target = wish if wish in eligible - one.unable else one.owner
         moves = target != one.owner
         if moves and one.preferred != target:
             if under_way >= most:
@@ -191,7 +191,7 @@ def _kept_wish(one: Placed, candidates: Sequence[Candidate], eligible: set[UUID]
     if one.number is not None:
         target = groups.wanted(_group_of(one, candidates))
         return None if target is None or target.id == str(one.owner) else UUID(target.id)
-    return one.preferred if one.preferred in eligible and one.preferred != one.owner else None
+    return one.preferred if one.preferred in eligible - one.unable - {one.owner} else None
 
 
 def _evened_out(

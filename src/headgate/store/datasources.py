@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.connectors.api import PUSH
 from headgate.core.lifecycle import Wanted
+from headgate.core.partitions import with_new
 from headgate.core.reconcile import Entry
 from headgate.ids import as_id, new_id
 from headgate.store.database import Database, sql
@@ -57,6 +58,9 @@ class Datasource:
     mark: int
     quarantine: str | None
     created_at: datetime
+    partitions: int = 1  # How many streams should read it,
+    dealt: int = 1  # and how many do.
+    dealing: bool = False  # They are stopping, so that there can be more or fewer.
 
 
 class Change:
@@ -230,9 +234,24 @@ class Datasources:
         """Those that have a draft."""
         return {row["datasource"] for row in await self._database.fetch(sql("versions/list_drafts"))}
 
+    async def list_parts(self, datasource: UUID, found: Sequence[str]) -> list[str]:
+        """The parts of a datasource's source in the order of first sight, with those that were found just now."""
+        known = _parts(await self._database.fetchval(sql("datasources/read_parts"), datasource))
+        if set(found) <= set(known):
+            return known
+        async with self._database.transaction() as connection:
+            known = _parts(await connection.fetchval(sql("datasources/lock_parts"), datasource))
+            listed = with_new(known, found)
+            await connection.execute(sql("datasources/set_parts"), datasource, msgspec.json.encode(listed).decode())
+        return listed
+
     async def purge(self) -> int:
         """Remove what deleted datasources left behind."""
         return int(await self._database.fetchval(sql("datasources/purge_streams")))
+
+
+def _parts(text: str | None) -> list[str]:
+    return [] if text is None else msgspec.json.decode(text, type=list[str])
 
 
 def _fields(content: Content) -> tuple[Any, ...]:
@@ -277,4 +296,6 @@ def _entry(row: Any) -> Entry:
         wanted,
         quarantine=row["quarantine"],
         is_pushed=row["source_type"] == PUSH,
+        dealt=row["dealt"],
+        is_dealing=row["dealing"],
     )

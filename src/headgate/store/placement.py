@@ -29,6 +29,7 @@ UNABLE = timedelta(minutes=10)  # How long a node that could not run a stream is
 UNDER_WAY = 100  # Streams that may be on the move at a time.
 CALM_S = 5.0  # How often an even spread is checked by counting,
 CLOSE_S = 60.0  # and by what streams weigh.
+AGAIN_S = 0.2  # While streams move, every wake-up would be a reason to look at all of them.
 
 _LOCK = lock_key("tick")
 
@@ -49,7 +50,7 @@ class Placement:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._nodes: tuple[tuple[UUID, bool], ...] = ()  # As they were when the spread was last found even.
-        self._calm_until_s = self._close_look_s = 0.0
+        self._calm_until_s = self._close_look_s = self._again_s = 0.0
 
     async def grant(self, silent: Collection[UUID]) -> dict[UUID, UUID]:
         """Give free streams to nodes, but to none that has fallen silent. Empty if another node is at it."""
@@ -70,15 +71,17 @@ class Placement:
             nodes = await connection.fetch(sql("placement/nodes"))
             if not await self._is_due(connection, nodes):
                 return 0
-            candidates = await _candidates(connection, nodes, silent)
+            candidates = await _candidates(connection, nodes, silent, "placement/pushed")
             placed = [_placed(row) for row in await connection.fetch(sql("placement/placed"))]
             wishes = planner.plan(placed, candidates, UNDER_WAY) if moves else {}
             await _wish(connection, wishes)
             wished = [_with_wish(one, wishes) for one in placed]
-            told = planner.orders([one for one in wished if one.preferred not in (None, one.owner)], candidates)
+            eligible = {one.node for one in candidates if one.is_eligible}
+            under_way = [one for one in wished if one.preferred in eligible and one.preferred != one.owner]
+            told = planner.orders(under_way, candidates)
             if told:
                 await connection.execute(sql("placement/order"), told)
-            if moves and not any(one.preferred not in (None, one.owner) for one in wished):
+            if moves and not under_way:
                 self._nodes = _shape(nodes)
                 self._calm_until_s = boot_s() + CALM_S
             return len(told)
@@ -86,8 +89,9 @@ class Placement:
     async def _is_due(self, connection: Any, nodes: Sequence[Any]) -> bool:
         """Whether the spread is worth a closer look."""
         now_s = boot_s()
-        if len(nodes) < 2:
+        if len(nodes) < 2 or now_s < self._again_s:
             return False
+        self._again_s = now_s + AGAIN_S
         if _shape(nodes) != self._nodes or now_s >= self._close_look_s:
             self._close_look_s = now_s + CLOSE_S
             return True
@@ -166,8 +170,10 @@ async def grant_free(
     return placed
 
 
-async def _candidates(connection: Any, nodes: Sequence[Any], silent: Collection[UUID]) -> list[Candidate]:
-    loads = {row["owner"]: row["streams"] for row in await connection.fetch(sql("placement/loads"))}
+async def _candidates(
+    connection: Any, nodes: Sequence[Any], silent: Collection[UUID], counted: str = "placement/loads"
+) -> list[Candidate]:
+    loads = {row["owner"]: row["streams"] for row in await connection.fetch(sql(counted))}
     return [
         Candidate(
             row["id"],

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from headgate.connectors.api import PUSH
+from headgate.core.partitions import edited
 from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Release, Reply, Step
 from headgate.errors import NotFound, Refused
 from headgate.ids import as_id, new_id, stream_name
@@ -37,7 +38,9 @@ class Offer:
     stream: UUID
     datasource: UUID
     index: int
+    dealt: int  # Of so many streams of its datasource, for as long as anyone has one of them.
     epoch: int
+    is_home: bool = True  # The registry has the position that the sink has.
     steps_down: bool = False  # Or one that it has, and was told to step down from.
 
 
@@ -100,7 +103,18 @@ class Streams:
     async def granted(self, node: UUID) -> list[Offer]:
         """What this node was told to step down from, and what it has been granted and has not begun to run."""
         rows = await self._database.fetch(sql("streams/granted"), node)
-        return [Offer(row["id"], row["datasource"], row["index"], row["epoch"], row["steps_down"]) for row in rows]
+        return [
+            Offer(
+                row["id"],
+                row["datasource"],
+                row["index"],
+                row["dealt"],
+                row["epoch"],
+                row["home"],
+                row["steps_down"],
+            )
+            for row in rows
+        ]
 
     async def label(self, labels: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str], UUID]:
         """The streams of these datasources and labels, made where they do not exist."""
@@ -149,16 +163,32 @@ class Streams:
         return found
 
     async def edit(self, name: str, position: Any, actor: str) -> dict[str, Any]:
-        """An operator's word on where a stream stands. Refused while somebody has it."""
-        return await self._edit(name, actor, lambda before: position)
+        """An operator's word on where a stream stands. Refused while somebody has it.
+
+        Where a stream reads parts by name, its position is a map, and those parts change that are named.
+        """
+
+        async def chosen(connection: Any, stream: UUID, present: Any) -> Any:
+            share = await connection.fetchrow(sql("streams/read_share"), stream)
+            if share["index"] is None:
+                return position
+            if share["index"] >= share["dealt"]:
+                raise Refused(f"{name} is not in use: {share['dealt']} streams read the datasource", code="not_in_use")
+            return edited(present, position, decode(share["parts"]) or [], share["index"], share["dealt"])
+
+        return await self._edit(name, actor, chosen)
 
     async def undo_edit(self, name: str, actor: str) -> dict[str, Any]:
         """Back to the position that the last edit replaced. Undoing twice is doing it again."""
 
-        def previous(before: Any) -> Any:
-            if before is None:
+        async def previous(connection: Any, stream: UUID, present: Any) -> Any:
+            last = await connection.fetchrow(sql("streams/last_edit"), stream)
+            if last is None:
                 raise Refused(f"the position of {name} was never edited", code="nothing_to_undo")
-            return decode(before["before"])
+            if last["kind"] == "dealt":
+                text = f"{name} reads other parts of its source than when it was edited"
+                raise Refused(text, code="nothing_to_undo", hint="headgate streams history says what it was")
+            return decode(last["before"])
 
         return await self._edit(name, actor, previous)
 
@@ -169,7 +199,7 @@ class Streams:
             if not rows:
                 raise NotFound(f"there is no stream {name!r}", hint="headgate streams list")
             before = stream_of(rows[0])
-            position = choose(await connection.fetchrow(sql("streams/last_edit"), before.id))
+            position = await choose(connection, before.id, before.held.position)
             step = (await step_and_save(connection, [before], {before.id: Edit(position)}, actor=actor))[before.id]
             if isinstance(step.reply, Busy):
                 node = found["node"] or step.reply.owner
@@ -180,8 +210,8 @@ class Streams:
                 )
             await connection.execute(sql("streams/forgive"), before.id)
             payload = {"stream": found["name"], "before": before.held.position, "after": position}
-            edited = Event(found["datasource_id"], found["datasource"], "position_edited", payload, actor)
-            await append(connection, [edited])
+            event = Event(found["datasource_id"], found["datasource"], "position_edited", payload, actor)
+            await append(connection, [event])
         changed = {"position": position, "edits": step.stream.held.edits, "epoch": step.stream.epoch, "rests": False}
         return {**found, **changed, "before": before.held.position}
 

@@ -1,6 +1,7 @@
 SELECT st.*, s.index, s.label, n.name AS node_name, n.beat AS heartbeat
 FROM headgate.datasource_state st
 JOIN headgate.stream s ON s.id = st.stream
+JOIN headgate.datasource d ON d.id = st.datasource AND (s.index IS NULL OR s.index < d.dealt)
 LEFT JOIN headgate.node n ON n.id = st.node
 WHERE $1::uuid IS NULL OR st.datasource = $1
 ORDER BY st.datasource, s.index, s.label

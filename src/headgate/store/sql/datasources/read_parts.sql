@@ -1,0 +1,1 @@
+SELECT parts FROM headgate.datasource WHERE id = $1

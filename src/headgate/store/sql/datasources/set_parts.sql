@@ -1,0 +1,1 @@
+UPDATE headgate.datasource SET parts = $2 WHERE id = $1

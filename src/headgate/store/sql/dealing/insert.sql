@@ -1,0 +1,2 @@
+INSERT INTO headgate.stream (id, datasource, index)
+SELECT u.id, $1, u.index FROM unnest($2::uuid[], $3::integer[]) AS u (id, index)
