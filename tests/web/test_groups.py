@@ -113,13 +113,14 @@ class Member:
         while await self.expect("beat", "active", "step_down") != [self.beats]:
             pass
 
-    async def fails(self, code: str) -> str:
+    async def fails(self, *codes: str) -> str:
         """Until the error frame; then the connection ends."""
         last: Frame = []
         with suppress(ConnectionClosed):
             while True:
                 last = await self.hear()
-        assert last[:2] == ["error", code], last
+        assert last[0] == "error", last
+        assert last[1] in codes, last
         return str(last[2])
 
     async def hears_nothing(self, for_s: float = 0.4) -> None:
@@ -430,6 +431,39 @@ async def test_whoever_is_unknown_by_now_joins_as_somebody_new(here: House) -> N
         await one.join(a_group(), consumer=gone)
         assert one.id != gone
         await one.active()
+
+
+async def test_a_consumer_of_another_group_is_somebody_new_here(here: House) -> None:
+    async with members(here, group=(group := a_group())) as (one,), connected(here) as other:
+        await one.active()
+        await other.join(a_group(), consumer=one.id)
+        assert other.id != one.id
+        await other.active()
+        await one.beat()
+        assert await statuses(here, group) == [ACTIVE]
+
+
+async def test_a_node_that_begins_anew_echoes_to_nobody_who_hung_on_it_before(
+    database_url: str, tmp_path: Any, here: House
+) -> None:
+    """What others count from is the end of its incarnation: an echo after that would outlast it."""
+    group = a_group()
+    async with hasty(database_url, tmp_path / "zombie") as zombie, connected(zombie) as one, connected(here) as second:
+        await one.join(group)
+        await one.active()
+        await second.join(group)
+        await zombie.sql("DELETE FROM headgate.node WHERE id = $1", zombie.node.incarnation)
+        await one.fails("not_ready", "replaced")
+        await until(here, group, ("disconnected", "active"), WAITING)
+
+
+async def test_a_connection_whose_consumer_is_elsewhere_by_now_is_ended(here: House, there: House) -> None:
+    async with members(here, group=(group := a_group())) as (one,), connected(there) as twin:
+        await one.active()
+        await twin.join(group, consumer=one.id)
+        await one.fails("replaced")
+        await twin.beat()
+        assert await statuses(here, group) == [ACTIVE]
 
 
 async def test_a_consumer_that_returns_before_its_loss_was_noticed_replaces_its_old_connection(

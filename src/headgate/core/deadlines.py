@@ -28,6 +28,7 @@ class Silent:
     muted: bool  # It let an order go unanswered.
     lease_s: float
     has_node: bool = True  # Whether the node that it hung on is still there.
+    trust_s: float = 0.0  # How long that node may have gone on echoing after it was ended.
 
 
 What: TypeAlias = Literal["forget", "drop", "purge"]
@@ -59,7 +60,7 @@ def left_s(seen: Mapping[Key, float], one: Silent, now_s: float) -> float:
 
 def _deadlines(one: Silent) -> Iterable[tuple[What, int, float]]:
     if one.connectivity == "disconnected":
-        yield "forget", one.losses, one.lease_s
+        yield "forget", one.losses, one.lease_s if one.has_node else one.lease_s + one.trust_s
     elif one.connectivity == "forgotten":  # One whose node is gone as well has hardly anywhere to come back from.
         yield "purge", one.losses, FORGOTTEN_S if one.has_node else one.lease_s
     if one.muted:

@@ -29,7 +29,7 @@ from headgate.core.groups import Confirm, DisconnectedTimeout, Evaluate, Purge, 
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.forever import forever
-from headgate.store.groups import Answered, Drop, Ended, Groups, Joined, Order, Outcome, Request
+from headgate.store.groups import Answered, Drop, Ended, Groups, Joined, Mute, Order, Outcome, Request
 from headgate.store.wake import Waker
 
 LEASE_S = 10.0  # Unless the first of a group asks for another.
@@ -37,6 +37,7 @@ ANSWER_S = 10.0  # How long an order may go unanswered.
 RESEND_S = 2.0
 LOOK_S = 1.0
 RETRY_S = 1.0
+LOST_S = 10.0  # How long a consumer may hang here by no connection: joining takes less.
 MOST_KEPT = 10_000  # Figures, where nobody asks for metrics.
 
 log = structlog.get_logger()
@@ -90,6 +91,7 @@ class GroupListener:
         self._sessions: dict[UUID, Session] = {}  # By consumer.
         self._sent: dict[Key, tuple[float, float]] = {}  # When an order was first and last sent.
         self._seen: dict[deadlines.Key, float] = {}
+        self._lost: dict[Ended, float] = {}  # Since when somebody has been seen to hang here by no connection.
         self._ends: dict[UUID, list[Ended]] = {}  # By group: connections that are gone and not written down yet.
         self.handed_over_s: deque[float] = deque(maxlen=MOST_KEPT)  # For metrics: taken from here.
 
@@ -107,13 +109,14 @@ class GroupListener:
     ) -> Joined:
         """A program comes, or comes back."""
         id = as_id(consumer) if consumer else None
-        joined = await self._groups.rejoin(id, self._node()) if id is not None else None
+        node = self._node()
+        joined = await self._groups.rejoin(id, node, (stream, name)) if id is not None else None
         if joined is None:
-            found = await self._groups.join(stream, name, partition, label, self._node(), lease_s or LEASE_S)
+            found = await self._groups.join(stream, name, partition, label, node, lease_s or LEASE_S)
             if isinstance(found, core.Refused):
                 raise Refused(f"the group {name!r} of {stream!r} has another partition", code=found.reason)
             joined = found
-        if session.is_over:  # Its connection went while it joined.
+        if session.is_over or node != self._node():  # Its connection, or we ourselves, went while it joined.
             self._end(joined, is_proved=False)
             return joined
         if (older := self._sessions.get(joined.consumer)) is not None and older is not session:
@@ -164,6 +167,12 @@ class GroupListener:
             self._end(joined, is_proved=is_proved)
         session.consumers = {}
 
+    def lose_all(self) -> None:
+        """Our incarnation has ended: others wait for whoever hung on us, so nobody may be told that all is well."""
+        for session in set(self._sessions.values()):
+            session.peer.fail("not_ready", "this node begins anew")
+            self.closed(session)
+
     # What operators do.
 
     async def evaluate(self, stream: str, name: str, *, yes: bool) -> None:
@@ -195,6 +204,7 @@ class GroupListener:
             member["muted"],
             group["lease_s"],
             has_node=member["node"] is not None,
+            trust_s=member["trust_s"],
         )
         return deadlines.left_s(self._seen, one, boot_s())
 
@@ -235,7 +245,7 @@ class GroupListener:
         first_s, last_s = self._sent.get(key, (now_s, -RESEND_S))
         if now_s - first_s > ANSWER_S:
             session.muted.add(order.consumer)
-            await self._groups.mute(order.consumer, order.epoch)
+            await self._groups.apply({order.group: [Mute(order.consumer, order.epoch, order.losses)]})
             session.peer.fail("unanswered", "an order was not answered in time")
         elif now_s - last_s >= RESEND_S:
             self._sent[key] = (first_s, now_s)
@@ -255,6 +265,7 @@ class GroupListener:
             if self._trust_left_s() <= 0.0:
                 continue
             with contextlib.suppress(StoreError):
+                await self._check_sessions()
                 stranded = await self._groups.strand()
                 self._seen, due = deadlines.observed(self._seen, await self._groups.silent(), boot_s())
                 requests: dict[UUID, list[Request]] = {}
@@ -265,6 +276,29 @@ class GroupListener:
                     await self._apply(requests)
                 elif stranded:
                     self._changed()
+
+    async def _check_sessions(self) -> None:
+        """A consumer that was dropped, or has come back elsewhere, hangs here in vain. One whose connection went while
+        its joining was written down hangs here by nothing, and nobody else would ever notice.
+        """
+        before = dict(self._sessions)
+        here = await self._groups.here(self._node())
+        for consumer, session in before.items():
+            joined = session.consumers.get(consumer)
+            if (
+                joined is not None
+                and (joined.group, joined.losses) != here.get(consumer)
+                and self._sessions.get(consumer) is session
+            ):
+                session.peer.fail("replaced", "this consumer was dropped, or has come back by another connection")
+                self.closed(session)
+
+        lost = {Ended(id, losses, False): group for id, (group, losses) in here.items() if id not in self._sessions}
+        self._lost = {end: self._lost.get(end, boot_s()) for end in lost}
+        for end, since_s in self._lost.items():
+            if boot_s() - since_s > LOST_S:
+                self._ends.setdefault(lost[end], []).append(end)
+                self._over.set()
 
     async def _write_ends(self) -> None:
         """Write down which connections are gone."""

@@ -53,10 +53,20 @@ class Order:
     """What a consumer was told, and has not answered."""
 
     consumer: UUID
+    group: UUID
     is_active: bool  # Else it is to step down.
     epoch: int
     losses: int
     partition: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A consumer let an order go unanswered: no node echoes its beats until it does; unless it has come back since."""
+
+    consumer: UUID
+    epoch: int
+    losses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class Ended:
     is_proved: bool  # It does not believe anything any more. Else it may, until its lease ends.
 
 
-Request: TypeAlias = Command | Drop | Answered | Ended
+Request: TypeAlias = Command | Mute | Drop | Answered | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,7 @@ class _Seat:
 
     number: int
     node: UUID
+    trust_s: float  # For how long that node trusts itself, at the most.
     label: str
     answered: bool = True
     muted: bool = False
@@ -126,8 +137,8 @@ class _Room:
     def carry_out(self, request: Request, at: str) -> Reply:
         """Step the machine, and keep what its delivery needs."""
         command = self._command(request)
-        if command is None:
-            return core.Ok()
+        if isinstance(command, core.Ok | core.Refused):
+            return command
         start: Group | None = self.group if self.group.consumers else None
         if start is None and isinstance(command, Register):
             start = Group(command.partition, epoch=self.group.epoch)
@@ -151,25 +162,31 @@ class _Room:
         self.seats = {c.id: self.seats[c.id] for c in after.consumers}
         return step.reply
 
-    def _command(self, request: Request) -> Command | None:
-        """What a request means to the machine."""
+    def _command(self, request: Request) -> Command | Reply:
+        """What a request means to the machine, or the answer if it means nothing to it."""
         match request:
             case Answered(consumer=id, epoch=epoch):
                 found = self.find(id)
-                if found is not None and found.is_holder and found.epoch == epoch:
-                    if found.activity == "active":  # Else it has been told to step down meanwhile.
-                        self._answered(found.id)
-                        self._occupied()
-                    return None
-                return Confirm(str(id), -1)  # Nobody's: ignored, and counted.
+                if found is None or not found.is_holder or found.epoch != epoch:
+                    return Confirm(str(id), -1)  # Nobody's: ignored, and counted.
+                if found.activity != "active":  # It has been told to step down meanwhile, and has not answered that.
+                    return core.Refused("stale")
+                self._answered(found.id)
+                self._occupied()
+                return core.Ok()
+            case Mute(consumer=id, epoch=epoch, losses=losses):
+                found = self.find(id)
+                if found is not None and (found.epoch, found.losses) == (epoch, losses):
+                    self.seats[found.id].muted = not self.seats[found.id].answered
+                return core.Ok()
             case Drop(consumer=id, epoch=epoch):
                 found = self.find(id)
                 is_meant = found is not None and found.epoch == epoch and self.seats[found.id].muted
-                return ConnectionDown(str(id)) if is_meant else None
+                return ConnectionDown(str(id)) if is_meant else core.Ok()
             case Ended(consumer=id, losses=losses, is_proved=is_proved):
                 found = self.find(id)
                 if found is None or found.losses != losses:
-                    return None
+                    return core.Ok()
                 return ConnectionDown(str(id)) if is_proved else ConnectionDisconnected(str(id))
             case _:
                 return request
@@ -192,10 +209,14 @@ class _Room:
 
 
 class Groups:
-    """Join, leave, confirm, lose touch, and everything that is decided about it."""
+    """Join, leave, confirm, lose touch, and everything that is decided about it.
 
-    def __init__(self, database: Database) -> None:
+    `trust_s` is how long the node that asks trusts itself at the most without an answered beat.
+    """
+
+    def __init__(self, database: Database, trust_s: float = 5.0) -> None:
         self._database = database
+        self._trust_s = trust_s
 
     async def join(
         self, stream: str, name: str, partition: int | None, label: str, node: UUID, lease_s: float
@@ -221,23 +242,26 @@ class Groups:
             if not room.group.consumers:
                 room.lease_s = lease_s
             number = max((seat.number for seat in room.seats.values()), default=0) + 1
-            room.seats[str(consumer)] = _Seat(number, node, label)
+            room.seats[str(consumer)] = _Seat(number, node, self._trust_s, label)
             reply = room.carry_out(Register(str(consumer), str(consumer), partition, label), _now())
             if isinstance(reply, core.Refused):
                 return reply
             await _save(connection, [room])
             return Joined(consumer, group, 0, room.lease_s, muted=False)
 
-    async def rejoin(self, consumer: UUID, node: UUID) -> Joined | None:
-        """A consumer is back, perhaps on another node, perhaps before its loss was noticed. None: it is unknown."""
+    async def rejoin(self, consumer: UUID, node: UUID, group: tuple[str, str] | None = None) -> Joined | None:
+        """A consumer is back, perhaps on another node, perhaps before its loss was noticed.
+
+        None: it is unknown, or was never in the group that it names.
+        """
         async with self._database.transaction() as connection:
             rooms = await _lock(connection, await _groups_of(connection, [consumer]))
             room = next(iter(rooms.values()), None)
-            if room is None or room.find(consumer) is None:
+            if room is None or room.find(consumer) is None or group not in (None, (room.stream, room.name)):
                 return None
             id, at = str(consumer), _now()
             room.carry_out(ConnectionDisconnected(id), at)  # So that what the old connection still hears is old.
-            room.seats[id].node = node
+            room.seats[id].node, room.seats[id].trust_s = node, self._trust_s
             room.carry_out(ConnectionReconnected(id), at)
             await _save(connection, [room])
             found = room.find(consumer)
@@ -254,15 +278,17 @@ class Groups:
             await _save(connection, rooms.values())
             return {id: Outcome(replies[id], room.handed_over_s) for id, room in rooms.items()}
 
-    async def mute(self, consumer: UUID, epoch: int) -> None:
-        """It let this order go unanswered: no node echoes its beats until it does."""
-        await self._database.execute(sql("groups/mute"), consumer, epoch)
+    async def here(self, node: UUID) -> dict[UUID, tuple[UUID, int]]:
+        """Who hangs on this node, its group, and its incarnation."""
+        rows = await self._database.fetch(sql("groups/here"), node)
+        return {row["id"]: (row["group"], row["losses"]) for row in rows}
 
     async def orders(self, node: UUID) -> list[Order]:
         """What consumers on this node have not answered."""
         rows = await self._database.fetch(sql("groups/orders"), node)
         return [
-            Order(row["id"], row["activity"] == "active", row["epoch"], row["losses"], row["partition"]) for row in rows
+            Order(row["id"], row["group"], row["activity"] == "active", row["epoch"], row["losses"], row["partition"])
+            for row in rows
         ]
 
     async def silent(self) -> list[Silent]:
@@ -277,6 +303,7 @@ class Groups:
                 row["muted"],
                 row["lease_s"],
                 row["has_node"],
+                row["trust_s"],
             )
             for row in await self._database.fetch(sql("groups/silent"))
         ]
@@ -331,7 +358,7 @@ async def _lock(connection: Any, groups: Iterable[UUID]) -> dict[UUID, _Room]:
         members.setdefault(row["group"], []).append(row)
     for row in found:
         seats = {
-            str(m["id"]): _Seat(m["number"], m["node"], m["label"], m["answered"], m["muted"])
+            str(m["id"]): _Seat(m["number"], m["node"], m["trust_s"], m["label"], m["answered"], m["muted"])
             for m in members.get(row["id"], [])
         }
         consumers = tuple(map(_consumer, members.get(row["id"], [])))
@@ -379,6 +406,7 @@ async def _save(connection: Any, rooms: Iterable[_Room]) -> None:
             [room.id for room, _, _ in saved],
             [seat.number for _, _, seat in saved],
             [seat.node for _, _, seat in saved],
+            [seat.trust_s for _, _, seat in saved],
             [seat.label for _, _, seat in saved],
             [c.connectivity for _, c, _ in saved],
             [c.activity for _, c, _ in saved],

@@ -35,6 +35,7 @@ CREATE TABLE headgate.consumer (
     "group"      uuid NOT NULL REFERENCES headgate.consumer_group ON DELETE CASCADE,
     number       bigint NOT NULL,               -- in the order of registration
     node         uuid NOT NULL,                 -- which its connection hangs on; a node that is gone leaves it silent
+    trust_s      double precision NOT NULL,     -- how long that node may go on echoing after it was ended
     label        text NOT NULL,
     connectivity text NOT NULL,                 -- connected, disconnected, forgotten
     activity     text NOT NULL,                 -- active, waiting, deactivating

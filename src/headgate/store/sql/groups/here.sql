@@ -1,0 +1,1 @@
+SELECT id, "group", losses FROM headgate.consumer WHERE node = $1 AND connectivity = 'connected'
