@@ -33,6 +33,7 @@ VIEWER = [
     ("GET", "/api/export", None),
     ("GET", "/api/nodes", None),
     ("GET", "/api/streams", None),
+    ("GET", "/api/groups", None),
     ("GET", "/api/connectors", None),
     ("GET", "/api/connectors/webhook", None),
     ("GET", "/api/schema", None),

@@ -113,7 +113,7 @@ def test_a_stream_is_shown_with_everything_about_it_by_its_name_and_by_its_id(we
     assert found["state"]["error"] is None
     assert stream(web, found["id"])["name"] == f"{name}:0"
     (listed,) = [one for one in web.call("GET", "/api/streams")["items"] if one["datasource"] == name]
-    assert listed.keys() == found.keys() - {"state", "unable"}
+    assert listed.keys() == found.keys() - {"state", "unable", "wish"}
     assert (listed["id"], listed["node"], listed["owner"]) == (found["id"], node["name"], node["id"])
 
 
@@ -174,6 +174,7 @@ def test_an_unknown_stream_is_not_found_on_every_path(web: Web, id: str) -> None
         ("GET", "/history", None),
         ("PUT", "/position", {"position": 1}),
         ("PUT", "/position", {"undo": True}),
+        ("POST", "/move", {"node": None}),
     ):
         assert web.ask(method, f"/api/streams/{id}{rest}", json=body).status_code == 404
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from headgate.clock import unix_s
+from headgate.clock import boot_s, unix_s
 from headgate.core import lifecycle
 from headgate.runtime.handle import Handle
 
+FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
+SHARE = 20.0  # nor before so many times what the last asking took.
 STATUSES = ("INIT", "STARTING", "RUNNING", "ERROR", "STOPPED")
 
 # Field of Stats → name and help of the counter.
@@ -35,11 +39,21 @@ GAUGES = {
     "headgate_worker_status": "1 for the status that the worker has.",
     "headgate_trust_seconds": "How long this node may act without another answered beat.",
     "headgate_loop_delay_seconds": "How late the event loop last was.",
-    "headgate_push_sessions": "Programs that are connected to this node now.",
+    "headgate_push_sessions": "Programs that push to this node now.",
+    "headgate_groups": "Groups of programs that have anybody in them, of the whole installation.",
+    "headgate_groups_inactive": "Those of them in which nobody is active, of the whole installation.",
+    "headgate_group_consumers": "Consumers by connectivity, of the whole installation.",
+    "headgate_group_ignored": "Confirmations that were nobody's or too late, of the groups that exist now.",
+    "headgate_group_connections": "Connections of consumers to this node.",
+    "headgate_streams_moving": "Streams that a node has and another should have, of the whole installation.",
 }
 WEBHOOKS = ("headgate_webhooks", "Webhook calls, by datasource and answer.")
 PUSH_RECORDS = ("headgate_push_records", "Records that programs have pushed through this node.")
 PUSH_ENDS = ("headgate_push_ends", "Push sessions that have ended, by the code of their end.")
+GROUP_ENDS = ("headgate_group_ends", "Connections of consumers that have ended, by the code of their end.")
+HANDED_OVER = ("headgate_group_handover_seconds", "How long nobody was active in a group, until one said that it is.")
+BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
+CONNECTIVITIES = ("connected", "disconnected", "forgotten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,60 @@ class PushFigures:
     sessions: int
     records: int
     ends: Counter[str]
+
+
+class GroupFigures:
+    """What is known of groups: on this node at once, of the whole installation as of the last `refresh`."""
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Mapping[str, int]]],
+        handed_over_s: deque[float],
+        open: Callable[[], int],
+        ends: Counter[str],
+    ) -> None:
+        self._read = read
+        self._handed_over_s = handed_over_s
+        self._open = open
+        self._ends = ends
+        self._figures: Mapping[str, int] = {}
+        self._stale_at_s = 0.0
+        self._counts = [0] * (len(BUCKETS_S) + 1)
+        self._sum_s = 0.0
+
+    async def refresh(self) -> None:
+        """Ask the database, but not more often than every few seconds, nor for more than a small part of the time."""
+        began_s = boot_s()
+        if began_s >= self._stale_at_s:
+            self._stale_at_s = began_s + FRESH_S  # Others who ask meanwhile get what there is.
+            self._figures = await self._read()
+            self._stale_at_s = max(self._stale_at_s, boot_s() + SHARE * (boot_s() - began_s))
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        figures = self._figures
+        if figures:
+            yield _gauge("headgate_groups", [((), figures["groups"])], ())
+            yield _gauge("headgate_groups_inactive", [((), figures["inactive"])], ())
+            consumers = [((one,), figures[one]) for one in CONNECTIVITIES]
+            yield _gauge("headgate_group_consumers", consumers, ("connectivity",))
+            yield _gauge("headgate_group_ignored", [((), figures["ignored"])], ())
+            yield _gauge("headgate_streams_moving", [((), figures["moving"])], ())
+        yield _gauge("headgate_group_connections", [((), self._open())], ())
+        ends = CounterMetricFamily(*GROUP_ENDS, labels=("code",))
+        for code, count in sorted(self._ends.items()):
+            ends.add_metric((code,), count)
+        yield ends
+        yield self._handed_over()
+
+    def _handed_over(self) -> Metric:
+        while self._handed_over_s:
+            span_s = self._handed_over_s.popleft()
+            self._counts[bisect_left(BUCKETS_S, span_s)] += 1
+            self._sum_s += span_s
+        bounds = [*map(str, BUCKETS_S), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        return HistogramMetricFamily(*HANDED_OVER, buckets=buckets, sum_value=self._sum_s)
 
 
 class NodeCollector:
@@ -61,12 +129,14 @@ class NodeCollector:
         loop_delay_s: Callable[[], float],
         webhooks: Counter[tuple[str, int]],
         push: Callable[[], PushFigures],
+        groups: GroupFigures,
     ) -> None:
         self._handles = handles
         self._trust_left_s = trust_left_s
         self._loop_delay_s = loop_delay_s
         self._webhooks = webhooks
         self._push = push
+        self.groups = groups
 
     def collect(self) -> Iterator[Metric]:
         """Asked for by Prometheus."""
@@ -80,6 +150,7 @@ class NodeCollector:
             webhooks.add_metric((datasource, str(answer)), count)
         yield webhooks
         yield from self._push_metrics()
+        yield from self.groups.collect()
 
     def _push_metrics(self) -> Iterator[Metric]:
         push = self._push()

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.web.console import assets, overview, session
+from headgate.web.console import assets, groups, overview, session
 
-ROUTES: list[Any] = [overview.overview_page, session.sign_in, session.sign_out, assets.asset]
+ROUTES: list[Any] = [
+    overview.overview_page,
+    groups.groups_page,
+    groups.group_page,
+    session.sign_in,
+    session.sign_out,
+    assets.asset,
+]

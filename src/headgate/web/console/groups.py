@@ -1,0 +1,104 @@
+"""The pages of groups: all of them, what is wrong first; and one, with its members and its explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from litestar import Response, get
+
+from headgate.core.explain_group import STATUSES, Status
+from headgate.errors import NotFound, StoreError
+from headgate.runtime.node import Node
+from headgate.web.api import group_views
+from headgate.web.auth import ANYONE
+from headgate.web.console import session, words
+from headgate.web.console.pages import database_away, page
+from headgate.web.console.session import Req
+
+MOST = 1000
+
+# The mark that goes with a status.
+MARKS: dict[Status, str] = {
+    "vacant": "error",
+    "blocked": "degraded",
+    "handing over": "starting",
+    "starting": "starting",
+    "stopped": "stopped",
+    "active": "ok",
+}
+
+
+@get("/groups", include_in_schema=False)
+async def groups_page(node: Node, request: Req) -> Response[Any]:
+    """All groups."""
+    return await _signed_in(request, lambda holder: _all(node, holder))
+
+
+@get("/groups/one", include_in_schema=False)
+async def group_page(node: Node, request: Req, stream: str = "", name: str = "") -> Response[Any]:
+    """One group. Its names are in the query: they may have any character."""
+    return await _signed_in(request, lambda holder: _one(node, holder, stream, name))
+
+
+async def _signed_in(request: Req, show: Callable[[str], Awaitable[Response[str]]]) -> Response[Any]:
+    """The page, or the way to it."""
+    try:
+        holder = await session.holder(request)
+        if holder is not None:
+            return await show("" if holder is ANYONE else holder.name)
+    except StoreError:
+        return database_away()
+    if session.came_from_elsewhere(request):
+        query = request.scope["query_string"].decode("latin-1")
+        again_at = request.url.path + (f"?{query}" if query else "")
+        return page("notice.html", again_s=0, again_at=again_at, title="One moment", text="Opening the console.")
+    return session.sign_in_page()
+
+
+async def _all(node: Node, holder: str) -> Response[str]:
+    found, more = await group_views.all_groups(node, None, MOST)
+    found.sort(key=lambda one: (STATUSES.index(one["status"]), one["stream"], one["name"]))
+    return page("groups.html", holder=holder, rows=[_row(one) for one in found], most=MOST if more else None)
+
+
+def _row(one: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: one[key] for key in ("stream", "name", "status", "epoch", "consumers")},
+        "mark": MARKS[one["status"]],
+        "address": f"/groups/one?{urlencode({'stream': one['stream'], 'name': one['name']})}",
+        "active": one["active"] or words.NOTHING,
+        "since": _ago(one["since"]) if one["active"] else words.NOTHING,
+    }
+
+
+async def _one(node: Node, holder: str, stream: str, name: str) -> Response[str]:
+    try:
+        found = await group_views.one_group(node, stream, name)
+    except NotFound as error:
+        title = "There is no such group"
+        return page("notice.html", status=404, again_s=5, again_at="/groups", title=title, text=f"{error.message}.")
+    return page(
+        "group.html",
+        holder=holder,
+        group=_row(found),
+        lines=found["lines"],
+        members=[_member(one) for one in found["members"]],
+        lately=[{**one, "ago": _ago(one["at"]), "told": _told(one)} for one in reversed(found["lately"])],
+    )
+
+
+def _member(one: dict[str, Any]) -> dict[str, Any]:
+    wait = one.get("waits_s")
+    remark = one.get("why_not") or ("" if wait is None else f"waited for {words.span(wait)} more")
+    return {**{key: one[key] for key in ("label", "connectivity", "activity")}, "node": one["node"], "remark": remark}
+
+
+def _told(one: dict[str, Any]) -> str:
+    return "; ".join(f"{who or words.NOTHING}: {what}, epoch {epoch}" for what, who, epoch in one["told"])
+
+
+def _ago(at: str | None) -> str:
+    return words.ago(None if at is None else (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())

@@ -1,0 +1,141 @@
+"""The console's pages of groups, in a real browser against a real node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from websockets.sync.client import connect
+
+from headgate.core.explain_group import STATUSES
+from headgate.testing.processes import NodeProcess
+from headgate.web.console.groups import MARKS
+from tests.web.browser import needs_chromium, running_browser, running_node
+
+TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
+HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
+WAIT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=WAIT_MS)
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    yield context
+    context.close()
+
+
+@contextmanager
+def joined(node: NodeProcess, stream: str, group: str, label: str) -> Iterator[None]:
+    """A program that is active for the time of a block."""
+
+    def frame(kind: str) -> list[Any]:
+        while True:
+            found = msgspec.msgpack.decode(socket.recv(timeout=30))
+            if found[0] == kind:
+                return list(found[1:])
+
+    with connect(node.url.replace("http", "ws") + "/groups", compression=None) as socket:
+        join = ["join", 1, node.token, stream, group, None, label, None, 60.0]
+        socket.send(msgspec.msgpack.encode(join))
+        consumer = frame("joined")[0]
+        epoch = frame("active")[2]
+        socket.send(msgspec.msgpack.encode(["confirm", consumer, epoch, "active"]))
+        yield
+        socket.send(msgspec.msgpack.encode(["leave", consumer]))
+
+
+def _open(context: BrowserContext, node: NodeProcess, path: str = "/groups") -> tuple[Page, list[str]]:
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{node.url}/?token={node.token}")
+    page.goto(f"{node.url}{path}")
+    expect(page.locator("#link")).to_have_text("live")
+    return page, complaints
+
+
+@needs_chromium
+def test_groups_come_and_go_and_lead_to_their_page(node: NodeProcess, context: BrowserContext) -> None:
+    """The stream that the node runs, and a program's group."""
+    node.apply({"ticking": TICKING})
+    page, complaints = _open(context, node, "/")
+    page.get_by_role("link", name="Groups").click()
+    row = page.locator("tr[data-stream='ticking:0']")
+    expect(row.locator("td").first).to_have_text("active")
+    with joined(node, "jobs/7", "a b", "first"):
+        row = page.locator("tr[data-stream='jobs/7']")
+        expect(row).to_contain_text("first")
+        row.get_by_role("link").click()
+        expect(page.locator("#status")).to_have_text("active")
+        expect(page.locator("#lines")).to_contain_text("is active under epoch")
+        expect(page.get_by_role("table", name="Consumers")).to_contain_text("connected")
+        expect(page.get_by_role("table", name="Last transitions")).to_contain_text("register")
+    expect(page.locator("h1")).to_have_text("There is no such group")
+    page.goto(f"{node.url}/groups/one?stream=ticking:0&name=workers")
+    expect(page.locator("#lines")).to_contain_text("has it under epoch")
+    assert complaints == []
+
+
+@needs_chromium
+def test_nothing_that_strangers_wrote_is_run(node: NodeProcess, context: BrowserContext) -> None:
+    """Names and labels are any text."""
+    with joined(node, HOSTILE, HOSTILE, HOSTILE):
+        page, complaints = _open(context, node)
+        expect(page.locator("main")).to_contain_text(HOSTILE)
+        page.locator("main").get_by_role("link", name="pwned").click()
+        expect(page.locator("#lines")).to_contain_text(HOSTILE)
+        expect(page.locator("#link")).to_have_text("live")
+        assert page.evaluate("window.pwned") is None
+        assert page.locator("main script, main img").count() == 0
+        assert complaints == []
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (800, "light"), (375, "light")])
+def test_nothing_runs_over_the_edge(
+    node: NodeProcess, browser: Browser, tmp_path: Path, width: int, scheme: Any
+) -> None:
+    """Screenshots are left beside, to be looked at."""
+    context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
+    with joined(node, "x" * 150, "y" * 150, "z" * 200):
+        for path in ("/groups", f"/groups/one?stream={'x' * 150}&name={'y' * 150}"):
+            page, _ = _open(context, node, path)
+            page.screenshot(path=tmp_path / f"{width}-{len(path)}.png", full_page=True)
+            assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    context.close()
+
+
+def test_answers_without_a_browser(node: NodeProcess) -> None:
+    with httpx.Client(base_url=node.url) as client:
+        for path in ("/groups", "/groups/one?stream=a&name=b"):
+            assert client.get(path).status_code == 401
+            elsewhere = client.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+            assert f"url={path.replace('&', '&amp;')}" in elsewhere.text
+        client.get("/", params={"token": node.token})
+        assert client.get("/groups").status_code == 200
+        assert client.get("/groups/one?stream=a&name=b").status_code == 404
+        assert client.get("/groups/one").status_code == 404
+        assert client.get("/groups/one?stream=%00&name=workers").status_code == 404
+
+
+def test_every_status_has_a_mark() -> None:
+    assert set(MARKS) == set(STATUSES)
