@@ -153,7 +153,7 @@ messages = st.builds(
     st.none() | st.binary(max_size=40),
     st.none() | st.binary(max_size=300),
 )
-names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=200)
 
 
 @given(names, st.lists(messages, max_size=20), st.lists(st.tuples(names, st.none() | ids), max_size=20), ids)

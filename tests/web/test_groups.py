@@ -266,6 +266,8 @@ async def test_an_order_is_sent_until_it_is_answered_and_not_again(here: House) 
         ([["hello", 1, "x", "y"]], "unknown_frame"),
         ([["join", 2, "TOKEN", "s", "g", None, None, None, None]], "version"),
         ([["join", 1, "wrong", "s", "g", None, None, None, None]], "unauthorized"),
+        ([["join", 1, "TOKEN", "orders:0", "workers", None, None, None, None]], "forbidden"),
+        ([["join", 1, "TOKEN", "s", "nul \0", None, None, None, None]], "bad_frame"),
         ([["join", 1, "TOKEN", "", "g", None, None, None, None]], "bad_frame"),
         ([["join", 1, "TOKEN", "s", "g", -1, None, None, None]], "bad_frame"),
         ([["join", 1, "TOKEN", "s", "g", None, None, None, 0.5]], "bad_frame"),

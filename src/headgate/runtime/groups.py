@@ -25,7 +25,7 @@ from headgate.clock import boot_s
 from headgate.core import deadlines
 from headgate.core import groups as core
 from headgate.core.deadlines import Silent
-from headgate.core.groups import Confirm, DisconnectedTimeout, Evaluate, Purge, Unregister
+from headgate.core.groups import Confirm, DisconnectedTimeout, Purge, Unregister
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.forever import forever
@@ -178,13 +178,14 @@ class GroupListener:
     async def evaluate(self, stream: str, name: str, *, yes: bool) -> None:
         """Drop whoever is out of touch, and settle. Asks for a yes if one of them may still believe."""
         group = await self.find(stream, name)
-        holders = [m for m in group["members"] if m["connectivity"] == "disconnected" and m["activity"] != "waiting"]
-        if holders and not yes:
+        silent = {str(one) for one in await self._groups.evaluate(group["id"], yes=yes)}
+        if silent:
+            holders = [m for m in group["members"] if m["id"] in silent]
             who = ", ".join(f"{m['label']} for up to {self.waits_s(m, group):.0f} s more" for m in holders)
             raise Refused(
                 f"may still believe to be active: {who}", code="may_believe", hint="--yes drops it all the same"
             )
-        await self._apply({group["id"]: [Evaluate()]})
+        self._changed()
 
     async def find(self, stream: str, name: str) -> dict[str, Any]:
         """One group, for people."""

@@ -24,6 +24,7 @@ from headgate.core.groups import (
     ConnectionDown,
     ConnectionReconnected,
     Consumer,
+    Evaluate,
     Group,
     Register,
     Reply,
@@ -155,8 +156,9 @@ class _Room:
         if after != self.group:
             self.is_changed = True
             self.lately.append({"at": at, "what": _words(command), "who": self._who(command), "told": told})
-        active = after.active
-        if after.consumers and self.group.consumers and (active is None or active.connectivity != "connected"):
+        before, active = self.group.active, after.active
+        has_changed = active is None or before is None or active.id != before.id or active.connectivity != "connected"
+        if after.consumers and self.group.consumers and has_changed:
             self.vacant_since = self.vacant_since or self.now
         self.group = after
         self.seats = {c.id: self.seats[c.id] for c in after.consumers}
@@ -277,6 +279,21 @@ class Groups:
             replies = {id: [room.carry_out(one, at) for one in requests[id]] for id, room in rooms.items()}
             await _save(connection, rooms.values())
             return {id: Outcome(replies[id], room.handed_over_s) for id, room in rooms.items()}
+
+    async def evaluate(self, group: UUID, *, yes: bool) -> list[UUID]:
+        """Drop whoever is out of touch, and settle; unless one may still believe, and nobody has said yes to that.
+
+        Returns those: then nothing was done.
+        """
+        async with self._database.transaction() as connection:
+            rooms = await _lock(connection, [group])
+            for room in rooms.values():
+                silent = [c for c in room.group.consumers if c.connectivity == "disconnected" and c.is_holder]
+                if silent and not yes:
+                    return [UUID(c.id) for c in silent]
+                room.carry_out(Evaluate(), _now())
+            await _save(connection, rooms.values())
+            return []
 
     async def here(self, node: UUID) -> dict[UUID, tuple[UUID, int]]:
         """Who hangs on this node, its group, and its incarnation."""

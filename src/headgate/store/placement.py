@@ -95,16 +95,14 @@ class Placement:
         if _shape(nodes) != self._nodes or now_s >= self._close_look_s:
             self._close_look_s = now_s + CLOSE_S
             return True
+        if await connection.fetchval(sql("placement/is_wished")):
+            return True
         if now_s < self._calm_until_s:
             return False
         self._calm_until_s = now_s + CALM_S
         loads = {row["owner"]: row["streams"] for row in await connection.fetch(sql("placement/loads"))}
         counts = [loads.get(row["id"], 0) for row in nodes if not row["draining"]]
-        return bool(counts) and (max(counts) - min(counts) > 1 or await connection.fetchval(sql("placement/is_wished")))
-
-    def look_closely(self) -> None:
-        """The next balance looks closely: something was wished."""
-        self._nodes = ()
+        return max(counts, default=0) - min(counts, default=0) > 1
 
     async def move(self, found: dict[str, Any], node: Any, actor: str) -> None:
         """An operator's wish for a stream: outranks the planner until its node leaves."""
@@ -118,7 +116,6 @@ class Placement:
             if await connection.fetchval(sql("placement/pin"), found["id"], node["id"]) is None:
                 raise NotFound(f"node {node['name']!r} has left meanwhile", hint="headgate nodes list")
             await _record(connection, found, "stream_moved", {"node": node["name"], "id": str(node["id"])}, actor)
-        self.look_closely()
 
     async def unpin(self, found: dict[str, Any], actor: str) -> None:
         """Leave the stream to the planner again."""

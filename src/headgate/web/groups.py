@@ -15,6 +15,7 @@ from headgate.errors import Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.groups import LEASE_S, Session
 from headgate.runtime.node import Node
+from headgate.store import worker_groups
 from headgate.web.auth import Gate
 from headgate.web.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
 from headgate.web.webhooks import Receive, Scope, Send
@@ -78,6 +79,8 @@ class GroupDoor:
     async def _join(self, scope: Scope, frame: Join, connection: _Consumer, session: Session) -> None:
         check_version(frame.version)
         await check_token(self._gate, scope, frame.token, "joining a group")
+        if frame.group == worker_groups.NAME:
+            raise Over("forbidden", f"the name {worker_groups.NAME!r} is for the nodes that run Headgate's own streams")
         if self._node.trust_left_s() <= 0.0:
             raise Over("not_ready", "this node may not act now")
         if len(session.consumers) >= MOST_CONSUMERS:

@@ -83,7 +83,6 @@ async def move_stream(node: Node, request: Req, id: str, data: dict[str, Any]) -
         if is_new:
             await node.placement.move(found, target, request.user.name)
     if is_new:
-        node.placement.look_closely()
         node.waker.wake("streams")
         node.waker.wake("events")
     answer = {field: found[field] for field in ("id", "name", "owner", "node")}
