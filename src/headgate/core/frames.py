@@ -21,9 +21,11 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 3600.0
 
 Unsigned: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # What PostgreSQL and every language can hold.
 Moment: TypeAlias = Annotated[int, msgspec.Meta(le=2**63 - 1)]  # Microseconds since 1970; MessagePack ends it below.
-_NO_NUL = "^[^\\0]*$"  # PostgreSQL takes none.
-Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=_NO_NUL)]
-Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000, pattern=_NO_NUL)]
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
+_NO_NUL = "^[^\\0]*$"  # PostgreSQL takes none, and here any other name will do.
+GroupName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=_NO_NUL)]
+GroupLabel: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000, pattern=_NO_NUL)]
 Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 LeaseS: TypeAlias = Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)]
 
@@ -124,10 +126,10 @@ class Join(_Frame, frozen=True, tag="join"):
 
     version: Unsigned
     token: Text
-    stream: Name
-    group: Name
+    stream: GroupName
+    group: GroupName
     partition: Partition | None = None  # Of a super stream.
-    label: Text | None = None  # For people.
+    label: GroupLabel | None = None  # For people.
     consumer: Text | None = None  # Who it was, if it comes back.
     lease_s: LeaseS | None = None  # What it would like; the first of a group decides.
 
