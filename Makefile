@@ -40,8 +40,9 @@ else
 	$(BIN)/python -m headgate.testing.simulator --seeds 2000
 endif
 
-bench: $(VENV)/.ready ## Measure every figure that the docs state (about six minutes)
+bench: $(VENV)/.ready ## Measure every figure that the docs state (about twenty minutes)
 	@scripts/packages wrk
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m bench
 
 docs: $(VENV)/.ready ## Write the generated reference pages

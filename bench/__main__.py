@@ -10,7 +10,10 @@ from pathlib import Path
 
 from bench.rig import machine
 
-ALL = ("mapping", "throughput", "webhooks", "scale", "streams", "push", "handover")
+ALL = (
+    *("mapping", "throughput", "webhooks", "scale", "streams", "push", "handover"),
+    *("groups", "turns", "join", "rabbitmq"),
+)
 
 
 def main(names: list[str]) -> None:

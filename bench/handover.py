@@ -1,4 +1,4 @@
-"""How streams change hands: after a node is killed, when one is drained, and when all are restarted under load.
+"""How streams change hands: after a kill, when one is moved, when a node is drained, and when all are restarted.
 
     python -m bench.handover
 
@@ -28,6 +28,7 @@ from headgate.testing.processes import NodeProcess
 
 KILLS = 20
 DRAINS = 20
+MOVES = 60
 STREAMS = 6
 RATE = 200  # Records a second and stream: a pause is known to 5 ms.
 KEY = {"HEADGATE_MASTER_KEY": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}
@@ -163,6 +164,24 @@ def drains(cluster: Cluster) -> list[float]:
     return [row["pause_s"] for row in cluster.fetch(PAUSES, since)]
 
 
+def moves(cluster: Cluster) -> list[float]:
+    """Seconds for which a stream was not written while an operator moved it to another node."""
+    cluster.wait_until_all_run()
+    since = cluster.fetch("SELECT clock_timestamp()")[0][0]
+    here = "SELECT s.id, s.owner FROM headgate.stream s ORDER BY s.id OFFSET $1 LIMIT 1"
+    for number in range(MOVES):
+        stream, owner = cluster.fetch(here, number % STREAMS)[0]
+        others = cluster.fetch("SELECT id FROM headgate.node WHERE id <> $1 ORDER BY id", owner)
+        target = others[number % len(others)]["id"]
+        cluster.nodes[0].call("POST", f"/api/streams/{stream}/move", {"node": str(target)})
+        cluster.wait("SELECT owner = $2 AND run IS NOT NULL FROM headgate.stream WHERE id = $1", stream, target)
+        time.sleep(0.3)
+    for row in cluster.fetch("SELECT id FROM headgate.stream"):
+        cluster.nodes[0].call("POST", f"/api/streams/{row['id']}/move", {"node": None})
+    time.sleep(1.0)
+    return [row["pause_s"] for row in cluster.fetch(PAUSES, since)]
+
+
 def rolling_restart(cluster: Cluster) -> dict[str, float]:
     """All nodes, one after another, while everything is written."""
     since = cluster.fetch("SELECT clock_timestamp()")[0][0]
@@ -193,9 +212,11 @@ def main() -> dict[str, Any]:
     """Run and print."""
     with cluster(3) as found:
         restarted = rolling_restart(found)
+        moved = sorted(1000 * pause for pause in moves(found))
         pauses = sorted(1000 * pause for pause in drains(found))
         taken = sorted(takeovers(found))
     percentiles = statistics.quantiles(pauses, n=100, method="inclusive")
+    moved_percentiles = statistics.quantiles(moved, n=100, method="inclusive")
     return report(
         "streams that change hands (python -m bench.handover)",
         {
@@ -203,6 +224,8 @@ def main() -> dict[str, Any]:
             f"planned hand-over ({len(pauses)} streams moved), pause p50, ms": percentiles[49],
             "planned hand-over, pause p99, ms": percentiles[98],
             "planned hand-over, longest pause, ms": pauses[-1],
+            f"moved one at a time ({len(moved)} streams moved), pause p50, ms": moved_percentiles[49],
+            "moved one at a time, pause p99, ms": moved_percentiles[98],
             f"kill -9 until granted elsewhere ({len(taken)} times), fastest, s": taken[0],
             "kill -9, median, s": statistics.median(taken),
             "kill -9, slowest, s": taken[-1],

@@ -115,10 +115,10 @@ def main() -> dict[str, float]:
         try:
             time.sleep(35.0)  # Silent sources prove their version after half a minute; then it is at rest.
             database = postmaster(node.home)
-            node_cpu, database_cpu = cpu_s(again.process.pid), _tree_cpu_s(database)
+            node_cpu, database_cpu = cpu_s(again.process.pid), tree_cpu_s(database)
             time.sleep(REST_S)
             node_share = (cpu_s(again.process.pid) - node_cpu) / REST_S * 100
-            database_share = (_tree_cpu_s(database) - database_cpu) / REST_S * 100
+            database_share = (tree_cpu_s(database) - database_cpu) / REST_S * 100
             each_kb = (memory_kb(again.process.pid) - empty_kb) / MANY
             begun, proved = asyncio.run(change_times(again, url))
         finally:
@@ -140,7 +140,7 @@ def main() -> dict[str, float]:
     )
 
 
-def _tree_cpu_s(pid: int) -> float:
+def tree_cpu_s(pid: int) -> float:
     """Of a process, its children that are there now, and those that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")

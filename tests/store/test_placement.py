@@ -11,10 +11,12 @@ import pytest
 
 from headgate.connectors.api import PUSH
 from headgate.core.lease import Expired
-from headgate.core.streams import Acquire, Checkpoint, Done, Granted, Release
+from headgate.core.streams import Acquire, Checkpoint, Done, Fenced, Granted, Release
 from headgate.ids import new_id
 from headgate.store import placement
-from headgate.store.database import sql
+from headgate.store.database import Database, sql
+from headgate.store.placement import Placement
+from headgate.store.streams import Streams
 from tests.store.conftest import ME, Pause, Rows, session
 
 # Who gets what.
@@ -395,3 +397,301 @@ async def test_streams_of_an_owner_that_is_gone_are_freed(rows: Rows) -> None:
     assert (await rows.history(orphan))[-1] == ("revoked", "headgate")
     assert await rows.placement.sweep() == 0
     assert await rows.placement.grant([]) == {orphan: node}
+
+
+# Wishes and orders.
+
+
+async def balance(rows: Rows, *silent: UUID, moves: bool = True) -> int:
+    """One tick of a node that remembers nothing of earlier ones."""
+    return await Placement(rows.database).balance(silent, moves=moves)
+
+
+async def wishes(rows: Rows) -> dict[UUID, tuple[UUID, bool, bool]]:
+    """Where each stream should be, whether an operator said so, and whether its holder was told to step down."""
+    found = await rows.database.fetch("SELECT * FROM headgate.wish")
+    return {row["stream"]: (row["node"], row["pinned"], row["stepping"]) for row in found}
+
+
+async def move(rows: Rows, name: str, node: UUID) -> None:
+    target = await rows.database.fetchrow("SELECT * FROM headgate.node WHERE id = $1", node)
+    await rows.placement.move(await rows.streams.find(f"{name}:0"), target, ME)
+
+
+async def hand_over(rows: Rows, stream: UUID) -> None:
+    """Whoever has this stream steps down."""
+    row = await rows.row(stream)
+    assert row.owner is not None
+    assert await rows.tell(row.owner, stream, Release(row.owner, row.epoch, 9, {"at": 9}, hands_over=True)) == Done()
+
+
+async def test_a_node_that_joins_is_wished_its_share_and_nobody_else_is_touched(rows: Rows) -> None:
+    left = await rows.node("left")
+    streams = await rows.many([f"ds-{number}" for number in range(6)])
+    await rows.acquire(left, *streams)
+    before = [await rows.row(stream) for stream in streams]
+    right = await rows.node("right")
+    assert await balance(rows) == 3
+    assert list((await wishes(rows)).values()) == [(right, False, True)] * 3
+    assert [await rows.row(stream) for stream in streams] == before, "a join writes nothing but wishes"
+    told = [offer.stream for offer in await rows.streams.granted(left) if offer.steps_down]
+    assert sorted(told) == sorted(await wishes(rows))
+
+
+async def test_who_was_told_is_not_told_again_and_who_was_not_is_by_the_next_tick(rows: Rows) -> None:
+    """What is to be done is in the rows; which node looks, and what it remembers, does not matter."""
+    left = await rows.node("left")
+    await rows.acquire(left, *await rows.many(["a", "b"]))
+    await rows.node("right")
+    assert await balance(rows) == 1
+    assert await balance(rows) == 0
+    (order,) = await rows.placement.open_orders()
+    await rows.database.execute("UPDATE headgate.wish SET stepping = false")
+    assert await rows.placement.open_orders() == []
+    assert await balance(rows, moves=False) == 1
+    assert await rows.placement.open_orders() == [order]
+
+
+async def test_a_stream_that_is_handed_over_is_the_preferred_nodes_in_the_same_transaction(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    epoch = await rows.acquire(left, stream)
+    await rows.node("middle")
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    assert await balance(rows) == 1
+    await hand_over(rows, stream)
+    row = await rows.row(stream)
+    assert (row.owner, row.epoch, row.held.position) == (right, epoch + 1, {"at": 9})
+    assert await wishes(rows) == {stream: (right, True, False)}, "pinned, and nobody is to step down"
+    assert [offer.steps_down for offer in await rows.streams.granted(right)] == [False]
+    assert await balance(rows) == 0
+
+
+async def test_a_wish_that_was_fulfilled_is_forgotten(rows: Rows) -> None:
+    left = await rows.node("left")
+    await rows.acquire(left, *await rows.many(["a", "b"]))
+    right = await rows.node("right")
+    await balance(rows)
+    (stream,) = await wishes(rows)
+    await hand_over(rows, stream)
+    assert (await rows.row(stream)).owner == right
+    assert await balance(rows) == 0
+    assert await wishes(rows) == {}
+    assert await rows.placement.open_orders() == []
+
+
+async def test_of_two_ticks_that_balance_at_once_one_works(
+    rows: Rows, others: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await rows.node("left")
+    await rows.acquire(left, *await rows.many(["a", "b", "c", "d"]))
+    await rows.node("right")
+    pause = Pause()
+    monkeypatch.setattr(placement, "_candidates", pause.before(placement._candidates))
+    tick = asyncio.create_task(balance(rows))
+    await pause.reached.wait()
+    assert await balance(others) == 0
+    pause.go_on.set()
+    assert await tick == 2
+    assert await balance(others) == 0
+
+
+async def test_many_ticks_wish_and_grant_without_a_deadlock(rows: Rows, others: Rows) -> None:
+    """While holders hand over what they are told to."""
+    left = await rows.node("left")
+    streams = await rows.many([f"ds-{number}" for number in range(12)])
+    await rows.acquire(left, *streams)
+    right = await rows.node("right")
+
+    async def step_down() -> None:
+        while Counter((await rows.owners()).values())[right] < 6:
+            for order in await rows.placement.open_orders():
+                await hand_over(rows, order.stream)
+
+    async def tick(at: Rows) -> None:
+        while Counter((await at.owners()).values())[right] < 6:
+            await balance(at)
+            await at.placement.grant([])
+
+    async with asyncio.timeout(30.0):
+        await asyncio.gather(step_down(), tick(rows), tick(others))
+    assert Counter((await rows.owners()).values()) == {left: 6, right: 6}
+
+
+@pytest.mark.parametrize("how", ["it leaves", "it is taken for dead"])
+async def test_a_wish_ends_with_its_node_and_the_holder_keeps_the_stream(rows: Rows, how: str) -> None:
+    left = await rows.node("left")
+    streams = await rows.many(["a", "b"])
+    await rows.acquire(left, *streams)
+    right = await rows.node("right")
+    for name in ("a", "b"):
+        await move(rows, name, right)
+    assert await balance(rows) == 2
+    assert await (rows.nodes.end(right) if how == "it leaves" else rows.nodes.expire(Expired(right, 0))) == []
+    assert await wishes(rows) == {}
+    assert await rows.placement.open_orders() == []
+    assert [offer for offer in await rows.streams.granted(left) if offer.steps_down] == []
+    assert await rows.owners() == dict.fromkeys(streams, left)
+
+
+async def test_what_is_handed_over_when_its_new_node_has_just_died_goes_to_another(rows: Rows) -> None:
+    left, middle = await rows.node("left"), await rows.node("middle")
+    stream = await rows.stream("a")
+    await rows.acquire(left, stream, *await rows.many(["b", "c"]))
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    await balance(rows)
+    await rows.nodes.end(right)
+    await hand_over(rows, stream)
+    assert (await rows.row(stream)).owner == middle
+
+
+async def test_an_operators_wish_outranks_the_planner_until_it_is_taken_back(rows: Rows) -> None:
+    left = await rows.node("left")
+    names = ["a", "b", "c", "d"]
+    streams = await rows.many(names)
+    await rows.acquire(left, *streams)
+    for name in names:
+        await move(rows, name, left)
+    right = await rows.node("right")
+    assert await balance(rows) == 0
+    assert set((await wishes(rows)).values()) == {(left, True, False)}
+    await rows.placement.unpin(await rows.streams.find("a:0"), ME)
+    assert await balance(rows) == 1
+    assert [wish for wish in (await wishes(rows)).values() if not wish[1]] == [(right, False, True)]
+
+
+async def test_an_operator_may_wish_otherwise_while_the_holder_is_stepping_down(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    await rows.acquire(left, stream)
+    middle, right = await rows.node("middle"), await rows.node("right")
+    await move(rows, "a", middle)
+    assert await balance(rows) == 1
+    await move(rows, "a", right)
+    assert await balance(rows) == 1
+    await hand_over(rows, stream)
+    assert (await rows.row(stream)).owner == right
+
+
+async def test_a_wish_that_is_changed_back_to_the_holder_tells_it_nothing(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    await rows.acquire(left, stream)
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    assert await balance(rows) == 1
+    await move(rows, "a", left)
+    assert await balance(rows) == 0
+    assert await rows.placement.open_orders() == []
+    assert [offer for offer in await rows.streams.granted(left) if offer.steps_down] == []
+
+
+async def test_for_a_silent_or_draining_node_nobody_steps_down(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    await rows.acquire(left, stream)
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    assert await balance(rows, right) == 0
+    await rows.nodes.set_draining(right, True)
+    assert await balance(rows) == 0
+    await rows.nodes.set_draining(right, False)
+    assert await balance(rows) == 1
+
+
+async def test_a_silent_holder_is_told_nothing(rows: Rows) -> None:
+    """It may be dead; its lease will tell."""
+    left, stream = await rows.node("left"), await rows.stream("a")
+    await rows.acquire(left, stream)
+    await move(rows, "a", await rows.node("right"))
+    assert await balance(rows, left) == 0
+    assert await rows.placement.open_orders() == []
+
+
+async def test_what_is_handed_over_goes_to_no_silent_node_though_it_is_preferred(
+    rows: Rows, database: Database
+) -> None:
+    left, middle, stream = await rows.node("left"), await rows.node("middle"), await rows.stream("a")
+    await rows.acquire(left, stream, *await rows.many(["b"]))
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    await balance(rows)
+    row = await rows.row(stream)
+    release = Release(left, row.epoch, 0, None, hands_over=True)
+    await Streams(database, lambda: [right]).apply(left, {stream: release})
+    assert (await rows.row(stream)).owner == middle
+    assert await balance(rows, right) == 0
+    assert await balance(rows) == 1, "it is wished there still"
+
+
+async def test_nothing_is_moved_to_a_node_that_is_unable_nor_is_such_a_wish_kept(rows: Rows) -> None:
+    left, right = await rows.node("left"), await rows.node("right")
+    streams = await rows.many(["a", "b", "c", "d"])
+    await rows.acquire(left, *streams)
+    assert await balance(rows) == 2
+    for stream in list(await wishes(rows)):
+        await hand_over(rows, stream)
+        row = await rows.row(stream)
+        assert row.owner == right
+        name = (await rows.streams.find(str(stream)))["datasource"]
+        await rows.tell(right, stream, Release(right, row.epoch, 9, None, "unable", await rows.wish(name), "no driver"))
+    await rows.placement.grant([])
+    assert await rows.owners() == dict.fromkeys(streams, left)
+    refused = set(await wishes(rows))
+    assert await balance(rows) == 2, "the other two, in their place"
+    assert set(await wishes(rows)) == set(streams) - refused
+
+
+# Taking from the stuck.
+
+
+async def test_a_stream_is_taken_from_a_holder_that_does_not_step_down_and_runs_elsewhere(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    epoch = await rows.acquire(left, stream)
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    await balance(rows)
+    (order,) = await rows.placement.open_orders()
+    assert (order.stream, order.owner, order.epoch) == (stream, left, epoch)
+    assert await rows.placement.take(order)
+    assert (await rows.row(stream)).owner is None
+    assert await rows.tell(left, stream, Checkpoint(left, epoch, 1, 1)) == Fenced()
+    assert not await rows.placement.take(order), "once"
+    assert await rows.placement.grant([]) == {stream: right}
+    assert await rows.placement.open_orders() == []
+    reasons = await rows.database.fetch("SELECT node, reason FROM headgate.unable")
+    assert [(row["node"], row["reason"]) for row in reasons] == [(left, "it did not step down in time")]
+
+
+async def test_a_stream_that_was_taken_does_not_come_back_to_who_was_stuck(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    await rows.acquire(left, stream)
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    await balance(rows)
+    (order,) = await rows.placement.open_orders()
+    await rows.placement.take(order)
+    assert await rows.placement.grant([right]) == {}
+    assert await rows.placement.grant([]) == {stream: right}
+
+
+async def test_who_steps_down_in_the_last_moment_loses_nothing(rows: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    await rows.acquire(left, stream)
+    right = await rows.node("right")
+    await move(rows, "a", right)
+    await balance(rows)
+    (order,) = await rows.placement.open_orders()
+    await hand_over(rows, stream)
+    assert not await rows.placement.take(order)
+    assert (await rows.row(stream)).owner == right
+    assert not await rows.database.fetch("SELECT FROM headgate.unable")
+
+
+async def test_two_observers_take_a_stream_once(rows: Rows, others: Rows) -> None:
+    left, stream = await rows.node("left"), await rows.stream("a")
+    epoch = await rows.acquire(left, stream)
+    await move(rows, "a", await rows.node("right"))
+    await balance(rows)
+    (order,) = await rows.placement.open_orders()
+    taken = await asyncio.gather(*(at.placement.take(order) for at in (rows, others) for _ in range(3)))
+    assert sorted(taken) == [False] * 5 + [True]
+    assert (await rows.row(stream)).epoch == epoch + 1

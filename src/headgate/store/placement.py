@@ -77,7 +77,7 @@ class Placement:
             await _wish(connection, wishes)
             wished = [_with_wish(one, wishes) for one in placed]
             eligible = {one.node for one in candidates if one.is_eligible}
-            under_way = [one for one in wished if one.preferred in eligible and one.preferred != one.owner]
+            under_way = [one for one in wished if one.preferred in eligible - one.unable - {one.owner}]
             told = planner.orders(under_way, candidates)
             if told:
                 await connection.execute(sql("placement/order"), told)

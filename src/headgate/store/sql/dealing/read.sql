@@ -7,4 +7,4 @@ FROM headgate.datasource d
 LEFT JOIN headgate.datasource_version p ON p.datasource = d.id AND p.number = d.published_version
 LEFT JOIN headgate.datasource_version v
     ON v.datasource = d.id AND v.number = CASE WHEN p.status = 'rejected' THEN d.running_version ELSE p.number END
-WHERE (d.partitions <> d.dealt OR d.dealing) AND NOT d.deleted AND ($2::uuid IS NULL OR d.id = $2)
+WHERE d.deal_due AND NOT d.deleted AND ($2::uuid IS NULL OR d.id = $2)
