@@ -19,7 +19,13 @@ def text(name: str) -> str:
     return (DOCS / name).read_text()
 
 
-ALONE = (metrics.WEBHOOKS[0], metrics.PUSH_RECORDS[0], metrics.PUSH_ENDS[0])
+ALONE = (
+    metrics.WEBHOOKS[0],
+    metrics.PUSH_RECORDS[0],
+    metrics.PUSH_ENDS[0],
+    metrics.GROUP_ENDS[0],
+    metrics.HANDED_OVER[0],
+)
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -62,6 +68,7 @@ def test_every_event_is_documented() -> None:
     types = set(re.findall(r"""change\.event\([^)]*?"(\w+)"[,)]""", sources))
     types |= {f"worker_{name}" for name in re.findall(r"""Report\("(\w+)\"""", lifecycle())}
     types |= {"position_reset", "position_edited", "reloaded", "node_drained", "node_undrained", "node_forgotten"}
+    types |= {"stream_moved", "stream_unpinned", "group_evaluated", "partitions_dealt"}
     assert len(types) > 15
     for name in types:
         assert f"`{name}`" in page, name

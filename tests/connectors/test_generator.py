@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from headgate.connectors.api import identity_of
 from headgate.connectors.generator import CONNECTOR, Generator, GeneratorOptions
 from headgate.errors import Cause, ConnectorError, EndOfStream
-from headgate.testing.contract import SourceContract
+from headgate.testing.contract import PartitionedSourceContract, SourceContract
 from headgate.testing.factories import make_context
 
 KINDS = ["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]
 EVERY_KIND: dict[str, Any] = {"count": 20, "batch": 3, "fields": {kind: kind for kind in KINDS} | {"any": ["a", "b"]}}
 
 
-def make_generator(**options: Any) -> Generator:
-    return Generator(GeneratorOptions(**options), make_context(now_s=lambda: 1_700_000_000.0))
+def make_generator(part: str = "", **options: Any) -> Generator:
+    return Generator(GeneratorOptions(**options), make_context(now_s=lambda: 1_700_000_000.0, part=part))
 
 
 async def records_of(position: int | None = None, **options: Any) -> list[Any]:
@@ -88,6 +88,64 @@ class TestContractOfFields(SourceContract):
         return make_generator(**EVERY_KIND)._make(0, 20, 1_700_000_000.0)
 
 
+class TestContractOfParts(PartitionedSourceContract):
+    """The same records as without parts, each in one of them."""
+
+    def make_part(self, part: str) -> Generator:
+        return make_generator(part, parts=3, count=50, batch=4)
+
+    def expected_parts(self) -> dict[str, list[Any]]:
+        records = make_generator()._make(0, 50, 1_700_000_000.0)
+        return {str(part): records[part::3] for part in range(3)}
+
+
+class TestContractOfPartsWithFields(PartitionedSourceContract):
+    """Every kind at once."""
+
+    def make_part(self, part: str) -> Generator:
+        return make_generator(part, parts=4, **EVERY_KIND)
+
+    def expected_parts(self) -> dict[str, list[Any]]:
+        records = make_generator(**EVERY_KIND)._make(0, 20, 1_700_000_000.0)
+        return {str(part): records[part::4] for part in range(4)}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 509, 1000])  # 509 is the length of a table.
+async def test_parts_have_the_records_that_there_are_without_parts(parts: int) -> None:
+    whole = await records_of(count=12_000)
+    for part in {0, 1, parts - 1}:
+        if part < parts:
+            found = await records_of(count=12_000, parts=parts, part=str(part))
+            assert found == whole[part::parts]
+
+
+async def test_a_part_that_has_no_record_ends_at_once() -> None:
+    assert await records_of(count=2, parts=3, part="2") == []
+
+
+def test_all_parts_together_keep_the_rate(patient: PatientLoop) -> None:
+    async def main() -> None:
+        generator = make_generator("1", parts=4, rate=2)
+        await generator.open(None)
+        assert [(await generator.read()).position for _ in range(3)] == [1, 5, 9]
+        assert patient.time() == pytest.approx(6.0)
+
+    patient.run_until_complete(main())
+
+
+async def test_a_position_of_another_part_is_a_mistake_of_configuration() -> None:
+    with pytest.raises(ConnectorError, match="not of part 1") as caught:
+        await make_generator("1", parts=4).open(6)
+    assert caught.value.cause is Cause.CONFIG
+
+
+async def test_what_is_read_in_parts_is_not_opened_as_a_whole() -> None:
+    with pytest.raises(ConnectorError, match="in parts"):
+        await make_generator(parts=4).open(None)
+    with pytest.raises(ConnectorError, match="no part '4'"):
+        make_generator("4", parts=4)
+
+
 async def test_the_default_record_is_a_plausible_order() -> None:
     [order] = await records_of(count=1)
     assert list(order) == ["id", "kind", "user", "total", "ts", "note"]
@@ -133,19 +191,28 @@ async def test_a_position_that_is_no_index_is_a_mistake_of_configuration(positio
 
 @pytest.mark.parametrize(
     "options",
-    [{"rate": 0}, {"rate": -1}, {"rate": float("nan")}, {"batch": 0}, {"fields": {"a": "colour"}}, {"speed": 1}],
+    [
+        {"rate": 0},
+        {"rate": -1},
+        {"rate": float("nan")},
+        {"batch": 0},
+        {"fields": {"a": "colour"}},
+        {"speed": 1},
+        {"parts": 0},
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         GeneratorOptions(**options)
 
 
-def test_seed_and_fields_say_which_data_it_is() -> None:
+def test_seed_fields_and_parts_say_which_data_it_is() -> None:
     def identity(**options: Any) -> str:
         return identity_of(CONNECTOR.name, GeneratorOptions(**options))
 
     assert identity() == identity(rate=5, count=3, batch=2)
-    assert len({identity(), identity(seed=1), identity(fields={"a": "int"})}) == 3
+    assert len({identity(), identity(seed=1), identity(fields={"a": "int"}), identity(parts=1)}) == 4
+    assert identity() == "71c2fccdae7ccf97", "as before there were parts: old positions go on"
 
 
 def test_a_slow_stream_sleeps_a_minute_without_waking(patient: PatientLoop) -> None:

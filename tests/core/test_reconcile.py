@@ -22,8 +22,8 @@ not_to_run = pytest.mark.parametrize("entry", NOT_TO_RUN.values(), ids=NOT_TO_RU
 either_kind = pytest.mark.parametrize("is_pushed", [False, True], ids=["worker stream", "pushed stream"])
 
 
-def here(entry: Entry | None, place: Place | None = None, *, is_pushed: bool = False) -> Wanted | None:
-    return wanted_here(entry, place or Place(), is_pushed=is_pushed)
+def here(entry: Entry | None, place: Place | None = None, *, is_pushed: bool = False, index: int = 0) -> Wanted | None:
+    return wanted_here(entry, place or Place(), is_pushed=is_pushed, index=index)
 
 
 # What is wanted.
@@ -77,6 +77,46 @@ def test_a_worker_serves_the_kind_of_stream_that_the_version_has() -> None:
 
 def test_a_revision_alone_changes_nothing() -> None:
     assert here(replace(ENTRY, revision=9)) == here(ENTRY)
+
+
+# Several streams.
+
+
+def test_the_first_stream_proves_a_version_and_the_others_follow() -> None:
+    trial = replace(ENTRY, dealt=3, wanted=Wanted(published=2, running=1, mark=7))
+    assert here(trial, index=0) == Wanted(published=2, running=1, mark=7)
+    assert here(trial, index=2) == Wanted(published=1, running=1, mark=7)
+    proved = replace(trial, wanted=Wanted(published=2, running=2, mark=7))
+    assert here(proved, index=0) == here(proved, index=2) == Wanted(published=2, running=2, mark=7)
+
+
+def test_until_a_version_has_proved_itself_all_streams_run_the_published_one() -> None:
+    fresh = replace(ENTRY, dealt=3, wanted=Wanted(published=1, running=None, mark=0))
+    assert here(fresh, index=2) == here(fresh, index=0) == fresh.wanted
+
+
+def test_the_others_are_not_concerned_by_a_version_that_is_rejected() -> None:
+    rejected = replace(ENTRY, dealt=2, wanted=Wanted(published=2, running=1, mark=0, rejected=True))
+    assert here(rejected, index=1) == Wanted(published=1, running=1, mark=0)
+
+
+def test_a_stream_that_is_too_many_is_wanted_nowhere() -> None:
+    assert here(replace(ENTRY, dealt=2), index=1) is not None
+    assert here(replace(ENTRY, dealt=2), index=2) is None
+
+
+def test_while_its_parts_are_dealt_nothing_of_it_runs() -> None:
+    assert here(replace(ENTRY, dealt=2, is_dealing=True), index=0) is None
+    assert not replace(ENTRY, is_dealing=True).is_to_run
+
+
+def test_the_wish_of_the_others_is_named_by_what_they_run() -> None:
+    """One that has come to its end rests until the version that it follows changes, and then begins again."""
+    before = replace(ENTRY, dealt=2, wanted=Wanted(published=1, running=1, mark=0))
+    trial = replace(before, wanted=Wanted(published=2, running=1, mark=0))
+    proved = replace(before, wanted=Wanted(published=2, running=2, mark=0))
+    assert [entry.wish_of(1) for entry in (before, trial, proved)] == ["1/0", "1/0", "2/0"]
+    assert [entry.wish_of(0) for entry in (before, trial, proved)] == ["1/0", "2/0", "2/0"]
 
 
 # The name of a wish.

@@ -18,6 +18,7 @@ from headgate.core.streams import (
     Busy,
     Checkpoint,
     Command,
+    Deal,
     Done,
     Edit,
     Fenced,
@@ -48,6 +49,7 @@ MINE = Stream(
     version=1,
     source_identity="source",
     sink_identity="sink",
+    home=False,
 )
 LEFT = structs.replace(MINE, owner=None, run=None)
 THEIRS = structs.replace(MINE, owner=OTHER)
@@ -93,7 +95,9 @@ def test_of_two_grants_the_first_wins() -> None:
 
 
 def test_a_node_acquires_what_it_was_granted_for_its_first_run() -> None:
-    assert after(FREE, Grant(ME), ACQUIRE) == Stream(FREE.id, ME, RUN, 2, Held(0, 0, None), 1, "source", "sink")
+    assert after(FREE, Grant(ME), ACQUIRE) == Stream(
+        FREE.id, ME, RUN, 2, Held(0, 0, None), 1, "source", "sink", home=False
+    )
 
 
 @pytest.mark.parametrize("stream", [FREE, LEFT], ids=["new", "left"])
@@ -104,7 +108,7 @@ def test_a_free_stream_has_to_be_granted_first(stream: Stream) -> None:
 def test_a_claim_of_a_new_stream_begins_with_nothing_yet() -> None:
     claimed = step(FREE, CLAIM)
     assert claimed.reply == Granted(starts_anew=False)
-    assert claimed.stream == Stream(FREE.id, ME, RUN, 1, Held(0, 0, None), 1, "source", "sink")
+    assert claimed.stream == Stream(FREE.id, ME, RUN, 1, Held(0, 0, None), 1, "source", "sink", home=False)
 
 
 def test_a_claim_of_a_free_stream_goes_on_at_its_position_under_a_higher_epoch() -> None:
@@ -400,6 +404,50 @@ def test_a_sink_that_is_written_to_again_does_not_bring_its_old_position_back() 
     assert agree(third.held, kept_in_a) == third.held
 
 
+# Home, and dealt.
+
+
+def test_a_stream_comes_home_with_a_run_that_knows_what_became_of_its_last_write() -> None:
+    assert FREE.home
+    assert not after(FREE, Grant(ME), ACQUIRE).home
+    assert not after(MINE, CHECKPOINT).home
+    assert after(MINE, replace(RELEASE, is_home=True)).home
+    assert not after(MINE, RELEASE).home
+    assert not after(MINE, Revoke(ME)).home
+
+
+@pytest.mark.parametrize("home", [True, False])
+@pytest.mark.parametrize("end", [Release(ME, 6, 0, None), Release(ME, 6, 0, None, is_home=True), Revoke(ME)])
+def test_a_grant_that_no_run_came_of_changes_nothing_about_it(end: Command, home: bool) -> None:
+    assert after(structs.replace(LEFT, home=home), Grant(ME), end).home == home
+    assert after(structs.replace(LEFT, home=home), Grant(ME), end).held == LEFT.held
+
+
+def test_an_edit_does_not_bring_a_stream_home() -> None:
+    """Whoever had it may still be about to write: a run has to open the sink first."""
+    assert not after(LEFT, Edit("a")).home
+    assert after(structs.replace(LEFT, home=True), Edit("a")).home
+
+
+def test_a_release_from_home_has_the_position_that_the_sink_has() -> None:
+    """A sink that was restored from a backup is right, and its run may have had nothing to commit."""
+    assert after(MINE, Release(ME, 5, 7, "c", is_home=True)).held == Held(2, 7, "c")
+
+
+def test_a_dealt_stream_outranks_its_sink_and_fences_whoever_had_it() -> None:
+    free = structs.replace(RESTING, home=True)
+    dealt = after(free, Deal({"a": 1}, 3, "another"))
+    assert dealt == Stream(
+        free.id, None, None, 6, Held(3, 7, {"a": 1}), 3, source_identity="another", sink_identity="sink"
+    )
+    assert agree(dealt.held, Held(2, 9, "i")).position == {"a": 1}
+    assert answers(dealt, CHECKPOINT) == Fenced("stale")
+
+
+def test_a_stream_that_somebody_has_is_not_dealt() -> None:
+    assert answers(THEIRS, Deal(None)) == Busy(OTHER)
+
+
 # Where a run begins.
 
 
@@ -440,19 +488,26 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
     assert after.held.edits in (before.held.edits, before.held.edits + 1)
     assert after.run is None or after.owner is not None, "a run of nobody"
     is_revoked = isinstance(command, Revoke) and before.owner == command.owner and after.owner is None
-    is_edited = isinstance(command, Edit) and done.reply == Done()
+    is_edited = isinstance(command, Edit | Deal) and done.reply == Done()
+    is_released = isinstance(command, Release) and done.reply == Done()
     raises_epoch = isinstance(done.reply, Granted) or is_revoked or is_edited
     assert after.epoch == before.epoch + raises_epoch
     if after.held.position != before.held.position:
         is_another = after.source_identity != before.source_identity
-        assert after.held.n > before.held.n or (after.held.edits > before.held.edits and (is_edited or is_another))
+        is_home = is_released and after.home
+        is_later = after.held.n > before.held.n or (after.held.edits > before.held.edits and (is_edited or is_another))
+        assert is_later or is_home
+    if after.home and not before.home:
+        assert (is_released and command.is_home) or isinstance(command, Deal)  # type: ignore[union-attr]
+    if before.home and not after.home:
+        assert isinstance(command, Acquire), "only a run can write what the registry does not know"
     if before.owner is not None:
         assert after.owner in (None, before.owner), "taken from its owner for another"
     if isinstance(done.reply, Fenced | Busy | IdentityChanged):
         assert after == before
     if isinstance(command, Checkpoint | Release):
         assert isinstance(done.reply, Fenced) == ((before.owner, before.epoch) != (command.owner, command.epoch))
-    if isinstance(command, Acquire | Edit) and after != before:
+    if isinstance(command, Acquire | Edit | Deal) and after != before:
         assert after.rests is None
     if after.rests not in (None, before.rests):
         assert isinstance(command, Release)
@@ -466,6 +521,7 @@ EPOCHS = range(5)
 def commands() -> Iterator[Command]:
     """Every command over small values; every position is told apart by who wrote it."""
     yield Edit("edited")
+    yield Deal("dealt", 2, "source")
     for owner in (ME, OTHER):
         yield Grant(owner)
         yield Revoke(owner)
@@ -474,6 +530,7 @@ def commands() -> Iterator[Command]:
             for n in (0, 1, 2):
                 yield Checkpoint(owner, epoch, n, f"{owner.int}:{n}")
                 yield Release(owner, epoch, n, f"{owner.int}:{n}")
+                yield Release(owner, epoch, n, f"{owner.int}:{n}", is_home=True)
             yield Release(owner, epoch, 0, None, "finished", "wish")
         for claims in (False, True):
             yield Acquire(owner, RUN, 1, "source", "sink", claims)

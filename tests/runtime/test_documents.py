@@ -229,6 +229,23 @@ def test_all_problems_are_found_at_once_each_with_its_place_and_a_hint() -> None
     assert {f"datasources.orders.{path}" for path in expected} == set(found)
 
 
+@pytest.mark.parametrize("partitions", [0, 1001, 2.0, "2", True, None])
+def test_the_number_of_streams_is_a_whole_number_up_to_a_thousand(partitions: Any) -> None:
+    found = problems_with({"source": SOURCE, "sink": SINK, "partitions": partitions})
+    assert set(found) == {"datasources.orders.partitions"}
+    assert found["datasources.orders.partitions"].hint
+
+
+def test_several_streams_need_a_source_that_can_be_read_in_parts() -> None:
+    parted = {"source": {"type": "generator", "parts": 8}, "sink": SINK, "partitions": 1000}
+    assert prepare(read_all({"datasources": {"orders": parted}})["orders"].content, {}).options.partitions == 1000
+    whole = {**parted, "source": {"type": "files", "path": "/data/*.jsonl"}}
+    found = problems_with({**whole, "partitions": 2})
+    assert found["datasources.orders.partitions"].message == "files cannot be read in parts: one stream reads it"
+    assert found["datasources.orders.partitions"].hint == "leave it out"
+    prepare(read_all({"datasources": {"orders": {**whole, "partitions": 1}}})["orders"].content, {})
+
+
 def test_an_unknown_connector_is_named_with_those_that_are_meant() -> None:
     found = problems_with({"source": {"type": "genrator"}, "sink": {"type": "webhook"}})
     assert "generator" in found["datasources.orders.source.type"].hint

@@ -6,7 +6,8 @@ and how to build them. The runtime owns everything else: retry, backoff, batchin
 A `Source` holds no state of its own. Everything it needs to go on comes in `open(position)`, where `position` is the
 value it put into the last batch that became durable, or None for "nothing yet". A position names the last record
 handled, inclusive, and is any JSON value. `read` waits until there is something to read; it may be cancelled at any
-await, and what it had read but not returned is read again later.
+await, and what it had read but not returned is read again later. A source that can be read in parts (`partitioned`)
+is built once to list them, and once for each part that a stream reads, with its name in `Context.part`.
 
 A `Sink` writes batches. `write` returns when the batch is durable, and only then. A transactional sink also keeps the
 stream's position: `open` raises the epoch and returns what it holds, `write` commits data and position together, and a
@@ -61,17 +62,22 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-def identity(default: Any = ..., **kwargs: Any) -> Any:
-    """An option that says *which* data this is. Another identity means that an old position is worth nothing."""
-    return Field(default, json_schema_extra={"identity": True}, **kwargs)
+def identity(default: Any = ..., *, is_new: bool = False, **kwargs: Any) -> Any:
+    """An option that says *which* data this is. Another identity means that an old position is worth nothing.
+
+    An option that a later release adds is new: with its default it adds nothing, so that older positions keep theirs.
+    """
+    return Field(default, json_schema_extra={"identity": "new" if is_new else True}, **kwargs)
 
 
 def identity_of(connector: str, options: Options) -> str:
     """A hash of the options that say which data this is, without user and password."""
     marked = {
-        name: _bare(getattr(options, name))
+        name: _bare(value)
         for name, info in sorted(type(options).model_fields.items())
-        if isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("identity")
+        if isinstance(info.json_schema_extra, dict)
+        and (kind := info.json_schema_extra.get("identity"))
+        and ((value := getattr(options, name)) != info.default or kind != "new")
     }
     text = msgspec.json.encode([connector, marked], order="sorted", enc_hook=str)
     return hashlib.sha256(text).hexdigest()[:16]
@@ -125,7 +131,10 @@ class Source(Protocol):
         """Raise if this source could not be opened. Take nothing that a running source holds."""
 
     async def partitions(self) -> Sequence[str]:
-        """The names of the parts that can be read apart; one unnamed part if there is only one."""
+        """The names of the parts that can be read apart, in an order that never changes: new ones come at the end.
+
+        One unnamed part, `[""]`, if it cannot be read in parts. Which of the two it is, its identity decides.
+        """
 
     async def open(self, position: Position) -> None:
         """Get ready to read what follows `position`."""
@@ -203,6 +212,7 @@ class Context:
     shared: Shared
     inbox: Inbox | None = None  # For sources that receive by HTTP.
     feed: Feed | None = None  # For the source that programs push to.
+    part: str = ""  # The part that this source is to read, if it can be read in parts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +221,7 @@ class SourceKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Source]
+    partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ without the pause. The only exception is the present moment: `ts` of the default
 Everything costly is drawn once, into tables whose lengths are different primes; a record takes one entry of each. That
 is what makes millions of records per second possible. Values of one field therefore repeat after its table's length,
 while sequences, times and UUIDs never do. Records share the objects of the tables and must not be changed in place.
+
+In k parts, part p makes the records whose index is p mod k: the same records as without parts, each in one of them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -28,7 +31,7 @@ from headgate.errors import Cause, ConnectorError, EndOfStream
 Kind: TypeAlias = Literal["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]
 
 Column: TypeAlias = Callable[[int, int, float], Iterable[Any]]
-"""The values of one field: from (index of the first record, number of records, present Unix time)."""
+"""The values of one field: from (number of the first record in its part, how many records, present Unix time)."""
 
 TICK_S = 0.01  # A fast stream wakes this often and makes all that is due, instead of waking for every record.
 TABLE_LENGTH = 4093  # Prime, long enough to look varied, short enough to stay in the processor's cache.
@@ -52,44 +55,86 @@ class GeneratorOptions(Options):
     fields: dict[str, Kind | list[Any]] | None = identity(
         None, description="Field → kind, or field → list of values to choose from; a plausible order if absent."
     )
+    parts: int | None = identity(
+        None,
+        is_new=True,
+        ge=1,
+        le=1000,
+        description="Parts that can be read apart, named from 0 on; read as a whole if absent.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """The indexes of one part: `first`, and every `step`-th after it."""
+
+    first: int = 0
+    step: int = 1
+
+    def at(self, number: int) -> int:
+        """The index of a record, from its number in the part."""
+        return self.first + number * self.step
+
+    def indexes(self, first: int, number: int) -> range:
+        """Of so many records."""
+        return range(self.at(first), self.at(first + number), self.step)
+
+    def of(self, table: list[Any]) -> list[Any]:
+        """The part's own table. It repeats after the same length."""
+        length = len(table)
+        return table if self == ALL else [table[self.at(number) % length] for number in range(length)]
+
+
+ALL = Stride()
 
 
 class Generator:
-    """The source. Its position is the index of the last record made."""
+    """The source, or one part of it. Its position is the index of the last record made."""
 
     def __init__(self, options: GeneratorOptions, context: Context) -> None:
         self._options = options
         self._now_s = context.now_s
-        self._make = _orders(options.seed) if options.fields is None else _records(options.seed, options.fields)
-        self._next = 0  # The index of the record to make next.
-        self._opened_with = 0  # The index that the pace counts from,
+        self._part = context.part
+        self._stride = stride = _stride(options.parts, context.part)
+        self._make = (
+            _orders(options.seed, stride) if options.fields is None else _records(options.seed, options.fields, stride)
+        )
+        self._rate = options.rate and options.rate / stride.step  # All parts together keep the rate.
+        self._count = None if options.count is None else len(range(stride.first, options.count, stride.step))
+        self._next = 0  # The number, in the part, of the record to make next.
+        self._opened_with = 0  # The number that the pace counts from,
         self._opened_at_s = 0.0  # and when, on the loop's clock.
 
     async def check(self) -> None:
         """There is nothing that could be missing."""
 
     async def partitions(self) -> Sequence[str]:
-        return [""]
+        return [""] if self._options.parts is None else [str(part) for part in range(self._options.parts)]
 
     async def open(self, position: Position) -> None:
+        if self._options.parts is not None and not self._part:
+            raise ConnectorError("this generator is read in parts")
+        first, step = self._stride.first, self._stride.step
         if position is not None and (type(position) is not int or position < 0):
             raise ConnectorError(
                 f"a generator's position is the index of a record, not {position!r}", cause=Cause.CONFIG
             )
-        self._next = self._opened_with = 0 if position is None else position + 1
+        if position is not None and position % step != first:
+            raise ConnectorError(f"record {position} is not of part {self._part}", cause=Cause.CONFIG)
+        self._next = self._opened_with = 0 if position is None else position // step + 1
         self._opened_at_s = asyncio.get_running_loop().time()
 
     async def read(self) -> Batch:
         options = self._options
-        most = options.batch if options.count is None else min(options.batch, options.count - self._next)
+        most = options.batch if self._count is None else min(options.batch, self._count - self._next)
         if most <= 0:
             raise EndOfStream(f"all {options.count} records were made")
         # Without a pause of its own, an unlimited stream into a sink that never waits would keep the loop for itself.
-        number = await asyncio.sleep(0, most) if options.rate is None else await self._due(options.rate, most)
+        number = await asyncio.sleep(0, most) if self._rate is None else await self._due(self._rate, most)
         now_s = self._now_s()
         records = self._make(self._next, number, now_s)
         self._next += number
-        return Batch(records, position=self._next - 1, event_time_s=now_s)
+        return Batch(records, position=self._stride.at(self._next - 1), event_time_s=now_s)
 
     async def _due(self, rate: float, most: int) -> int:
         """Wait until a tick's worth of records is due, and say how many are.
@@ -113,24 +158,35 @@ class Generator:
 
 
 Make: TypeAlias = Callable[[int, int, float], list[Any]]
-"""Records: from (index of the first, how many, present Unix time)."""
+"""Records: from (number of the first in its part, how many, present Unix time)."""
+
+
+def _stride(parts: int | None, part: str) -> Stride:
+    if parts is None or not part:
+        return ALL
+    if not (part.isdecimal() and int(part) < parts):
+        raise ConnectorError(f"a generator of {parts} parts has no part {part!r}")
+    return Stride(int(part), parts)
 
 
 @lru_cache(maxsize=16)
-def _orders(seed: int) -> Make:
-    """The default records. The tables are shared by all generators of one seed.
-
-    Spelled out as one dict display, which is several times faster than any loop over fields.
-    """
+def _order_tables(seed: int) -> tuple[list[Any], ...]:
+    """Shared by all generators of one seed."""
     draw = random.Random(f"{seed}/orders")
     kinds = [draw.choice(ORDER_KINDS) for _ in range(1021)]
     users = [_user(draw) for _ in range(2039)]
     totals = [round(draw.uniform(5, 500), 2) for _ in range(TABLE_LENGTH)]
     notes = [_text(draw) for _ in range(509)]
+    return kinds, users, totals, notes
+
+
+def _orders(seed: int, stride: Stride = ALL) -> Make:
+    """The default records, spelled out as one dict display: several times faster than any loop over fields."""
+    kinds, users, totals, notes = map(stride.of, _order_tables(seed))
 
     def make(first: int, number: int, now_s: float) -> list[Any]:
         rows = zip(
-            range(first, first + number),
+            stride.indexes(first, number),
             _around(kinds, first, number),
             _around(users, first, number),
             _around(totals, first, number),
@@ -145,10 +201,10 @@ def _orders(seed: int) -> Make:
     return make
 
 
-def _records(seed: int, fields: dict[str, Kind | list[Any]]) -> Make:
+def _records(seed: int, fields: dict[str, Kind | list[Any]], stride: Stride = ALL) -> Make:
     """Records of the fields that were asked for."""
     names = tuple(fields)
-    columns = [_column(kind, f"{seed}/{name}") for name, kind in fields.items()]
+    columns = [_column(kind, f"{seed}/{name}", stride) for name, kind in fields.items()]
 
     def make(first: int, number: int, now_s: float) -> list[Any]:
         if not columns:
@@ -159,26 +215,26 @@ def _records(seed: int, fields: dict[str, Kind | list[Any]]) -> Make:
     return make
 
 
-def _column(kind: Kind | list[Any], seed: str) -> Column:
+def _column(kind: Kind | list[Any], seed: str, stride: Stride) -> Column:
     """How to make the values of one field."""
     if isinstance(kind, list):
-        return _table(lambda draw: draw.choice(kind) if kind else None, seed)
+        return _table(lambda draw: draw.choice(kind) if kind else None, seed, stride)
     match kind:
         case "sequence":
-            return lambda first, number, now_s: range(first, first + number)
+            return lambda first, number, now_s: stride.indexes(first, number)
         case "uuid":
-            return lambda first, number, now_s: [_uuid(seed, i) for i in range(first, first + number)]
+            return lambda first, number, now_s: [_uuid(seed, i) for i in stride.indexes(first, number)]
         case "time":
-            return lambda first, number, now_s: [_time(i) for i in range(first, first + number)]
+            return lambda first, number, now_s: [_time(i) for i in stride.indexes(first, number)]
         case "now":
             return lambda first, number, now_s: [now_s] * number
         case _:
-            return _table(DRAWS[kind], seed)
+            return _table(DRAWS[kind], seed, stride)
 
 
-def _table(value: Callable[[random.Random], Any], seed: str) -> Column:
+def _table(value: Callable[[random.Random], Any], seed: str, stride: Stride) -> Column:
     draw = random.Random(seed)
-    table = [value(draw) for _ in range(TABLE_LENGTH)]
+    table = stride.of([value(draw) for _ in range(TABLE_LENGTH)])
     return lambda first, number, now_s: _around(table, first, number)
 
 
@@ -220,5 +276,5 @@ DRAWS: dict[str, Callable[[random.Random], Any]] = {
 CONNECTOR = Connector(
     name="generator",
     summary="Makes records, paced or as fast as possible",
-    source=SourceKind(options=GeneratorOptions, build=Generator),
+    source=SourceKind(options=GeneratorOptions, build=Generator, partitioned=True),
 )

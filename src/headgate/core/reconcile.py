@@ -24,16 +24,31 @@ class Entry:
     wanted: Wanted | None  # None: nothing has been published.
     quarantine: str | None = None  # Set aside, and why, until a publish, a changed secret or a restart.
     is_pushed: bool = False  # Programs push its streams; no node reads them by itself.
+    dealt: int = 1  # How many streams read it,
+    is_dealing: bool = False  # and whether they are to stop, so that there can be more or fewer.
 
     @property
     def is_to_run(self) -> bool:
         """Whether it should run somewhere."""
-        return self.enabled and not self.deleted and self.wanted is not None and self.quarantine is None
+        is_wanted = self.enabled and not self.deleted and self.wanted is not None
+        return is_wanted and self.quarantine is None and not self.is_dealing
+
+    def wanted_of(self, index: int) -> Wanted | None:
+        """What a stream should run: the first proves a published version, the others follow once it has."""
+        wanted = self.wanted
+        if index == 0 or wanted is None or wanted.running is None:
+            return wanted
+        return Wanted(published=wanted.running, running=wanted.running, mark=wanted.mark)
 
     @property
     def wish(self) -> str:
-        """A name for what is wished: it changes with a publish, a restart and a changed secret."""
-        return f"{self.wanted.published}/{self.wanted.mark}" if self.wanted is not None else ""
+        """What is wished of the first stream."""
+        return self.wish_of(0)
+
+    def wish_of(self, index: int) -> str:
+        """A name for what is wished of a stream: it changes with a publish, a restart and a changed secret."""
+        wanted = self.wanted_of(index)
+        return f"{wanted.published}/{wanted.mark}" if wanted is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +59,8 @@ class Place:
     lists: bool = True  # Whether the registry in use on this node, file or database, names the datasource.
 
 
-def wanted_here(entry: Entry | None, place: Place, *, is_pushed: bool) -> Wanted | None:
-    """What a worker on this node should run. `is_pushed` says which kind of stream the worker serves."""
-    if entry is None or not entry.is_to_run or entry.is_pushed != is_pushed:
+def wanted_here(entry: Entry | None, place: Place, *, is_pushed: bool, index: int = 0) -> Wanted | None:
+    """What a worker on this node should run. `is_pushed` says which kind of stream it serves, `index` which one."""
+    if entry is None or not entry.is_to_run or entry.is_pushed != is_pushed or index >= entry.dealt:
         return None
-    return None if place.is_draining or not place.lists else entry.wanted
+    return None if place.is_draining or not place.lists else entry.wanted_of(index)

@@ -267,7 +267,7 @@ def _edit(stream: Stream, command: Edit) -> Step:
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
     held = Held(stream.held.edits + 1, stream.held.n, command.position)
-    return Step(_moved(stream, None, stream.epoch + 1, held, home=True), Done())
+    return Step(_moved(stream, None, stream.epoch + 1, held), Done())
 
 
 def _deal(stream: Stream, command: Deal) -> Step:

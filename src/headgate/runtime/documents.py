@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +28,7 @@ from headgate.ids import is_name
 from headgate.store.datasources import Content
 
 PARTS = ("enabled", "source", "mapping", "sink")
+OF_NODES = ("partitions", "assignment")  # Options about streams that nodes run.
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -50,7 +51,16 @@ class Expect(Options):
 class DatasourceOptions(Options):
     """What a document says beside source, mapping and sink."""
 
-    partitions: int = Field(1, ge=1, le=1, description="How many streams read the source. This version runs one.")
+    partitions: int = Field(
+        1, ge=1, le=1000, strict=True, description="How many streams read the source, if it can be read in parts."
+    )
+    assignment: Literal["sticky", "modulo"] = Field(
+        "sticky",
+        description=(
+            "Which node runs which stream. sticky: spread by load, and moved as little as possible. "
+            "modulo: number p goes to number p mod n of n nodes, in the order of their joining."
+        ),
+    )
     expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
     description: str = Field("", description="For people.")
 
@@ -316,8 +326,11 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
         assert sink.sink is not None
         if sink.sink.needs_key(sink_options) and not mapping.key:
             problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
-    if content.source.get("type") == PUSH and "partitions" in content.options:
-        problems.append(Problem(f"{at}partitions", "does not go with push: programs make its streams", "leave it out"))
+    if content.source.get("type") == PUSH:
+        said, hint = "does not go with push: programs make its streams", "leave it out"
+        problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
+    if options is not None and options.partitions > 1 and source is not None:
+        problems += _not_in_parts(source, f"{at}partitions")
     if problems:
         raise ConfigError(problems)
     assert source is not None
@@ -325,6 +338,14 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
     assert mapping is not None
     assert options is not None
     return Prepared(source, source_options, sink, sink_options, mapping, options)
+
+
+def _not_in_parts(source: Connector, path: str) -> list[Problem]:
+    """Why several streams cannot read this source."""
+    assert source.source is not None
+    if source.source.partitioned or source.name == PUSH:
+        return []
+    return [Problem(path, f"{source.name} cannot be read in parts: one stream reads it", "leave it out")]
 
 
 def _side(

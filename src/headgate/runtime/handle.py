@@ -60,6 +60,14 @@ class Handle:
     wish: str = ""  # The registry's, as last told.
     is_opened: bool = False  # At least once.
     is_given_back: bool = False  # Its session is done with it, or it was told to step down.
+    index: int = 0  # Which of the streams that nodes run for its datasource,
+    dealt: int = 1  # and how many there are.
+    was_home: bool = False  # Whether the registry had the sink's own position before the last run began.
+
+    @property
+    def is_home(self) -> bool:
+        """Whether `held` is known to be what the sink has."""
+        return self.was_home if self.run is None else self.run.is_home
 
 
 def state_of(handle: Handle) -> State:

@@ -43,8 +43,10 @@ def health(facts: Facts) -> str:
         return "error"
     if found.published_version is None:
         return "stopped"
-    # Programs come and go: of their streams only those count that are in use.
-    words = [_word(state) for state in facts.states if not (is_pushed(facts) and state["worker_status"] == "STOPPED")]
+    # Programs come and go: of their streams only those count that are in use. And of several streams that nodes run,
+    # those that have nothing to read count only if all are so.
+    states = [state for state in facts.states if not (is_pushed(facts) and state["worker_status"] == "STOPPED")]
+    words = [_word(state) for state in states if state["detail"] != "finished"] or [_word(state) for state in states]
     words = words or ["ok" if is_pushed(facts) else "starting"]
     worst = min(words, key=HEALTHS.index)
     if worst == "ok" and unmet(facts):
@@ -100,6 +102,13 @@ def explain(facts: Facts) -> list[str]:
         )
     if not facts.nodes:
         lines.append("No node is running. Start one with: headgate up")
+    if found.dealing:
+        lines.append(f"Its streams stop, so that there can be {found.partitions} in place of {found.dealt}.")
+    elif found.partitions != found.dealt:
+        lines.append(
+            f"{found.partitions} streams should read it and {found.dealt} do: that changes once each of them runs, "
+            "or has stopped in good order."
+        )
     if found.enabled and published is not None and found.quarantine is None:
         lines += _explain_pushed(facts) if is_pushed(facts) else _explain_streams(facts)
     lines += [f"Not as expected: {text}." for text in unmet(facts)]
@@ -123,9 +132,10 @@ def _explain_streams(facts: Facts) -> list[str]:
         return ["No node has taken it up yet.", *filter(None, waiting)]
     lines = []
     for state in facts.states:
-        lines.append(_explain_state(state, facts))
+        name = f"{state['index']}: " if len(facts.states) > 1 else ""
+        lines.append(name + _explain_state(state, facts))
         if _is_free(state, facts) and (line := _why_waiting(state["stream"], facts)):
-            lines.append(line)
+            lines.append(name + line)
     return lines
 
 

@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from headgate.runtime.forever import forever
 from headgate.runtime.handle import Handle, Pusher
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.ownership import Ownership
+from headgate.runtime.parts import Share
 from headgate.runtime.registry import Registry
 from headgate.runtime.reporter import Reporter
 from headgate.runtime.shared import SharedThings
@@ -132,9 +134,9 @@ class WorkerManager:
             self._draining = draining or self.is_stopping
             self.reconsider()
 
-    def _wanted(self, entry: Entry | None, *, is_pushed: bool) -> Wanted | None:
+    def _wanted(self, entry: Entry | None, *, is_pushed: bool, index: int = 0) -> Wanted | None:
         lists = entry is not None and self._is_listed(entry.name)
-        return wanted_here(entry, Place(self._draining, lists), is_pushed=is_pushed)
+        return wanted_here(entry, Place(self._draining, lists), is_pushed=is_pushed, index=index)
 
     # Streams come and go.
 
@@ -146,19 +148,21 @@ class WorkerManager:
         if handle is not None or offer.stream in self._declining:
             return  # An older worker is about to end; the next look finds the offer again.
         entry = self._registry.entry_of(offer.datasource)
-        if entry is None or offer.steps_down or self._wanted(entry, is_pushed=False) is None:
+        wanted = self._wanted(entry, is_pushed=False, index=offer.index)
+        if entry is None or offer.steps_down or wanted is None:
             self._declining.add(offer.stream)
             self._spawn(self._decline(offer, entry))
             return
         handle = self._add(offer.stream, entry, stream_name(entry.name, offer.index))
         handle.epoch = handle.last_epoch = offer.epoch
+        handle.index, handle.dealt, handle.was_home = offer.index, offer.dealt, offer.is_home
         self._want(handle)
 
     async def _decline(self, offer: Offer, entry: Entry | None) -> None:
         release = streams.Release(self.node, offer.epoch, 0, None, hands_over=offer.steps_down or self._draining)
         if entry is not None and entry.is_to_run and not self._is_listed(entry.name):
             reason = "the registry file of this node does not name the datasource"
-            release = replace(release, outcome="unable", wish=entry.wish, reason=reason)
+            release = replace(release, outcome="unable", wish=entry.wish_of(offer.index), reason=reason)
         with contextlib.suppress(StoreError, NotFound):
             await self._ownership.submit(offer.stream, release)
         self._declining.discard(offer.stream)
@@ -218,8 +222,9 @@ class WorkerManager:
     def _want(self, handle: Handle) -> None:
         """Tell a worker what is wanted of it. Telling it twice changes nothing."""
         entry = self._registry.entry_of(handle.datasource)
-        wanted = None if handle.is_given_back else self._wanted(entry, is_pushed=handle.pusher is not None)
-        handle.wish = entry.wish if entry is not None else ""
+        wanted = self._wanted(entry, is_pushed=handle.pusher is not None, index=handle.index)
+        wanted = None if handle.is_given_back else wanted
+        handle.wish = entry.wish_of(handle.index) if entry is not None else ""
         self._dispatch(handle, lifecycle.Want(wanted, boot_s()))
 
     def _dispatch(self, handle: Handle, event: lifecycle.Event) -> None:
@@ -350,6 +355,8 @@ class WorkerManager:
             handle.stats,
             on_opened=lambda held: self._opened(handle, run, held),
             on_commit=lambda held, written: self._committed(handle, run, held, written),
+            share=Share(handle.index, handle.dealt, partial(self._registry.list_parts, handle.datasource)),
+            is_home=handle.is_home,
         )
         handle.run_number = run
         handle.config = None
@@ -383,12 +390,16 @@ class WorkerManager:
             await self._last_checkpoint(handle, run)
             self._fail(handle, number, error)
             return
-        await self._last_checkpoint(handle, run)
+        phase = handle.state.phase
+        if not (isinstance(phase, lifecycle.Draining) and phase.then is None):  # Else the release brings it.
+            await self._last_checkpoint(handle, run)
         self._dispatch(handle, lifecycle.Ended(number, boot_s(), finished))
 
     async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
         """What a run had committed when it ended, unless it was abandoned before. Not at any price."""
         if handle.run is run:
+            if run.held is not None and run.held.n >= handle.held.n:
+                handle.held = run.held
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_CHECKPOINT_S):
                     await self.checkpoint([handle])
@@ -437,6 +448,7 @@ class WorkerManager:
             handle.task.cancel()
         epoch, handle.epoch = handle.epoch, None
         handle.run = handle.task = None
+        handle.was_home = False
         handle.log.warning("abandoned: the run did not end in time")
         self._spawn(self._revoke(handle, epoch))
 
@@ -459,7 +471,7 @@ class WorkerManager:
         if epoch is not None:
             goes_on = handle.pusher is None and outcome == "stopped" and (self._draining or handle.is_given_back)
             command = streams.Release(
-                self.node, epoch, held.n, held.position, outcome, handle.wish, reason, hands_over=goes_on
+                self.node, epoch, held.n, held.position, outcome, handle.wish, reason, goes_on, handle.is_home
             )
         reply = await self._persist_command(handle, command)
         if isinstance(reply, streams.Fenced) and reply.why == "stale":

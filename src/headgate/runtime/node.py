@@ -34,6 +34,7 @@ from headgate.runtime.push import PushListener
 from headgate.runtime.registry import Registry
 from headgate.runtime.registry_file import RegistryFile
 from headgate.store.database import Database
+from headgate.store.dealing import Dealing
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.logs import Logs
@@ -90,8 +91,9 @@ class Node:
         self.nodes = Nodes(self.database)
         self.streams = Streams(self.database, self._silent)
         self.placement = Placement(self.database)
+        self.dealing = Dealing(self.database)
         self.worker_groups = WorkerGroups(self.database)
-        self.group_rows = Groups(self.database)
+        self.group_rows = Groups(self.database, self.settings.lease_s)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
         self.inbox = InboxTable(self.database)
@@ -200,6 +202,7 @@ class Node:
         if self.manager is not None:
             self.manager.lose_all()
         self.push.lose_all()
+        self.groups.lose_all()
         await self._end_manager()
         while True:
             try:
@@ -315,12 +318,19 @@ class Node:
             self._look.clear()
             if self.trust_left_s() <= 0.0:
                 continue
+            dealt = 0
+            with contextlib.suppress(StoreError):  # First: what is dealt now is granted at once.
+                dealt = await self.dealing.act()
             with contextlib.suppress(StoreError):
                 silent = self._silent()
                 granted = await self.placement.grant(silent)
                 calm = not silent and boot_s() - self._vanished_at_s > WAIT_OUT_S
                 told = await self.placement.balance(silent, moves=calm)
-                if granted or told or await self._take_from_the_stuck():
+                if dealt:
+                    self.waker.wake("registry")
+                    self.waker.wake("events")
+                taken = await self._take_from_the_stuck()
+                if granted or told or dealt or taken:
                     self._woken()
                     self.waker.wake("streams")
 

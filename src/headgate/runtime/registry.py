@@ -7,7 +7,7 @@ begins, recorded with their actor, and followed by a wake-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,7 @@ from headgate.store.states import State, States
 from headgate.store.wake import Waker
 
 SYSTEM = "headgate"  # The actor of what Headgate does by itself.
+PROOFS = 200  # In one transaction: others wait for it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,10 @@ class Registry:
         entry = self._entries.get(id)
         return Config(id, entry.name if entry else str(id), version, await self._prepare(found.content))
 
+    async def list_parts(self, id: UUID, found: Sequence[str]) -> list[str]:
+        """The parts of a source in the order of first sight, with those that a run has found just now."""
+        return await self.datasources.list_parts(id, found)
+
     async def update_state(self, node: UUID, states: list[State]) -> set[UUID]:
         """What the streams of this node do. Returns those whose state was taken: a stale holder's is not."""
         taken = await self.states.save(node, states)
@@ -122,11 +127,14 @@ class Registry:
 
     async def prove(self, proofs: dict[UUID, int]) -> None:
         """These versions have proved themselves: many at once, as when a thousand datasources are new."""
-        async with self.datasources.change(SYSTEM) as change:
-            for id, version in proofs.items():
-                if await change.set_running(id, version):
-                    change.event(await change.find_by_id(id), "proved", version=version)
-        self._woken(change)
+        left = list(proofs.items())
+        while left:
+            some, left = left[:PROOFS], left[PROOFS:]
+            async with self.datasources.change(SYSTEM) as change:
+                for id, version in some:
+                    if await change.set_running(id, version):
+                        change.event(await change.find_by_id(id), "proved", version=version)
+            self._woken(change)
 
     async def reject(self, id: UUID, version: int, reason: str) -> None:
         """This version was tried and failed for a reason of its own."""

@@ -37,7 +37,9 @@ from headgate.errors import (
     RetryLater,
     StoreError,
 )
+from headgate.runtime import parts
 from headgate.runtime.documents import Prepared
+from headgate.runtime.parts import Share
 from headgate.runtime.threads import Threaded
 
 CLOSE_S = 2.0
@@ -45,6 +47,7 @@ CHECK_S = 30.0
 TRUST_POLL_S = 0.1
 RENEW_S = 0.1
 SLICE = 500  # Records mapped in one go: about half a millisecond.
+WHOLE = Share()
 
 T = TypeVar("T")
 
@@ -123,8 +126,9 @@ async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> Asy
             timer.cancel()
 
 
-def build_source(prepared: Prepared, context: Context) -> Source:
-    """The source, made awaitable if its methods block."""
+def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
+    """The source, or that of one part, made awaitable if its methods block."""
+    context = replace(context, part=part) if part else context
     source = prepared.source_kind.build(prepared.source_options, context)
     return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
 
@@ -183,6 +187,8 @@ class Run:
         stats: Stats,
         on_opened: Callable[[Held], None],
         on_commit: Callable[[Held, int], None],
+        share: Share = WHOLE,
+        is_home: bool = False,
     ) -> None:
         self._prepared = prepared
         self._context = context
@@ -190,8 +196,11 @@ class Run:
         self._stats = stats
         self._on_opened = on_opened
         self._on_commit = on_commit
+        self._share = share
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._draining = False
+        self.held: Held | None = None  # Where the stream stands, once the sink has said so.
+        self.is_home = is_home  # Whether the sink is known to have just that.
         self.abandoned = False  # Nothing may be written any more, whatever still runs.
 
     def drain(self) -> None:
@@ -202,17 +211,26 @@ class Run:
 
     async def run(self) -> bool:
         """Move records until drained (False) or until the source has ended (True); raise if it cannot go on."""
-        source = build_source(self._prepared, self._context)
         sink = build_sink(self._prepared, self._context)
+        source: Source | None = None
         try:
-            held = agree(self._grant.held, await sink.open(self._grant))
+            # The sink first: it fences whoever was there before, whatever may be wrong with the source.
+            held = self.held = agree(self._grant.held, await sink.open(self._grant))
+            self.is_home = True
+            source = await self._build_source()
             await source.open(held.position)
             self._on_opened(held)
             return await self._move(source, sink, held)
         finally:
             if self._reading is not None:
                 self._reading.cancel()
-            await _close(source, sink)
+            await _close(*([source, sink] if source is not None else [sink]))
+
+    async def _build_source(self) -> Source:
+        prepared, context = self._prepared, self._context
+        if prepared.source_kind.partitioned:
+            return await parts.take(lambda part: build_source(prepared, context, part), self._share)
+        return parts.Nothing() if self._share.index else build_source(prepared, context)
 
     async def _move(self, source: Source, sink: Sink, held: Held) -> bool:
         while not self._draining:
@@ -288,9 +306,16 @@ class Run:
             left_s = await self._trust()
             try:
                 async with while_trusted(self._grant.trust_left_s, left_s):
-                    return await sink.write(outgoing)
+                    self.is_home = False
+                    await sink.write(outgoing)
+                    self.held, self.is_home = outgoing.held, True
+                    return
             except RetryLater as later:
+                self.is_home = True
                 await asyncio.sleep(later.after_s)
+            except BadRecord:
+                self.is_home = True  # Nothing of the batch was written.
+                raise
             except TimeoutError:
                 raise NotConnected("our trust ended during a write") from None
 
@@ -322,10 +347,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _close(source: Source, sink: Sink) -> None:
+async def _close(*sides: Source | Sink) -> None:
     """Close both. One that hangs or fails does not keep the other from it."""
-    for part in (source, sink):
-        await _quietly(part.close())
+    for side in sides:
+        await _quietly(side.close())
 
 
 async def _quietly(closing: Awaitable[T]) -> None:

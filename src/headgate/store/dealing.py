@@ -21,7 +21,7 @@ from headgate.store.database import Database, sql
 from headgate.store.events import Event, append
 from headgate.store.rows import decode, step_and_save, stream_of
 
-PAUSE = timedelta(seconds=10)  # After a try that one stream did not come home from.
+PAUSE = timedelta(seconds=5)  # After a try that one stream did not come home from.
 
 _TICK = lock_key("tick")
 

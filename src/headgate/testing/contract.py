@@ -1,7 +1,7 @@
 """The acceptance suite that every connector passes, ours and yours.
 
-Derive a class from `SourceContract`, `SinkContract` or `TransactionalSinkContract` in a test module, say how to make
-the source or sink and what to expect, and pytest finds the tests:
+Derive a class from `SourceContract`, `PartitionedSourceContract`, `SinkContract` or `TransactionalSinkContract` in a
+test module, say how to make the source or sink and what to expect, and pytest finds the tests:
 
     class TestFilesSource(SourceContract):
         @pytest.fixture(autouse=True)
@@ -30,6 +30,7 @@ import pytest
 
 from headgate.connectors.api import Batch, Held, Outgoing, Position, Sink, Source
 from headgate.errors import ConnectorError, EndOfStream, Fenced
+from headgate.runtime.parts import Merged
 from headgate.testing.factories import make_grant
 
 T = TypeVar("T")
@@ -158,6 +159,86 @@ class SourceContract(ABC):
         assert found == [self.comparable(record) for record in expected]
 
 
+class PartitionedSourceContract(SourceContract):
+    """What every source does that can be read in parts: each part is a source, and together they are everything.
+
+    The tests of `SourceContract` read the first part. Choose options that make three parts or more.
+    """
+
+    @abstractmethod
+    def make_part(self, part: str) -> Source:
+        """A new source, not opened, that reads this part; the source as a whole, which only lists them, for `""`."""
+
+    @abstractmethod
+    def expected_parts(self) -> dict[str, list[Any]]:
+        """The records of each part, in order; the parts in the order in which the source lists them."""
+
+    def make_source(self) -> Source:
+        return self.make_part(next(iter(self.expected_parts())))
+
+    def expected(self) -> list[Any]:
+        return next(iter(self.expected_parts().values()))
+
+    async def test_lists_its_parts_by_name_and_in_the_same_order_each_time(self) -> None:
+        for _ in range(3):
+            source = self.make_part("")
+            try:
+                assert list(await _soon(source.partitions())) == list(self.expected_parts())
+                assert list(await _soon(source.partitions())) == list(self.expected_parts())
+            finally:
+                await _soon(source.close())
+        assert "" not in self.expected_parts(), "a part has a name"
+
+    async def test_each_part_has_its_own_records_whoever_reads_the_others(self) -> None:
+        parts = self.expected_parts()
+        sources = {part: self.make_part(part) for part in parts}
+        batches: dict[str, list[Batch]] = {part: [] for part in parts}
+        try:
+            for source in sources.values():
+                await _soon(source.open(None))
+            for _ in range(max(map(len, parts.values()))):  # In turn, so that all are open at the same time.
+                for part, source in sources.items():
+                    if _count(batches[part]) < len(parts[part]):
+                        batches[part] += await self._read(source, 1)
+                        await source.ack(batches[part][-1].position)
+        finally:
+            for source in sources.values():
+                await _soon(source.close())
+        for part, expected in parts.items():
+            self._same(batches[part], expected)
+
+    async def test_as_one_source_they_go_on_after_a_close_and_a_reopen_after_every_batch(self) -> None:
+        """As a stream reads several parts: its position is a map, part to position."""
+        total = sum(map(len, self.expected_parts().values()))
+        records: list[Any] = []
+        position: Position = None
+        while len(records) < total:
+            merged = Merged({part: self.make_part(part) for part in self.expected_parts()})
+            try:
+                await _soon(merged.open(position))
+                batch = await _soon(merged.read())
+                await merged.ack(batch.position)
+            finally:
+                await _soon(merged.close())
+            records += batch.records
+            position = _stored(batch.position)
+        found = [repr(self.comparable(record)) for record in records]
+        expected = [repr(self.comparable(record)) for part in self.expected_parts().values() for record in part]
+        assert sorted(found) == sorted(expected)
+
+    async def test_as_one_source_a_cancelled_read_loses_nothing(self) -> None:
+        total = sum(map(len, self.expected_parts().values()))
+        for turns in CANCEL_AFTER:
+            merged = Merged({part: self.make_part(part) for part in self.expected_parts()})
+            try:
+                await _soon(merged.open(None))
+                batches = await _cancelled(merged, turns)
+                batches += await self._read(merged, total - _count(batches))
+            finally:
+                await _soon(merged.close())
+            assert _count(batches) == total
+
+
 class SinkContract(ABC):
     """What every sink does."""
 
@@ -282,6 +363,10 @@ class TransactionalSinkContract(SinkContract):
             return await _soon(sink.open(make_grant(epoch=epoch)))
         finally:
             await _soon(sink.close())
+
+
+def _count(batches: list[Batch]) -> int:
+    return sum(len(batch.records) for batch in batches)
 
 
 async def _soon(waiting: Awaitable[T]) -> T:

@@ -20,10 +20,11 @@ def make_context(
     now_s: Callable[[], float] = time.time,
     shared: Shared | None = None,
     inbox: Inbox | None = None,
+    part: str = "",
 ) -> Context:
     """A context whose logger writes through structlog and whose shared things live as long as it does."""
     log = structlog.get_logger().bind(stream=stream)
-    return Context(stream=stream, log=log, now_s=now_s, shared=shared or SharedThings(), inbox=inbox)
+    return Context(stream=stream, log=log, now_s=now_s, shared=shared or SharedThings(), inbox=inbox, part=part)
 
 
 def make_grant(
