@@ -166,6 +166,11 @@ class Cluster:
 
         return await self.until(is_so, f"runs on {' '.join(names)}")
 
+    async def pin(self, name: str) -> None:
+        """Have all streams stay on this node, or go there."""
+        for stream in await self.streams():
+            await self.call(name, "POST", f"/api/streams/{stream}/move", {"node": name})
+
     async def until_even(self) -> float:
         """Until every stream runs where it should, and no node has more than it must."""
 
