@@ -5,7 +5,7 @@
 Every stream of a table of 1,000, 10,000 and 100,000 is claimed, checkpointed and relinquished, five hundred in a
 transaction. Ours is what a node does, two transactions under way: the rows read, the pure machine stepped for each, the
 rows saved, and the history of each change of hands kept. The bare statement is one fenced UPDATE, on one connection
-with the same settings. Ours and bare take turns in the same run, over the same rows.
+with the same settings. Ours and bare take turns in the same run, over the same rows; so do the three sizes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from headgate.store.streams import Streams
 
 SIZES = (1_000, 10_000, 100_000)
 BATCH = 500
-LEAST = 50_000
-ROUNDS = 3
+LEAST = 20_000
+ROUNDS = 5
 
 CLAIM = """
 UPDATE headgate.stream s SET owner = $2, run = $2, epoch = epoch + 1
@@ -107,36 +107,60 @@ def bare(connection: Any, node: UUID) -> dict[str, Pass]:
     return {"claim": claim, "checkpoint": checkpoint, "relinquish": relinquish}
 
 
-async def measure(url: str, size: int) -> dict[str, dict[str, float]]:
-    """Streams per second, ours and bare, of each of the three."""
-    connection = await asyncpg.connect(url)
-    await connection.execute("DROP SCHEMA IF EXISTS headgate CASCADE")
-    database = await Database.open(url)
-    await migrate(database)
-    node = uuid4()
-    await Nodes(database).join(node, "bench", 3600, None)
-    ids = await _make_streams(connection, size)
-    await connection.execute("SET enable_bitmapscan = off")
-    kinds = {"ours": ours(Streams(database), node), "bare": bare(connection, node)}
-    rates: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
-    epoch = n = 0
-    for _ in range(ROUNDS):
-        for kind, passes in kinds.items():
+class Table:
+    """A registry with so many streams, in a database of its own."""
+
+    def __init__(self, size: int, ids: list[UUID], kinds: dict[str, dict[str, Pass]], connection: Any) -> None:
+        self.size = size
+        self.rates: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
+        self._ids = ids
+        self._kinds = kinds
+        self._connection = connection
+        self._epoch = self._n = 0
+
+    @classmethod
+    async def make(cls, url: str, size: int) -> Table:
+        """Empty but for its streams."""
+        maker = await asyncpg.connect(url)
+        await maker.execute(f"CREATE DATABASE streams_{size}")
+        await maker.close()
+        url = url.replace("/headgate?", f"/streams_{size}?")
+        connection, database, node = await asyncpg.connect(url), await Database.open(url), uuid4()
+        await migrate(database)
+        await Nodes(database).join(node, "bench", 3600, None)
+        ids = await _make_streams(connection, size)
+        await connection.execute("SET enable_bitmapscan = off")
+        kinds = {"ours": ours(Streams(database), node), "bare": bare(connection, node)}
+        return cls(size, ids, kinds, connection)
+
+    async def measure(self) -> None:
+        """Streams per second, ours and bare, of each of the three."""
+        for kind, passes in self._kinds.items():
             spent = dict.fromkeys(passes, 0.0)
-            repeats = max(1, LEAST // size)
+            repeats = max(1, LEAST // self.size)
             for _ in range(repeats):
-                epoch, n = epoch + 1, n + 1
+                self._epoch, self._n = self._epoch + 1, self._n + 1
                 for verb, act in passes.items():
-                    n += verb == "relinquish"
+                    self._n += verb == "relinquish"
                     began = time.perf_counter()
-                    await act(ids, epoch, n)
+                    await act(self._ids, self._epoch, self._n)
                     spent[verb] += time.perf_counter() - began
             for verb, seconds in spent.items():
-                rates[kind].setdefault(verb, []).append(size * repeats / seconds)
-            await connection.execute("VACUUM headgate.stream")
-    await database.close()
-    await connection.close()
-    return {kind: {verb: statistics.median(found) for verb, found in by.items()} for kind, by in rates.items()}
+                self.rates[kind].setdefault(verb, []).append(self.size * repeats / seconds)
+            await self._connection.execute("VACUUM headgate.stream")
+
+    def medians(self) -> dict[str, dict[str, float]]:
+        """Of all rounds."""
+        return {kind: {verb: statistics.median(found) for verb, found in by.items()} for kind, by in self.rates.items()}
+
+
+async def measure(url: str) -> dict[int, dict[str, dict[str, float]]]:
+    """All sizes, which take turns: a machine that is slower for a while is so for all of them."""
+    tables = [await Table.make(url, size) for size in SIZES]
+    for _ in range(ROUNDS):
+        for table in tables:
+            await table.measure()
+    return {table.size: table.medians() for table in tables}
 
 
 async def _make_streams(connection: Any, size: int) -> list[UUID]:
@@ -160,7 +184,7 @@ def main() -> dict[str, Any]:
         home.mkdir()
         server = EmbeddedServer.join(home)
         try:
-            found = {size: asyncio.run(measure(server.url, size)) for size in SIZES}
+            found = asyncio.run(measure(server.url))
         finally:
             server.leave()
     for size, kinds in found.items():
