@@ -6,6 +6,9 @@ Every stream of a table of 1,000, 10,000 and 100,000 is claimed, checkpointed an
 transaction. Ours is what a node does, two transactions under way: the rows read, the pure machine stepped for each, the
 rows saved, and the history of each change of hands kept. The bare statement is one fenced UPDATE, on one connection
 with the same settings. Ours and bare take turns in the same run, over the same rows; so do the three sizes.
+
+How many passes go between two vacuums (`LEAST`) matters: with one after every pass the bare statement is faster on a
+small table (claim then has 0.41 of it), and after fifty passes a small table is mostly dead versions, for both.
 """
 
 from __future__ import annotations

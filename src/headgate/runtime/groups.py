@@ -3,7 +3,7 @@
 What a program says becomes a request on its group's rows (`store.groups`), where the machine (`core.groups`) decides.
 Three loops do the rest, and none of them keeps anything that the rows do not say: `_deliver` sends every order that a
 consumer here has not answered, again and again; `_observe` times the deadlines of those who are out of touch, wherever
-they hung; `_end` writes down which connections are gone, however long the database is away.
+they hung; `_write_ends` writes down which connections are gone, however long the database is away.
 
 Who may say that a consumer is gone? It believes it is active only for so long after a beat that was *echoed*. So its
 own word, or a lease without an echo, is proof; the end of a socket is none, and makes it silent only.

@@ -7,7 +7,9 @@ SELECT s.id, s.owner, s.epoch, w.node AS preferred, coalesce(w.pinned, false) AS
              WHERE u.stream = s.id AND u.wish = headgate.wish_of(d, s.index)) AS unable
 FROM headgate.stream s
 JOIN headgate.datasource d ON d.id = s.datasource
-LEFT JOIN headgate.datasource_version v ON v.datasource = d.id AND v.number = d.published_version
+LEFT JOIN headgate.datasource_version p ON p.datasource = d.id AND p.number = d.published_version
+LEFT JOIN headgate.datasource_version v
+    ON v.datasource = d.id AND v.number = CASE WHEN p.status = 'rejected' THEN d.running_version ELSE p.number END
 LEFT JOIN headgate.wish w ON w.stream = s.id
 LEFT JOIN headgate.datasource_state st ON st.stream = s.id
 WHERE s.owner IS NOT NULL AND s.label IS NULL
