@@ -102,6 +102,25 @@ async def test_a_process_stopped_between_lock_and_save_holds_nobody_up_for_long(
         holder.wait()
 
 
+async def test_a_process_stopped_between_the_two_halves_of_a_command_is_ended_by_whoever_waits(
+    url: str, database: Database
+) -> None:
+    """Prepared and not sent: to the server that session is not idle, and no limit of its own ends it."""
+    stopped = await connect(url)
+    await stopped.execute("BEGIN")
+    await stopped.execute("SELECT FROM headgate.migration FOR UPDATE")
+    await stopped.prepare("SELECT 'the second half never comes'")
+
+    async def lock() -> None:
+        async with database.transaction("; SET LOCAL lock_timeout = 2500") as connection:
+            await connection.execute("SELECT FROM headgate.migration FOR UPDATE")
+
+    with pytest.raises(StoreError, match="lock timeout"):
+        await lock()
+    await lock()
+    await until(stopped.is_closed)
+
+
 async def test_an_error_inside_a_transaction_rolls_it_back_and_frees_the_session(database: Database) -> None:
     for _ in range(20):
         with pytest.raises(ZeroDivisionError):

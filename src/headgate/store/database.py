@@ -2,7 +2,9 @@
 
 Every session limits how long it can hold others up: a statement, a lock it waits for, and a transaction that a stopped
 process left open all end by themselves. `transaction` sets the limits again for its own length, so they also hold
-behind a pooler that hands out sessions per transaction.
+behind a pooler that hands out sessions per transaction. One gap is left: the driver prepares a statement and sends it
+in two steps, and to the server a process that was stopped between them is not idle. Whoever waits for a lock in vain
+ends such sessions (`database/end_stopped.sql`).
 
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
 loop wait and try again, and only the first failure and the recovery are logged.
@@ -30,6 +32,7 @@ CONNECT_S = 5.0
 POOL_SIZE = 8
 
 _LIMITS = {
+    "application_name": "headgate",
     "idle_in_transaction_session_timeout": f"{int(IDLE_IN_TRANSACTION_S * 1000)}",
     "lock_timeout": f"{int(LOCK_S * 1000)}",
     "statement_timeout": f"{int(STATEMENT_S * 1000)}",
@@ -194,6 +197,9 @@ class Database:
             raise StoreError(f"the database does not let us in: {_one_line(error)}") from error
         try:
             yield connection
+        except asyncpg.LockNotAvailableError:
+            await connection.execute(sql("database/end_stopped"))
+            raise
         except (asyncio.CancelledError, TimeoutError):
             _let_go(connection)  # It may be half-open: asking it to cancel could take as long as waiting for it.
             raise

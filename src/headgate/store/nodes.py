@@ -66,6 +66,7 @@ class Nodes:
 
     async def expire(self, expired: Expired) -> list[UUID] | None:
         """End an incarnation that fell silent at this beat, and take its streams. None: it beat again, or is gone."""
+        await self._database.execute(sql("database/end_stopped"))
         async with self._database.transaction() as connection:
             if await connection.fetchval(sql("nodes/expire"), expired.node, expired.beat) is None:
                 return None
