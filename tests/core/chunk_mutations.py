@@ -1,0 +1,339 @@
+"""Planted bugs of chunks: each breaks one decision, and something has to find it.
+
+`exposed_by` is a run that does: a walk over all states of one chunk (`walk`) or over all plans of a few keys
+(`plans`), worlds in which everything goes wrong (`worlds`), a resume from every moment (`resume`), the sizes, or the
+plain tests (`rules`). A mutation that none of them finds says that a rule is missing; one that is harmless does not
+belong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from headgate.core import chunks
+from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
+from headgate.testing.simulator.mutations import Mutation, instead
+
+Function = Callable[..., Any]
+
+
+def _given(name: str, exposed_by: str, function: str, change: Callable[[Chunk], Chunk]) -> Mutation:
+    """A function of a chunk sees another chunk."""
+
+    def mutate(original: Function) -> Function:
+        return lambda chunk, *more: original(change(chunk), *more)
+
+    return Mutation(name, exposed_by, chunks, function, mutate)
+
+
+def _left(name: str, exposed_by: str, function: str, change: Callable[[Chunk, Chunk], Chunk]) -> Mutation:
+    """What a function leaves of a chunk is something else; from the chunk before and after."""
+
+    def mutate(original: Function) -> Function:
+        def planted(chunk: Chunk, *more: Any) -> Chunk | None:
+            found = original(chunk, *more)
+            return None if found is None else change(chunk, found)
+
+        return planted
+
+    return Mutation(name, exposed_by, chunks, function, mutate)
+
+
+def _as(state: State, *states: State) -> Callable[[Chunk], Chunk]:
+    """Chunks of these states are seen in that one."""
+    return lambda chunk: replace(chunk, state=state) if chunk.state in states else chunk
+
+
+def _counted(before: Chunk, after: Chunk) -> Chunk:
+    return replace(after, attempts=before.attempts + 1)
+
+
+def _still_leased(before: Chunk, after: Chunk) -> Chunk:
+    return replace(after, state=before.state, worker=before.worker, until_s=before.until_s)
+
+
+LEASES = (
+    _given("a_lease_that_runs_is_given_to_another", "walk", "lease", _as(State.PLANNED, State.LEASED)),
+    _given("a_chunk_that_is_done_is_leased", "walk", "lease", _as(State.PLANNED, State.DONE)),
+    _given("a_chunk_that_was_left_is_leased", "walk", "lease", _as(State.PLANNED, State.FAILED)),
+    _given("a_lease_is_not_free_at_its_deadline", "walk", "lease", lambda c: replace(c, until_s=c.until_s + 0.5)),
+    _left("a_lease_keeps_the_epoch", "walk", "lease", lambda before, after: replace(after, epoch=before.epoch)),
+    _left("a_lease_has_one_epoch_for_all", "walk", "lease", lambda before, after: replace(after, epoch=1)),
+    _left("a_lease_forgets_failures", "worlds", "lease", lambda before, after: replace(after, attempts=0)),
+    _left("a_lease_ends_at_once", "worlds", "lease", lambda before, after: replace(after, until_s=0.0)),
+    instead("any_epoch_counts", "walk", chunks, "_holds", lambda chunk, epoch: chunk.state is State.LEASED),
+    instead(
+        "an_older_epoch_counts",
+        "walk",
+        chunks,
+        "_holds",
+        lambda chunk, epoch: chunk.state is State.LEASED and epoch <= chunk.epoch,
+    ),
+    instead("an_epoch_counts_after_its_end", "walk", chunks, "_holds", lambda chunk, epoch: chunk.epoch == epoch),
+    _given("a_newer_epoch_counts", "rules", "renew", lambda c: replace(c, epoch=c.epoch + 1)),
+    _left("a_renewed_lease_is_no_longer", "worlds", "renew", lambda before, after: before),
+    _left("a_renewed_lease_is_another", "walk", "renew", lambda before, after: replace(after, epoch=after.epoch + 1)),
+    _left("a_chunk_that_is_done_stays_leased", "walk", "finish", _still_leased),
+    _left("what_is_done_has_failed", "walk", "finish", lambda before, after: replace(after, attempts=before.attempts)),
+    _left("what_is_done_has_no_rows", "worlds", "finish", lambda before, after: replace(after, rows=0)),
+    _left("a_failure_keeps_the_lease", "walk", "fail", _still_leased),
+    _left("a_failure_is_not_counted", "walk", "fail", lambda before, after: replace(after, attempts=before.attempts)),
+    _left(
+        "a_chunk_that_fails_is_never_left", "walk", "fail", lambda before, after: _as(State.PLANNED, after.state)(after)
+    ),
+    _left(
+        "a_chunk_that_fails_is_left_at_once",
+        "walk",
+        "fail",
+        lambda before, after: _as(State.FAILED, after.state)(after),
+    ),
+    _given("a_chunk_is_left_an_attempt_too_late", "walk", "fail", lambda c: replace(c, attempts=c.attempts - 1)),
+    _left("an_error_is_not_kept", "rules", "fail", lambda before, after: replace(after, error="")),
+    _left("what_is_given_back_has_failed", "walk", "give_back", _counted),
+    _left("what_is_given_back_stays_leased", "walk", "give_back", _still_leased),
+    _left("what_is_given_back_was_never_leased", "worlds", "give_back", lambda before, after: replace(after, epoch=0)),
+    _left("what_ran_out_has_failed", "walk", "run_out", _counted),
+    _left("what_ran_out_was_never_leased", "worlds", "run_out", lambda before, after: replace(after, epoch=0)),
+    _given("a_lease_runs_out_at_any_time", "walk", "run_out", lambda c: replace(c, until_s=0.0)),
+    _given(
+        "a_lease_does_not_run_out_at_its_deadline", "walk", "run_out", lambda c: replace(c, until_s=c.until_s + 0.5)
+    ),
+    instead("a_lease_never_runs_out", "walk", chunks, "run_out", lambda chunk, now_s: None),
+    instead("the_ledger_does_not_decide", "resume", chunks, "settle", lambda chunk, rows: chunk),
+    _left("what_the_ledger_has_stays_leased", "walk", "settle", _still_leased),
+    _left("what_the_ledger_has_has_no_rows", "worlds", "settle", lambda before, after: replace(after, rows=0)),
+    _left(
+        "a_retry_keeps_the_failures", "walk", "retry", lambda before, after: replace(after, attempts=before.attempts)
+    ),
+    _left("a_retry_makes_the_chunk_new", "worlds", "retry", lambda before, after: replace(after, epoch=0)),
+    _given("a_retry_takes_what_is_done", "walk", "retry", _as(State.FAILED, State.DONE)),
+    _given("a_retry_takes_what_is_leased", "walk", "retry", _as(State.FAILED, State.LEASED)),
+    instead("nothing_is_tried_again", "worlds", chunks, "retry", lambda chunk: chunk),
+)
+
+
+# The plan.
+
+
+def _planned(change: Callable[[Offsets, Offsets, Range], tuple[Offsets, Range]]) -> Function:
+    def mutate(original: Function) -> Function:
+        return lambda offsets, hi: change(offsets, *original(offsets, hi))
+
+    return mutate
+
+
+def _cut_anew(is_free: Callable[[Chunk], bool]) -> Function:
+    """Other chunks than those that nobody ever had are taken back."""
+
+    def planted(offsets: Offsets, rows: Any) -> tuple[Offsets, list[Chunk]]:
+        tail: list[Chunk] = []
+        for chunk in reversed(rows):
+            if not is_free(chunk) or chunk.range.hi != offsets.at:
+                break
+            tail.append(chunk)
+            offsets = replace(offsets, at=chunk.range.lo, ended=False)
+        return offsets, tail
+
+    return planted
+
+
+def _any_tail(offsets: Offsets, rows: Any) -> tuple[Offsets, list[Chunk]]:
+    """Whatever is free is taken back, also what is not at the end of the plan."""
+    tail = [chunk for chunk in reversed(rows) if chunk.state is State.PLANNED and chunk.epoch == 0]
+    return (replace(offsets, at=tail[-1].range.lo, ended=False), tail) if tail else (offsets, tail)
+
+
+def _recut(change: Callable[[Offsets, Offsets], Offsets]) -> Function:
+    def mutate(original: Function) -> Function:
+        def planted(offsets: Offsets, rows: Any) -> tuple[Offsets, list[Chunk]]:
+            following, tail = original(offsets, rows)
+            return change(offsets, following), tail
+
+        return planted
+
+    return mutate
+
+
+def _whole_list(original: Function) -> Function:
+    """What was handed out stays in the list."""
+    return lambda offsets: (offsets, original(offsets)[1])
+
+
+def _no_list(original: Function) -> Function:
+    return lambda offsets: original(replace(offsets, again=()))
+
+
+def _from_the_beginning(original: Function) -> Function:
+    def planted(offsets: Offsets) -> tuple[Offsets, Range | Cut | None]:
+        following, found = original(offsets)
+        return following, replace(found, after=None) if isinstance(found, Cut) else found
+
+    return planted
+
+
+def _free(chunk: Chunk) -> bool:
+    return chunk.state is State.PLANNED and chunk.epoch == 0
+
+
+PLAN = (
+    Mutation(
+        "a_chunk_begins_at_the_beginning", "plans", chunks, "planned", _planned(lambda a, b, r: (b, Range(None, r.hi)))
+    ),
+    Mutation("planning_goes_nowhere", "plans", chunks, "planned", _planned(lambda a, b, r: (replace(b, at=a.at), r))),
+    Mutation("planning_never_ends", "plans", chunks, "planned", _planned(lambda a, b, r: (replace(b, ended=False), r))),
+    Mutation(
+        "planning_ends_at_once", "plans", chunks, "planned", _planned(lambda a, b, r: (replace(b, ended=True), r))
+    ),
+    instead(
+        "a_chunk_may_be_empty",
+        "rules",
+        chunks,
+        "planned",
+        lambda o, hi: (replace(o, at=hi, ended=o.ended or hi == o.top), Range(o.at, hi)),
+    ),
+    Mutation("a_cut_is_asked_from_the_beginning", "worlds", chunks, "next_chunk", _from_the_beginning),
+    Mutation("a_failed_chunk_is_handed_out_for_ever", "rules", chunks, "next_chunk", _whole_list),
+    Mutation("failed_chunks_are_not_handed_out", "rules", chunks, "next_chunk", _no_list),
+    instead(
+        "a_list_forgets_its_last",
+        "worlds",
+        chunks,
+        "from_list",
+        lambda ranges: Offsets(None, again=tuple(ranges)[:-1], ended=True),
+    ),
+    instead("a_list_is_not_the_end", "rules", chunks, "from_list", lambda ranges: Offsets(None, again=tuple(ranges))),
+    instead("a_point_is_passed_over", "rules", chunks, "from_point", lambda offsets, at: offsets),
+    instead(
+        "a_point_at_the_top_is_not_the_end", "rules", chunks, "from_point", lambda offsets, at: replace(offsets, at=at)
+    ),
+    instead("an_empty_table_is_planned", "rules", chunks, "from_start", lambda top, rows=None: Offsets(top)),
+    instead("what_was_given_back_is_cut_anew", "plans", chunks, "recut", _cut_anew(lambda c: c.state is State.PLANNED)),
+    instead("what_is_leased_is_cut_anew", "plans", chunks, "recut", _cut_anew(lambda c: c.state is not State.DONE)),
+    instead(
+        "what_is_done_is_cut_anew", "plans", chunks, "recut", _cut_anew(lambda c: _free(c) or c.state is State.DONE)
+    ),
+    instead("the_midst_of_a_plan_is_cut_anew", "plans", chunks, "recut", _any_tail),
+    instead("nothing_is_cut_anew", "plans", chunks, "recut", lambda offsets, rows: (offsets, [])),
+    Mutation("a_cut_anew_begins_too_late", "plans", chunks, "recut", _recut(lambda a, b: replace(b, at=a.at))),
+    Mutation(
+        "a_cut_anew_leaves_the_plan_ended", "plans", chunks, "recut", _recut(lambda a, b: replace(b, ended=a.ended))
+    ),
+    instead("an_old_plan_is_gone_on_with", "resume", chunks, "unplanned", lambda rows, ledger: []),
+)
+
+
+# Completion.
+
+
+def _asked(change: Callable[[Offsets, list[Chunk]], tuple[Offsets, list[Chunk]]]) -> Function:
+    """The question is answered for another plan, or for other chunks."""
+
+    def mutate(original: Function) -> Function:
+        return lambda offsets, rows: original(*change(offsets, list(rows)))
+
+    return mutate
+
+
+def _seen(state: State, *states: State) -> Function:
+    return _asked(lambda offsets, rows: (offsets, [_as(state, *states)(row) for row in rows]))
+
+
+def _without(**changes: Any) -> Function:
+    return _asked(lambda offsets, rows: (replace(offsets, **changes), rows))
+
+
+END = (
+    Mutation("complete_before_planning_has_ended", "plans", chunks, "is_complete", _without(ended=True)),
+    Mutation("complete_before_the_list_has_ended", "rules", chunks, "is_complete", _without(again=())),
+    Mutation("complete_with_failed_chunks", "walk", chunks, "is_complete", _seen(State.DONE, State.FAILED)),
+    Mutation("complete_with_leased_chunks", "plans", chunks, "is_complete", _seen(State.DONE, State.LEASED)),
+    Mutation("complete_with_planned_chunks", "plans", chunks, "is_complete", _seen(State.DONE, State.PLANNED)),
+    Mutation("stuck_before_planning_has_ended", "rules", chunks, "is_stuck", _without(ended=True)),
+    Mutation("stuck_before_the_list_has_ended", "rules", chunks, "is_stuck", _without(again=())),
+    Mutation("stuck_with_planned_chunks", "rules", chunks, "is_stuck", _seen(State.DONE, State.PLANNED)),
+    Mutation("stuck_with_leased_chunks", "rules", chunks, "is_stuck", _seen(State.DONE, State.LEASED)),
+    Mutation("stuck_when_all_is_done", "walk", chunks, "is_stuck", _seen(State.FAILED, State.DONE)),
+    Mutation("stuck_only_when_all_has_failed", "rules", chunks, "is_stuck", _seen(State.LEASED, State.DONE)),
+    instead("never_stuck", "walk", chunks, "is_stuck", lambda offsets, rows: False),
+    instead(
+        "a_gap_is_covered",
+        "rules",
+        chunks,
+        "is_covered",
+        lambda top, rows, after=None: bool(rows) and rows[-1].range.hi == top,
+    ),
+    Mutation(
+        "a_late_beginning_is_covered",
+        "rules",
+        chunks,
+        "is_covered",
+        lambda original: lambda top, rows, after=None: original(top, rows, rows[0].range.lo if rows else None),
+    ),
+    Mutation(
+        "an_early_end_is_covered",
+        "rules",
+        chunks,
+        "is_covered",
+        lambda original: lambda top, rows, after=None: original(rows[-1].range.hi if rows else top, rows, after),
+    ),
+)
+
+
+# Sizes.
+
+
+def _observed(change: Callable[[Offsets, int, float], tuple[Offsets, int, float]]) -> Function:
+    def mutate(original: Function) -> Function:
+        def planted(offsets: Offsets, rows: int, seconds: float) -> Offsets:
+            return replace(offsets, rows=original(*change(offsets, rows, seconds)).rows)
+
+        return planted
+
+    return mutate
+
+
+def _never(is_greater: bool) -> Function:
+    def mutate(original: Function) -> Function:
+        def planted(offsets: Offsets, rows: int, seconds: float) -> Offsets:
+            found = original(offsets, rows, seconds)
+            return offsets if (found.rows > offsets.rows) == is_greater else found
+
+        return planted
+
+    return mutate
+
+
+def _as_it_took(offsets: Offsets, rows: int, seconds: float) -> Offsets:
+    """The size follows the last chunk alone."""
+    if offsets.fixed or rows <= 0 or chunks.SHORT_S <= seconds <= chunks.LONG_S:
+        return offsets
+    wanted = round(rows * chunks.AIM_S / max(seconds, 0.001))
+    return replace(offsets, rows=min(chunks.MOST_ROWS, max(chunks.LEAST_ROWS, wanted)))
+
+
+SIZES = (
+    Mutation(
+        "a_fixed_size_changes", "sizes", chunks, "observed", _observed(lambda o, r, s: (replace(o, fixed=False), r, s))
+    ),
+    Mutation("no_size_changes", "sizes", chunks, "observed", _observed(lambda o, r, s: (o, 0, s))),
+    Mutation("a_size_never_grows", "sizes", chunks, "observed", _never(True)),
+    Mutation("a_size_never_shrinks", "sizes", chunks, "observed", _never(False)),
+    Mutation(
+        "a_small_chunk_counts_like_a_whole_one",
+        "sizes",
+        chunks,
+        "observed",
+        _observed(lambda o, r, s: (o, max(r, o.rows), s)),
+    ),
+    instead("one_chunk_decides", "sizes", chunks, "observed", _as_it_took),
+    instead("there_is_no_least_size", "sizes", chunks, "LEAST_ROWS", 1),
+    instead("there_is_no_greatest_size", "sizes", chunks, "MOST_ROWS", 10**9),
+    instead("chunks_take_ten_seconds", "sizes", chunks, "AIM_S", 10.0),
+    instead("a_size_changes_at_any_time", "sizes", chunks, "SHORT_S", 3.0),
+    instead("a_size_changes_by_any_factor", "sizes", chunks, "GROWTH", 1000.0),
+    instead("a_size_hardly_changes", "sizes", chunks, "GROWTH", 1.1),
+)
+
+ALL = (*LEASES, *PLAN, *END, *SIZES)
