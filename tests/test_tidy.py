@@ -20,12 +20,13 @@ LAYERS = {
     "core": set(),
     "client": {"core"},
     "connectors": {"core"},
+    "storages": {"core"},
     "store": {"core", "connectors"},
-    "runtime": {"core", "connectors", "store", "telemetry"},
+    "runtime": {"core", "connectors", "storages", "store", "telemetry"},
     "telemetry": {"core", "store", "runtime"},
-    "web": {"core", "connectors", "store", "runtime", "telemetry"},
-    "cli": {"core", "connectors", "store", "runtime", "telemetry", "web"},
-    "testing": {"core", "client", "connectors", "store", "runtime", "telemetry", "web", "cli"},
+    "web": {"core", "connectors", "storages", "store", "runtime", "telemetry"},
+    "cli": {"core", "connectors", "storages", "store", "runtime", "telemetry", "web"},
+    "testing": {"core", "client", "connectors", "storages", "store", "runtime", "telemetry", "web", "cli"},
 }
 IMPURE = {
     "asyncio",

@@ -1,0 +1,1 @@
+"""Storages: what a dump reads from and writes to."""

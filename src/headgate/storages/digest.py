@@ -1,0 +1,158 @@
+"""Whether two ranges hold the same rows: a count, the NULLs of each column, and a hash that no order changes.
+
+Between two PostgreSQL servers each computes its own, with `hash_record_extended`, and only numbers travel. Any other
+pair is read as for a copy, and each row is hashed here. Values are compared by what they mean, so that `1.50` in a
+column of another scale, a document with its keys in another order, or a moment kept as text are no differences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headgate.storages import postgres
+from headgate.storages.api import PLAIN, Column, Language, Range, ReadStorage, StorageError, Table
+from headgate.storages.convert import common, translated
+from headgate.storages.kinds import Kind, arrow_type
+
+_MASK = (1 << 64) - 1
+_HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")
+
+
+@dataclass(slots=True)
+class Digest:
+    """What a range holds, in a few numbers."""
+
+    rows: int = 0
+    nulls: dict[str, int] = field(default_factory=dict)
+    sum: int = 0
+    hashes: Counter[int] | None = None  # Of each row, if they were asked for.
+
+    def difference(self, other: Digest) -> str:
+        """How two ranges differ, in words. Empty: they do not."""
+        if self.rows != other.rows:
+            return f"{self.rows} rows in the source, {other.rows} in the target"
+        for name, nulls in self.nulls.items():
+            if nulls != other.nulls.get(name, 0):
+                return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"
+        return "" if self.sum == other.sum else "values differ"
+
+    def missing(self, other: Digest) -> int:
+        """How many rows of ours the other does not have."""
+        assert self.hashes is not None
+        assert other.hashes is not None
+        return (self.hashes - other.hashes).total()
+
+
+# In the server.
+
+
+def is_comparable(one: Table, other: Table) -> bool:
+    """Whether both sides can hash by themselves and get the same."""
+    natives = {column.name: column.native for column in other.columns}
+    return (
+        one.family == other.family == postgres.FAMILY
+        and not one.details.get("strict")
+        and all(natives.get(column.name) == column.native for column in one.columns)
+    )
+
+
+async def digest_in_server(reader: postgres.PostgresReader, table: Table, range: Range | None) -> Digest:
+    """One statement, all of whose work is done by the server."""
+    names = [postgres.quoted(column.name) for column in table.columns]
+    values = ", ".join(
+        f"{name}::text" if _is_hashless(column) else name for name, column in zip(names, table.columns, strict=True)
+    )
+    nullable = [(name, column) for name, column in zip(names, table.columns, strict=True) if column.nullable]
+    counts = "".join(f", count({name})" for name, _ in nullable)
+    where = "true" if range is None else postgres.condition(table, range)
+    connection = await reader.session()
+    with postgres.errors(reader.url, table.name):
+        row = await connection.fetchrow(
+            f"SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0)::numeric{counts}"
+            f" FROM {table.name} WHERE {where}"
+        )
+    rows = row[0]
+    nulls = {column.name: rows - row[place + 2] for place, (_, column) in enumerate(nullable)}
+    return Digest(rows, nulls, int(row[1]) & _MASK)
+
+
+def _is_hashless(column: Column) -> bool:
+    return column.native.removesuffix("[]") in _HASHLESS
+
+
+# Here.
+
+
+async def digest(
+    reader: ReadStorage, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
+) -> Digest:
+    """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash."""
+    found = Digest(nulls={column.name: 0 for column in columns}, hashes=Counter() if keep else None)
+    language = common(reader.languages, (Language.ARROW, Language.CSV, Language.ROWS))
+    pieces = reader.query(table, range, language, PLAIN)
+    async for piece in translated(pieces, language, Language.ARROW, table.columns):
+        await asyncio.to_thread(_add, found, piece.data, table.columns, columns)
+    return found
+
+
+def _add(found: Digest, batch: Any, have: Sequence[Column], want: Sequence[Column]) -> None:
+    import pyarrow.compute as pc
+
+    places = {column.name: place for place, column in enumerate(have)}
+    texts = []
+    for column in want:
+        array = batch.column(places[column.name])
+        found.nulls[column.name] += array.null_count
+        texts.append(pc.fill_null(_text(array, column), "\x00"))
+    joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
+    hashes = [*map(hash, joined.to_pylist())]
+    found.rows += batch.num_rows
+    found.sum = (found.sum + sum(hashes)) & _MASK
+    if found.hashes is not None:
+        found.hashes.update(hashes)
+
+
+def _text(array: Any, column: Column) -> Any:
+    """Each value as one text, whatever type it came in."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted, kind = arrow_type(column.type), column.type.kind
+    try:
+        if kind in (Kind.DECIMAL, Kind.NUMERIC):
+            text = array.cast(pa.string())
+            whole = pc.match_substring(text, ".")
+            short = pc.replace_substring_regex(text, r"\.?0+$", "")
+            return pc.if_else(whole, short, text)
+        if kind is Kind.JSON:
+            return pa.array([None if one is None else _ordered(one) for one in array.to_pylist()], pa.string())
+        if kind is Kind.BYTES:
+            return pa.array([None if one is None else one.hex() for one in array.to_pylist()], pa.string())
+        if kind is Kind.BOOL:
+            return array.cast(pa.int8()).cast(pa.string())
+        if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+            return _moment(array).cast(pa.int64()).cast(pa.string())
+        return (array if array.type == wanted else array.cast(wanted)).cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+
+
+def _moment(array: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_string(array.type):
+        array = array.cast(pa.timestamp("us"))
+    return array.cast(pa.timestamp("us", array.type.tz))
+
+
+def _ordered(document: Any) -> str:
+    if not isinstance(document, str):
+        return repr(document)
+    value = msgspec.json.decode(document)
+    return msgspec.json.encode(value, order="sorted").decode()
