@@ -38,6 +38,7 @@ __all__ = [
     "Feed",
     "Grant",
     "Held",
+    "History",
     "Inbox",
     "Options",
     "Outgoing",
@@ -215,6 +216,15 @@ class Context:
     part: str = ""  # The part that this source is to read, if it can be read in parts.
 
 
+class History(Protocol):
+    """All records that a source has ever had, by their number: what a backfill reads."""
+
+    size: int
+
+    def query(self, offset: int, limit: int) -> list[Any]:
+        """Records from number `offset` on."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceKind:
     """How to build a source."""
@@ -222,6 +232,9 @@ class SourceKind:
     options: type[Options]
     build: Callable[[Any, Context], Source]
     partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
+    history: Callable[[Any], History | None] = field(
+        default=lambda options: None
+    )  # From the options; None: it has none.
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +245,8 @@ class SinkKind:
     build: Callable[[Any, Context], Sink]
     transactional: bool = False  # Keeps the position with the data.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
+    # The URL and the table that a backfill writes into beside the live stream. None: it cannot.
+    storage: Callable[[Any], tuple[str, str] | None] = field(default=lambda options: None)
 
 
 @dataclass(frozen=True, slots=True)

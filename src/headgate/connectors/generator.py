@@ -157,6 +157,17 @@ class Generator:
         """Nothing is held."""
 
 
+class _History:
+    """All records of a generator that ends."""
+
+    def __init__(self, options: GeneratorOptions) -> None:
+        self.size = options.count or 0
+        self._make = _orders(options.seed) if options.fields is None else _records(options.seed, options.fields, ALL)
+
+    def query(self, offset: int, limit: int) -> list[Any]:
+        return self._make(offset, max(0, min(limit, self.size - offset)), FIRST_TIME.timestamp())
+
+
 Make: TypeAlias = Callable[[int, int, float], list[Any]]
 """Records: from (number of the first in its part, how many, present Unix time)."""
 
@@ -276,5 +287,10 @@ DRAWS: dict[str, Callable[[random.Random], Any]] = {
 CONNECTOR = Connector(
     name="generator",
     summary="Makes records, paced or as fast as possible",
-    source=SourceKind(options=GeneratorOptions, build=Generator, partitioned=True),
+    source=SourceKind(
+        options=GeneratorOptions,
+        build=Generator,
+        partitioned=True,
+        history=lambda options: None if options.count is None else _History(options),
+    ),
 )

@@ -362,6 +362,12 @@ CONNECTOR = Connector(
     name="postgres",
     summary="Write rows into a PostgreSQL table, exactly once",
     sink=SinkKind(
-        PostgresOptions, PostgresSink, transactional=True, needs_key=lambda options: options.mode == "upsert"
+        PostgresOptions,
+        PostgresSink,
+        transactional=True,
+        needs_key=lambda options: options.mode == "upsert",
+        storage=lambda options: (
+            (options.url.get_secret_value(), quoted(options.table)) if options.mode == "upsert" else None
+        ),
     ),
 )

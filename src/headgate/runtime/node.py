@@ -22,10 +22,12 @@ from headgate.config import Settings
 from headgate.core import lease
 from headgate.core.lease import Observer
 from headgate.core.lifecycle import STOP_S
-from headgate.errors import StoreError
+from headgate.errors import Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime import beat as beats
 from headgate.runtime.beat import Beat
+from headgate.runtime.documents import Prepared
+from headgate.runtime.dump.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups import GroupListener
 from headgate.runtime.inbox import InboxHub
@@ -35,6 +37,7 @@ from headgate.runtime.registry import Registry
 from headgate.runtime.registry_file import RegistryFile
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
+from headgate.store.dumps import Dumps
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.logs import Logs
@@ -103,6 +106,8 @@ class Node:
         file = self.settings.registry_file
         read_only = f"the registry is the file {file}; edit that" if file else ""
         self.registry = Registry(self.database, Secrets(self.database, self._keyring), self.waker, read_only=read_only)
+        self.dumps = Dumps(self.database, self._keyring)
+        self._keeper = DumpKeeper(self.dumps, self.settings.home, self._may_dump, self.prepared)
         self._file = RegistryFile(file, self.registry) if file else None
         if self._file is not None:
             await self._file.load()
@@ -230,6 +235,7 @@ class Node:
             "inbox": self.inboxes.run,
             "push": self.push.run,
             "groups": self.groups.run,
+            "dumps": self._keeper.run,
             "logs": lambda: logs.ship(self.logs, self.waker),
         }
         if (file := self._file) is not None:
@@ -368,6 +374,19 @@ class Node:
         for datasource, reason in beats.read_set_aside(self.settings.home).items():
             await self.registry.quarantine(datasource, reason)
             beats.clear_set_aside(self.settings.home, datasource)
+
+    def _may_dump(self) -> bool:
+        is_leaving = self._draining or self.manager is None or self.manager.is_stopping
+        return not is_leaving and self.trust_left_s() > 0.0
+
+    async def prepared(self, datasource: UUID) -> tuple[str, Prepared]:
+        """The version of a datasource that runs, for a backfill."""
+        found = await self.registry.get(str(datasource))
+        version = found.running_version or found.published_version
+        if version is None:
+            raise Refused(f"{found.name} has no version", hint=f"headgate ds publish {found.name}")
+        config = await self.registry.get_datasource_config(found.id, version)
+        return found.name, config.prepared
 
     async def _file_changed(self) -> None:
         await self.streams.clear_unable(self.incarnation)

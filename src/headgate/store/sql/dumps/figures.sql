@@ -1,0 +1,1 @@
+SELECT d.status, count(*) AS dumps FROM headgate.dump d GROUP BY d.status

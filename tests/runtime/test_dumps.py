@@ -1,0 +1,516 @@
+"""StreamProcess, its workers and its plan, between real databases that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from headgate.errors import NotFound, Refused
+from headgate.runtime.dump import process as processes
+from headgate.runtime.dump import worker as workers
+from headgate.runtime.dump.plan import Options, Request, Storages, create, parse_rate, plan_of
+from headgate.runtime.dump.process import DumpFailed, Notification, StreamProcess
+from headgate.runtime.dump.verify import verify
+from headgate.runtime.dump.workers import join
+from headgate.storages.api import Mode
+from headgate.store.database import Database
+from headgate.store.dumps import Dumps
+from headgate.store.embedded import EmbeddedServer
+from headgate.store.secrets import Keyring, new_master_key
+from tests.proxy import proxied
+
+
+class Bench:
+    """A source, a target, and Headgate's own database."""
+
+    def __init__(self, source: str, target: str, url: str, dumps: Dumps, home: Path) -> None:
+        self.source, self.target, self.url, self.dumps, self.home = source, target, url, dumps, home
+        self.heard: list[Notification] = []
+
+    async def at(self, url: str, query: str, *args: Any) -> list[Any]:
+        """One statement, somewhere."""
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetch(query, *args)
+        finally:
+            await connection.close()
+
+    async def make(self, rows: int = 1000, table: str = "items") -> None:
+        """A table with a key at the source."""
+        await self.at(self.source, f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+        await self.at(
+            self.source,
+            f"INSERT INTO {table} SELECT g, 'name ' || g, nullif('note ' || g % 7, 'note 3')"
+            f" FROM generate_series(1, {rows}) g",
+        )
+
+    async def create(self, *tables: str, mode: str = "append", rows: int | None = 100, **more: Any) -> UUID:
+        """A dump, not yet running."""
+        options = Options(mode=Mode(mode), workers=more.pop("workers", 2))
+        source, target = more.pop("source", self.source), more.pop("target", self.target)
+        return await create(self.dumps, Request(source, target, tables, options, rows, **more))
+
+    def process(self, dump: UUID, *, source: str = "", target: str = "", count: int = 2, **more: Any) -> StreamProcess:
+        """Who runs it."""
+        storages = Storages(source or self.source, target or self.target)
+        return StreamProcess(self.dumps, dump, storages, count, self.home, notify=self.heard.append, **more)
+
+    async def equal(self, table: str = "items") -> bool:
+        """Whether both sides have the same rows, each once."""
+        query = f"SELECT count(*), sum(hashtextextended(t::text, 0)::numeric) FROM {table} t"
+        return [tuple(row) for row in await self.at(self.source, query)] == [
+            tuple(row) for row in await self.at(self.target, query)
+        ]
+
+    def kinds(self) -> list[str]:
+        """What workers said."""
+        return [one.kind for one in self.heard]
+
+    @asynccontextmanager
+    async def running(self, process: StreamProcess) -> AsyncIterator[asyncio.Task[str]]:
+        """The process beside the test."""
+        task = asyncio.create_task(process.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def until_done(self, dump: UUID, chunks: int) -> None:
+        """Until so many chunks are done."""
+        async with asyncio.timeout(20):
+            while (await self.dumps.find(str(dump)))["done"] < chunks:
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def bench(server: EmbeddedServer, url: str, tmp_path: Path) -> AsyncIterator[Bench]:
+    connection = await asyncpg.connect(server.url)
+    name = url.partition("@/")[2].partition("?")[0]
+    names = [f"{name}_source", f"{name}_target"]
+    for name in names:
+        await connection.execute(f"CREATE DATABASE {name}")
+    database = await Database.open(url)
+    source, target = (server.url.replace("/headgate?", f"/{name}?") for name in names)
+    yield Bench(source, target, url, Dumps(database, Keyring.load(new_master_key(), None)), tmp_path)
+    await database.close()
+    for name in names:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await connection.close()
+
+
+# A dump that goes well.
+
+
+async def test_a_table_is_copied_in_chunks_with_its_key_and_every_chunk_is_in_the_ledger(bench: Bench) -> None:
+    await bench.make()
+    dump = await bench.create("items")
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+    assert bench.kinds() == ["completed"] * 10
+    lines = await bench.at(bench.target, "SELECT * FROM headgate_dump_chunk WHERE mark <> 'finished'")
+    assert sum(line["rows"] for line in lines) == 1000
+    (index,) = await bench.at(bench.target, "SELECT indexdef FROM pg_indexes WHERE tablename = 'items'")
+    assert "(id)" in index["indexdef"]
+    assert len(await bench.dumps.history(dump)) == 10
+
+
+async def test_an_empty_table_is_made_and_done(bench: Bench) -> None:
+    await bench.make(rows=0)
+    dump = await bench.create()
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+
+
+async def test_rows_beyond_the_top_belong_to_nobody(bench: Bench) -> None:
+    """Rows are inserted for ever; the dump ends all the same, with those of its snapshot."""
+    await bench.make(300)
+    dump = await bench.create("items", rate="20k")
+    async with bench.running(bench.process(dump)) as task:
+        number = 1000
+        while not task.done():
+            number += 1
+            await bench.at(bench.source, "INSERT INTO items VALUES ($1, 'late', NULL)", number)
+        assert await task == "completed"
+    ((_, last, _),) = (await bench.dumps.chunks(dump))[-1:]
+    assert int(last.range.hi[0]) < number, "the dump ended while rows came in"
+    (found,) = await bench.at(bench.target, "SELECT max(id), count(*) FROM items")
+    assert tuple(found) == (int(last.range.hi[0]), 300 + max(0, int(last.range.hi[0]) - 1000))
+
+
+async def test_sizes_follow_what_chunks_take(bench: Bench) -> None:
+    await bench.make(120_000)
+    dump = await bench.create("items", rows=None, workers=1)
+    assert await bench.process(dump, count=1).run() == "completed"
+    sizes = [chunk.rows for _, chunk, _ in await bench.dumps.chunks(dump)]
+    assert sizes[0] == 20_000
+    assert max(sizes) > 20_000, "chunks that take a fraction of a second grow"
+    assert await bench.equal()
+
+
+async def test_workers_may_be_processes(bench: Bench) -> None:
+    await bench.make(500)
+    dump = await bench.create("items")
+    assert await bench.process(dump, processes=bench.url).run() == "completed"
+    assert await bench.equal()
+    names = {row["worker"] for row in await bench.dumps.history(dump)}
+    assert not any(name.startswith(processes.process_name()) for name in names)
+
+
+async def test_a_second_pool_that_joins_shares_the_chunks(bench: Bench) -> None:
+    await bench.make(2000)
+    dump = await bench.create("items", rate="4000")
+    async with bench.running(bench.process(dump, count=1)) as task:
+        await bench.until_done(dump, 1)
+        joined = asyncio.create_task(join(bench.dumps, dump, Storages(bench.source, bench.target), 2))
+        assert await task == "completed"
+        await joined
+    assert await bench.equal()
+
+
+# What is refused before anything is written.
+
+
+async def test_a_target_with_rows_is_refused_unless_told(bench: Bench) -> None:
+    await bench.make(10)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+    await bench.at(bench.target, "INSERT INTO items VALUES (999, 'mine', NULL)")
+    with pytest.raises(Refused, match="has rows already"):
+        await bench.create("items")
+    dump = await bench.create("items", yes=True)
+    assert await bench.process(dump).run() == "completed"
+    (found,) = await bench.at(bench.target, "SELECT count(*) FROM items")
+    assert found["count"] == 11
+
+
+async def test_an_unknown_table_and_an_unknown_column_are_named(bench: Bench) -> None:
+    await bench.make(1)
+    with pytest.raises(NotFound, match="no table nothing"):
+        await bench.create("nothing")
+    with pytest.raises(NotFound, match="no column 'nope'"):
+        await bench.create("items", exclude=("nope",))
+    assert await bench.at(bench.target, "SELECT FROM pg_tables WHERE schemaname = 'public'") == []
+
+
+async def test_a_second_dump_into_the_same_table_is_told_how_to_resume_the_first(bench: Bench) -> None:
+    await bench.make(100)
+    first = await bench.create("items")
+    with pytest.raises(Refused, match="not finished") as refused:
+        await bench.create("items")
+    assert f"headgate dumps resume {str(first)[:13]}" in refused.value.hint
+    assert await bench.process(first).run() == "completed"
+
+
+def test_rates_are_rows_or_bytes() -> None:
+    assert parse_rate("5000").rows == 5000
+    assert parse_rate("20k").rows == 20_000
+    assert parse_rate("1.5MB/s").bytes == 1_500_000
+    assert parse_rate("max") == parse_rate(None)
+
+
+# Errors, failures, and going on.
+
+
+async def test_an_error_leaves_the_other_chunks_and_tables_alone_and_resume_copies_only_the_failed(
+    bench: Bench,
+) -> None:
+    await bench.make(500)
+    await bench.make(200, "others")
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+    await bench.at(bench.target, "ALTER TABLE items ADD CONSTRAINT no CHECK (id <> 250)")
+    dump = await bench.create("items", "others")
+    assert await bench.process(dump).run() == "incomplete"
+    assert await bench.equal("others")
+    assert bench.kinds().count("error") == 4, "three attempts, then the table"
+    failed = [chunk for table, chunk, _ in await bench.dumps.chunks(dump) if chunk.error]
+    assert [(chunk.range.lo, chunk.range.hi) for chunk in failed] == [(("200",), ("300",))]
+    saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+    assert "no" in saved["error"]
+    assert [one["notification"] for one in saved["attempts"]].count("error") == 3
+    await bench.at(bench.target, "ALTER TABLE items DROP CONSTRAINT no")
+    bench.heard.clear()
+    assert await bench.process(dump).run() == "completed"
+    assert bench.kinds() == ["completed"]
+    assert await bench.equal()
+    assert not (bench.home / "dumps" / f"{dump}.json").exists()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_storage_that_goes_is_a_failure_and_the_dump_goes_on_from_the_ledger(bench: Bench, side: str) -> None:
+    await bench.make(2000)
+    async with proxied(getattr(bench, side)) as (proxy, url):
+        dump = await bench.create("items", rate="3000", **{side: url})
+        async with bench.running(bench.process(dump, **{side: url})) as task:
+            await bench.until_done(dump, 3)
+            proxy.refuse = True
+            proxy.cut()
+            with pytest.raises(DumpFailed) as failed:
+                await task
+    assert f"headgate dumps resume {str(dump)[:13]}" in failed.value.hint
+    saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+    assert "failure" in {one["notification"] for one in saved["attempts"]} or saved["error"]
+    await bench.at(bench.source, "INSERT INTO items VALUES (9999, 'beyond the top', NULL)")
+    await bench.dumps.set_rate(dump, None)
+    done = (await bench.dumps.find(str(dump)))["done"]
+    bench.heard.clear()
+    assert await bench.process(dump).run() == "completed"
+    assert len(bench.kinds()) <= 20 - done
+    await bench.at(bench.source, "DELETE FROM items WHERE id = 9999")
+    assert await bench.equal()
+    assert (await bench.dumps.find(str(dump)))["fuzzy"]
+
+
+async def test_headgates_own_database_goes_and_the_history_is_saved_all_the_same(bench: Bench) -> None:
+    await bench.make(2000)
+    async with proxied(bench.url) as (proxy, url):
+        database = await Database.open(url)
+        away = Bench(bench.source, bench.target, url, Dumps(database), bench.home)
+        dump = await away.create("items", rate="3000")
+        async with away.running(away.process(dump)) as task:
+            await bench.until_done(dump, 3)
+            proxy.refuse = True
+            proxy.cut()
+            with pytest.raises(DumpFailed):
+                await task
+        saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+        assert saved["attempts"]
+        await database.close()
+    await bench.dumps.set_rate(dump, None)
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+
+
+async def test_a_chunk_whose_worker_is_gone_returns_and_is_written_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger has the chunk, the registry does not know: whoever has it next learns that it is done."""
+    await bench.make(300)
+    dump = await bench.create("items")
+
+    async def deaf(self: Dumps, *args: Any) -> bool:
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dumps, "complete", deaf)
+        async with bench.running(bench.process(dump)) as task:
+            async with asyncio.timeout(20):
+                while not task.done() and await lines_in(bench) < 3:
+                    await asyncio.sleep(0.02)
+    bench.heard.clear()
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+    assert bench.kinds() == [], "the ledger knew all of it"
+
+
+async def lines_in(bench: Bench) -> int:
+    try:
+        (row,) = await bench.at(bench.target, "SELECT count(*) FROM headgate_dump_chunk WHERE mark <> 'finished'")
+    except asyncpg.UndefinedTableError:
+        return 0
+    return int(row["count"])
+
+
+async def test_two_processes_never_run_the_same_dump(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "CLAIM_S", 0.5)
+    await bench.make(1000)
+    dump = await bench.create("items", rate="400")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 1)
+        with pytest.raises(Refused, match="runs this dump"):
+            await bench.process(dump).run()
+        await bench.dumps.set_rate(dump, None)
+        assert await task == "completed"
+    assert await bench.equal()
+
+
+# What operators do.
+
+
+async def test_pause_resume_and_rate_while_it_runs(bench: Bench) -> None:
+    await bench.make(2000)
+    dump = await bench.create("items", rate="2000")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 2)
+        await bench.dumps.set_wanted(dump, "pause")
+        await asyncio.sleep(0.8)
+        before = (await bench.dumps.find(str(dump)))["done"]
+        await asyncio.sleep(0.8)
+        assert (await bench.dumps.find(str(dump)))["done"] <= before + 2, "only what was under way"
+        assert not task.done()
+        await bench.dumps.set_rate(dump, "max")
+        await bench.dumps.set_wanted(dump, "run")
+        assert await task == "completed"
+    assert await bench.equal()
+
+
+async def test_a_cancelled_replace_leaves_the_old_table_as_it_was(bench: Bench) -> None:
+    await bench.make(2000)
+    await bench.at(bench.target, "CREATE TABLE items AS SELECT 1::bigint AS id, 'old'::text AS name, ''::text AS note")
+    dump = await bench.create("items", mode="replace", rate="2000")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 2)
+        await bench.dumps.set_wanted(dump, "cancel")
+        assert await task == "cancelled"
+    tables = await bench.at(bench.target, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    assert [row["tablename"] for row in tables] == ["headgate_dump_chunk", "items"]
+    (row,) = await bench.at(bench.target, "SELECT name FROM items")
+    assert row["name"] == "old"
+
+
+async def test_replace_and_upsert(bench: Bench) -> None:
+    await bench.make(300)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+    await bench.at(bench.target, "INSERT INTO items VALUES (5, 'stale', 'x'), (9999, 'mine', 'y')")
+    dump = await bench.create("items", mode="upsert")
+    assert await bench.process(dump).run() == "completed"
+    rows = await bench.at(bench.target, "SELECT id, name FROM items WHERE id IN (5, 9999) ORDER BY id")
+    assert [tuple(row) for row in rows] == [(5, "name 5"), (9999, "mine")]
+    dump = await bench.create("items", mode="replace")
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+
+
+async def test_a_table_without_a_key_is_read_by_blocks_and_begins_again_in_a_new_snapshot(bench: Bench) -> None:
+    await bench.at(
+        bench.source, "CREATE TABLE items AS SELECT g AS id, repeat('x', 200) AS name FROM generate_series(1, 2000) g"
+    )
+    dump = await bench.create("items", rate="5000")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await bench.at(bench.source, "UPDATE items SET name = 'moved' WHERE id % 3 = 0")
+    await bench.dumps.set_rate(dump, None)
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+    tables = await bench.at(bench.target, "SELECT tablename FROM pg_tables WHERE tablename LIKE '%hg%'")
+    assert tables == []
+
+
+async def test_a_dump_from_a_point_copies_only_what_comes_after(bench: Bench) -> None:
+    await bench.make(500)
+    dump = await bench.create("items", since=("200",))
+    assert await bench.process(dump).run() == "completed"
+    (row,) = await bench.at(bench.target, "SELECT min(id), count(*) FROM items")
+    assert tuple(row) == (201, 300)
+
+
+# Verify.
+
+
+async def test_verify_finds_each_kind_of_difference_and_repairs_only_those_chunks(bench: Bench) -> None:
+    await bench.make(500)
+    dump = await bench.create("items")
+    await bench.process(dump).run()
+    storages = Storages(bench.source, bench.target)
+    assert (await verify(bench.dumps, dump, storages)).is_equal
+    await bench.at(bench.target, "UPDATE items SET note = NULL WHERE id = 151")
+    await bench.at(bench.target, "DELETE FROM items WHERE id = 250")
+    await bench.at(bench.target, "UPDATE items SET name = 'other' WHERE id = 350")
+    found = await verify(bench.dumps, dump, storages)
+    assert sorted((one.chunk, one.why) for one in found.different) == [
+        (2, "note: 15 NULLs in the source, 16 in the target"),
+        (3, "100 rows in the source, 99 in the target"),
+        (4, "values differ"),
+    ]
+    found = await verify(bench.dumps, dump, storages, repair=True)
+    assert found.repaired == 3
+    assert found.is_equal
+    assert await bench.equal()
+
+
+async def test_verify_of_an_upsert_looks_only_for_the_sources_rows(bench: Bench) -> None:
+    await bench.make(200)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+    await bench.at(bench.target, "INSERT INTO items VALUES (9999, 'mine', 'y'), (50, 'old', '')")
+    dump = await bench.create("items", mode="upsert")
+    await bench.process(dump).run()
+    storages = Storages(bench.source, bench.target)
+    assert (await verify(bench.dumps, dump, storages)).is_equal
+    await bench.at(bench.target, "UPDATE items SET name = 'changed' WHERE id = 50")
+    found = await verify(bench.dumps, dump, storages, repair=True)
+    assert [one.why for one in found.different] == ["1 rows of the source are not in the target"]
+    assert found.is_equal
+
+
+async def test_urls_are_sealed_and_shown_without_passwords(bench: Bench) -> None:
+    await bench.make(1)
+    secret = bench.source.replace("headgate@", "headgate:hush@")
+    dump = await bench.create("items", source=secret)
+    found = await bench.dumps.find(str(dump))
+    assert "hush" not in str(dict(found))
+    urls = await bench.dumps.urls(dump)
+    assert urls is not None
+    assert urls["source"] == secret
+    assert await Dumps(await Database.open(bench.url)).urls(dump) is None
+    rows = await bench.dumps.tables(dump)
+    assert "hush" not in str([dict(row) for row in rows])
+    assert plan_of(rows[0]).job.target == "items"
+
+
+# The seed's own example.
+
+OWN = """
+import json
+import pathlib
+
+class Source:
+    def __init__(self, url):
+        self.rows = json.loads(pathlib.Path(url.partition(":")[2]).read_text())
+
+    def query(self, offset, limit):
+        return self.rows[offset:offset + limit]
+
+
+class Target:
+    def __init__(self, url):
+        self.folder = pathlib.Path(url.partition(":")[2])
+
+    def normalize(self, rows):
+        return [{"number": row["id"], "text": row["name"].upper()} for row in rows]
+
+    def write(self, rows, chunk):
+        (self.folder / f"{chunk.mark}.json").write_text(json.dumps(rows))
+        once = self.folder.parent / "once"
+        if chunk.hi == ("300",) and not once.exists():
+            once.touch()
+            raise ValueError("once")
+
+    def undo(self, chunk):
+        (self.folder / f"{chunk.mark}.json").unlink()
+"""
+
+
+async def test_the_example_of_the_seed_json_to_json_of_size_1000_in_chunks_of_100_with_5_workers(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Storages from the user's own file, a source without a size, an error that is compensated, and the end."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "out").mkdir()
+    rows = [{"id": number, "name": f"name {number}"} for number in range(1000)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    own = (f"from={tmp_path}/own.py:Source", f"to={tmp_path}/own.py:Target")
+    source, target = f"from:{tmp_path}/rows.json", f"to:{tmp_path}/out"
+    request = Request(source, target, options=Options(workers=5, own=own), rows=100)
+    dump = await create(bench.dumps, request)
+    process = StreamProcess(bench.dumps, dump, Storages(source, target, own), 5, bench.home, notify=bench.heard.append)
+    assert await process.run() == "completed"
+    assert bench.kinds().count("completed") == 10
+    assert bench.kinds().count("error") == 1
+    assert bench.kinds().count("end") >= 1
+    assert len({one.worker for one in bench.heard}) > 1
+    written = [row for file in (tmp_path / "out").iterdir() for row in json.loads(file.read_text())]
+    assert sorted(row["number"] for row in written) == list(range(1000))
+    assert written[0]["text"].startswith("NAME ")
+
+
+def test_the_words_of_workers_are_those_of_the_seed() -> None:
+    assert (workers.COMPLETED, workers.END, workers.ERROR, workers.FAILURE) == ("completed", "end", "error", "failure")
