@@ -318,6 +318,21 @@ async def lines_in(bench: Bench) -> int:
     return int(row["count"])
 
 
+async def test_what_the_target_has_lost_is_written_again(bench: Bench) -> None:
+    """The target was set back to an older backup: its ledger decides, not what we remember."""
+    await bench.make(1000)
+    dump = await bench.create("items", rate="2000")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await bench.at(bench.target, "DELETE FROM items WHERE id BETWEEN 101 AND 200")
+    await bench.at(bench.target, "DELETE FROM headgate_dump_chunk WHERE hi = '[\"200\"]'")
+    await bench.dumps.set_rate(dump, None)
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+
+
 async def test_two_processes_never_run_the_same_dump(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CLAIM_S", 0.5)
     await bench.make(1000)

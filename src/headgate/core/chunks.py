@@ -179,6 +179,11 @@ def settle(chunk: Chunk, rows: int) -> Chunk:
     return _ended(chunk, State.DONE, rows=rows, error="", attempts=0)
 
 
+def unsettle(chunk: Chunk) -> Chunk:
+    """The target's ledger does not have a chunk that was written: the target has lost it, and gets it again."""
+    return replace(chunk, state=State.PLANNED, rows=0) if chunk.state is State.DONE else chunk
+
+
 def fail(chunk: Chunk, epoch: int, error: str, most: int = ATTEMPTS) -> Chunk | None:
     """The worker could not. After some attempts the chunk is left for an operator."""
     if not _holds(chunk, epoch):

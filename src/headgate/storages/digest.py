@@ -75,7 +75,7 @@ async def digest_in_server(reader: postgres.PostgresReader, table: Table, range:
     with postgres.errors(reader.url, table.name):
         row = await connection.fetchrow(
             f"SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0)::numeric{counts}"
-            f" FROM {table.name} WHERE {where}"
+            f" FROM {postgres.relation(table)} WHERE {where}"
         )
     rows = row[0]
     nulls = {column.name: rows - row[place + 2] for place, (_, column) in enumerate(nullable)}

@@ -187,7 +187,7 @@ def _size_of(row: dict[str, Any]) -> int:
 
 
 class OwnWriter(Normalizes):
-    """A user's `write` as a storage that is written."""
+    """A user's `write` as a storage that is written. Without `done` only the plan knows what is written."""
 
     languages: Sequence[Language] = (Language.ROWS,)
     csv = PLAIN
@@ -198,6 +198,7 @@ class OwnWriter(Normalizes):
         if not callable(getattr(made, "write", None)):
             raise ConfigError(f"{_name(made)} has no method write(rows)", hint="it cannot be written")
         self._made = made
+        self.keeps_ledger = callable(getattr(made, "done", None))
         self._takes_chunk = _takes(made.write, 2)
 
     def _has(self, method: str) -> bool:

@@ -42,7 +42,7 @@ SELECT c.conname AS name, c.contype::text AS type, pg_get_constraintdef(c.oid) A
        c.confrelid::regclass::text AS refers, c.confrelid = c.conrelid AS is_own, ic.relname AS index,
        array(SELECT attname::text FROM pg_attribute WHERE attrelid = c.conrelid AND attnum = ANY (c.conkey)) AS columns
 FROM pg_constraint c LEFT JOIN pg_class ic ON ic.oid = c.conindid AND c.contype <> 'f'
-WHERE c.conrelid = $1 AND c.contype IN ('p', 'u', 'x', 'c', 'f') AND c.conparentid = 0
+WHERE c.conrelid = $1 AND c.contype IN ('p', 'u', 'x', 'c', 'f') AND (c.conparentid = 0 OR c.contype <> 'f')
 ORDER BY position(c.contype in 'puxcf'), c.conname
 """
 # `rest` is all that follows the table's name.
@@ -238,7 +238,7 @@ async def complete(connection: Any, job: Job, name: str) -> None:
     again, and what needs a column that was not copied is left out."""
     suffix, found = job.dump.hex[:8], job.source.details if _is_own(job) else {}
     there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
-    key = job.key if finds_rows(job) else () if found.get("constraints") else job.source.key
+    key = job.key if finds_rows(job) else () if _is_own(job) else job.source.key
     if key and there.issuperset(key) and not await _has_key(connection, name):
         await connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quoted, key))})")
     for one in _possible(found.get("constraints", ()), there):

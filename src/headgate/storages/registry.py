@@ -86,6 +86,8 @@ def path_of(url: str) -> Path:
 def redacted(url: str) -> str:
     """The URL for people: without its password, and without options, which may hold one, but those that say where."""
     parts = urlsplit(url)
+    if parts.netloc and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        return f"{parts.scheme}://{SHOWN}"  # A password with a sign that ends the host: any part may be of it.
     query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in _PLACES], safe="/:")
     if not parts.netloc:
         return url.partition("?")[0] + (query and "?" + query)

@@ -92,11 +92,17 @@ class Session:
         """End the session."""
         if self._connection is not None:
             self._connection.interrupt()
-            await self.run(sqlite3.Connection.close)
+            await self.run(_closed)
             self._connection = None
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None
+
+
+def _closed(connection: sqlite3.Connection) -> None:
+    """The last session of a file writes the log into it, unless it is still interrupted: a statement ends that."""
+    connection.execute("SELECT 1").fetchone()
+    connection.close()
 
 
 @contextmanager

@@ -271,16 +271,20 @@ class Dumps:
         """Write down what happened, whatever became of the chunk."""
         await self._database.execute(sql("dumps/append_attempt"), dump, *_line(attempt))
 
-    async def settle(self, dump: UUID, table: int, written: Mapping[Range, int]) -> int:
-        """What the target's ledger has is done, whoever wrote it. Returns how many chunks that changed."""
+    async def settle(self, dump: UUID, table: int, written: Mapping[Range, int], *, decides: bool) -> int:
+        """What the target's ledger has is done, whoever wrote it; what it has not is not, if it `decides`. Returns how
+        many chunks that changed."""
         changed = 0
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("dumps/chunks"), dump, table)
-            open = [row["number"] for row in rows if row["state"] != State.DONE]
-            for row in await connection.fetch(sql("dumps/lock_chunks"), dump, table, open):
+            for row in await connection.fetch(sql("dumps/lock_chunks"), dump, table, [row["number"] for row in rows]):
                 chunk = chunk_of(row)
                 if chunk.range in written:
-                    await _save(connection, dump, table, core.settle(chunk, written[chunk.range]))
+                    settled = core.settle(chunk, written[chunk.range])
+                else:
+                    settled = core.unsettle(chunk) if decides else chunk
+                if settled.state is not chunk.state:
+                    await _save(connection, dump, table, settled)
                     changed += 1
         return changed
 

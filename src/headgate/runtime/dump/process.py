@@ -196,7 +196,7 @@ class StreamProcess:
 
     async def _settle(self, number: int, written: dict[Range, int]) -> None:
         """What the ledger has is done. What it has beyond the plan would be written twice."""
-        await self._dumps.settle(self.dump, number, written)
+        await self._dumps.settle(self.dump, number, written, decides=getattr(self._writer, "keeps_ledger", True))
         there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, number)]
         if chunks.unplanned(there, written):
             raise StorageError(

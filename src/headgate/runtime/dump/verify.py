@@ -120,9 +120,7 @@ class _Table:
         """All chunks, a few at a time, or the whole table at once."""
         reader = self._storages.read_target()
         try:
-            target = await reader.describe(self._plan.job.target)
-        except NotFound:
-            raise NotFound(f"{self._plan.job.target} is not there any more") from None
+            target = await self._described(reader)
         finally:
             await reader.close()
         names = [column.name for column in self._source.columns]
@@ -131,6 +129,16 @@ class _Table:
             await self._each_chunk()
         else:
             await self._whole()
+
+    async def _described(self, reader: ReadStorage) -> Table:
+        """The target's table. A file that holds one table is called by its own name."""
+        try:
+            return await reader.describe(self._plan.job.target)
+        except NotFound:
+            names = await reader.tables()
+            if len(names) != 1:
+                raise NotFound(f"{self._plan.job.target} is not there any more") from None
+            return await reader.describe(names[0])
 
     async def _is_cut_alike(self) -> bool:
         """Whether the target selects the same rows by a chunk's bounds."""

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.errors import HeadgateError, StoreError
+from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dump.plan import Plan, Rate, Storages, plan_of
 from headgate.storages.api import (
     PLAIN,
@@ -205,7 +205,8 @@ class Worker:
         """Say what went wrong. Sessions are opened anew: they may be in the middle of something."""
         await self._close()
         text = one_line(error)
-        is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError)
+        # Chunks have no configuration: a server that refuses us now refuses all of them.
+        is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         kind = FAILURE if is_gone else ERROR
         attempt = Attempt(leased.table, leased.chunk.number, self.name, kind, 0, size, seconds, text)
         if not isinstance(error, HeadgateError):

@@ -116,7 +116,10 @@ class WorkersManager:
             "parent": os.getpid(),
         }
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "headgate.runtime.dump.workers", stdin=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "headgate.runtime.dump.workers"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,  # Ours is for results; what a worker has to say is in the history.
+            start_new_session=True,  # Ctrl-C is for us, and we end our workers.
         )
         assert child.stdin is not None
         try:

@@ -1,0 +1,108 @@
+"""What a dump is called, what may be asked of it, and the map of its chunks. No database is needed for these."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headgate.errors import ConfigError, NotFound, Refused
+from headgate.runtime.dump import control
+from headgate.runtime.dump.workers import process_name
+
+
+def row(**facts: Any) -> dict[str, Any]:
+    """A dump that this process runs, unless told otherwise."""
+    some = {"id": uuid4(), "status": "running", "wanted": "run", "is_run": True, "place": "here", "error": ""}
+    return {**some, "process": process_name(), **facts}
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({}, "running"),
+        ({"wanted": "pause"}, "paused"),
+        ({"wanted": "cancel"}, "cancelling"),
+        ({"is_run": False}, "interrupted"),
+        ({"is_run": False, "wanted": "pause"}, "interrupted"),
+        ({"is_run": False, "place": "nodes"}, "waiting"),
+        ({"is_run": False, "place": "nodes", "wanted": "pause"}, "paused"),
+        ({"process": f"{process_name()}0"}, "interrupted"),
+        ({"process": "elsewhere:1:1"}, "running"),
+        ({"status": "failed", "error": "the target is gone"}, "failed"),
+        ({"status": "failed", "error": "interrupted"}, "interrupted"),
+        ({"status": "incomplete"}, "incomplete"),
+        ({"status": "completed", "wanted": "pause"}, "completed"),
+        ({"status": "cancelled", "wanted": "cancel"}, "cancelled"),
+    ],
+    ids=str,
+)
+def test_a_dump_has_one_word_for_how_it_stands(facts: dict[str, Any], status: str) -> None:
+    assert control.status_of(row(**facts)) == status
+    assert status in control.STATUSES
+
+
+class OneDump:
+    """In the place of the store: one row, and what was written to it."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.row = row(**facts)
+        self.wanted: list[str] = []
+
+    async def find(self, id: str) -> Any:
+        if id == "none":
+            raise NotFound("there is no such dump")
+        return self.row
+
+    async def set_wanted(self, dump: Any, wanted: str) -> None:
+        self.wanted.append(wanted)
+
+
+@pytest.mark.parametrize(
+    ("act", "facts", "code"),
+    [
+        (control.pause, {"status": "completed"}, "completed"),
+        (control.pause, {"is_run": False}, "interrupted"),
+        (control.pause, {"status": "failed"}, "failed"),
+        (control.resume, {}, "running"),
+        (control.resume, {"status": "completed"}, "completed"),
+        (control.resume, {"status": "cancelled"}, "cancelled"),
+        (control.resume, {"is_run": False}, "here"),
+        (control.cancel, {"status": "completed"}, "completed"),
+    ],
+    ids=str,
+)
+async def test_what_makes_no_sense_is_refused_with_a_code_and_a_hint(
+    act: Any, facts: dict[str, Any], code: str
+) -> None:
+    dumps = OneDump(**facts)
+    with pytest.raises(Refused) as refused:
+        await act(dumps, "some")
+    assert refused.value.code == code
+    assert "headgate dumps " in refused.value.hint
+    assert dumps.wanted == []
+
+
+async def test_a_rate_that_is_none_is_said_before_anything_is_looked_up() -> None:
+    with pytest.raises(ConfigError):
+        await control.set_rate(OneDump(), "none", "fast")  # type: ignore[arg-type]
+
+
+def chunks(*states: str) -> list[dict[str, Any]]:
+    return [{"chunk": n, "state": state, "rows": 10, "error": ""} for n, state in enumerate(states, 1)]
+
+
+def test_each_chunk_has_a_square_as_long_as_there_is_room() -> None:
+    found = control.squares(chunks("done", "leased", "planned"), 3)
+    assert [(one["chunks"], one["state"]) for one in found] == [("1", "done"), ("2", "leased"), ("3", "planned")]
+    assert control.squares([], 3) == []
+
+
+def test_chunks_that_share_a_square_show_the_worst_of_them() -> None:
+    found = control.squares(chunks(*["done"] * 5, "failed", "planned", "leased", "done"), 3)
+    assert [(one["chunks"], one["state"], one["rows"]) for one in found] == [
+        ("1–3", "done", 30),
+        ("4–6", "failed", 30),
+        ("7–9", "leased", 30),
+    ]
