@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check sim bench docs clean packages
+.PHONY: help up test check sim bench bench-dump docs clean packages
 
 help: ## List what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Headgate needs Python 3.11 or newer ($(PYTHON) is older)"; exit 1; }
@@ -44,6 +44,10 @@ bench: $(VENV)/.ready ## Measure every figure that the docs state (about twenty 
 	@scripts/packages wrk
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m bench
+
+bench-dump: $(VENV)/.ready ## Measure dumps against their peers, which it installs (ARGS='--rows 1000000 --runs 1')
+	@scripts/packages mariadb-server pgloader || true
+	$(BIN)/python -m bench.dump $(ARGS)
 
 docs: $(VENV)/.ready ## Write the generated reference pages
 	$(BIN)/python -m headgate.testing.reference docs/reference

@@ -25,6 +25,8 @@ ALONE = (
     metrics.PUSH_ENDS[0],
     metrics.GROUP_ENDS[0],
     metrics.HANDED_OVER[0],
+    metrics.DUMP_ROWS[0],
+    metrics.DUMP_BYTES[0],
 )
 
 

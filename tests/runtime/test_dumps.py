@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,7 @@ from headgate.runtime.dump.process import DumpFailed, Notification, StreamProces
 from headgate.runtime.dump.verify import verify
 from headgate.runtime.dump.workers import join
 from headgate.storages.api import Mode
+from headgate.store import dumps
 from headgate.store.database import Database
 from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
@@ -268,7 +270,10 @@ async def test_a_storage_that_goes_is_a_failure_and_the_dump_goes_on_from_the_le
     assert (await bench.dumps.find(str(dump)))["fuzzy"]
 
 
-async def test_headgates_own_database_goes_and_the_history_is_saved_all_the_same(bench: Bench) -> None:
+async def test_headgates_own_database_goes_and_the_history_is_saved_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dumps, "OWNER", timedelta(seconds=2))  # Nobody could let go of it.
     await bench.make(2000)
     async with proxied(bench.url) as (proxy, url):
         database = await Database.open(url)

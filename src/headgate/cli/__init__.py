@@ -9,7 +9,22 @@ import typer
 from typer.core import TyperGroup
 
 from headgate import __version__
-from headgate.cli import apply, connectors, doctor, drafts, ds, groups, history, nodes, secrets, streams, tokens, top
+from headgate.cli import (
+    apply,
+    connectors,
+    doctor,
+    drafts,
+    ds,
+    dump,
+    dumps,
+    groups,
+    history,
+    nodes,
+    secrets,
+    streams,
+    tokens,
+    top,
+)
 from headgate.cli.call import command, show_help
 from headgate.cli.failures import guarded, tolerate_any_terminal
 from headgate.cli.output import say
@@ -72,6 +87,8 @@ command(app, "top")(top.top)
 app.add_typer(streams.app, name="streams")
 app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")
+command(app, "dump", asks_node=False)(dump.dump)
+app.add_typer(dumps.app, name="dumps")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(connectors.app, name="connectors")

@@ -75,16 +75,16 @@ def show_help(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Run], Run]:
-    """Register a command under this name, with the shared options."""
+def command(app: typer.Typer, name: str, *, asks_node: bool = True) -> Callable[[Run], Run]:
+    """Register a command under this name, with the shared options. One that asks no node needs not be told which."""
 
     def register(run: Run) -> Run:
         signature = inspect.signature(run, eval_str=True)
-        shared = inspect.signature(_shared, eval_str=True).parameters
+        shared = inspect.signature(_shared if asks_node else _straight, eval_str=True).parameters
         own = list(signature.parameters.values())[1:]
         keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared.values())]
 
-        def invoke(*, url: str | None, token: str | None, as_json: bool, **given: Any) -> None:
+        def invoke(*, as_json: bool, url: str | None = None, token: str | None = None, **given: Any) -> None:
             run(Call(url, token, as_json), **given)
 
         invoke.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
@@ -98,6 +98,10 @@ def command(app: typer.Typer, name: str) -> Callable[[Run], Run]:
 
 def _shared(url: Url = None, token: Token = None, as_json: Json = False) -> None:
     """The options of every command."""
+
+
+def _straight(as_json: Json = False) -> None:
+    """The options of a command that works straight on the database."""
 
 
 def datasource(name: str, *rest: str) -> str:

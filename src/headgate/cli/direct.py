@@ -9,26 +9,28 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import structlog
 
 from headgate.config import load
 from headgate.errors import HeadgateError
-from headgate.runtime.documents import read_yaml, write_yaml
-from headgate.runtime.node import load_keyring
-from headgate.runtime.registry import Registry
 from headgate.store.database import Database
 from headgate.store.migrate import migrate
-from headgate.store.secrets import Secrets
+from headgate.store.secrets import Secrets, load_keyring
 from headgate.store.wake import Waker
+
+if TYPE_CHECKING:
+    from headgate.runtime.registry import Registry
 
 T = TypeVar("T")
 
 
 def apply(url: str, text: str, file: str) -> dict[str, Any]:
     """Create or update what the text has, in one transaction. Running nodes hear of it."""
+    from headgate.runtime.documents import read_yaml
+
     found = read_yaml(text, file)
 
     async def act(registry: Registry) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def apply(url: str, text: str, file: str) -> dict[str, Any]:
 
 def export(url: str) -> str:
     """Every published datasource, as YAML."""
+    from headgate.runtime.documents import write_yaml
 
     async def act(registry: Registry) -> str:
         return write_yaml(await registry.export())
@@ -48,6 +51,8 @@ def export(url: str) -> str:
 
 
 async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T:
+    from headgate.runtime.registry import Registry
+
     async with opened(url) as database:
         settings = load(database=url)
         await migrate(database)
@@ -62,10 +67,10 @@ async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Database]:
+async def opened(url: str, size: int = 2) -> AsyncIterator[Database]:
     """The database; what it refuses becomes a line that people can read."""
     quiet()
-    database = await Database.open(url, size=2)
+    database = await Database.open(url, size=size)
     try:
         yield database
     except asyncpg.PostgresError as error:

@@ -55,6 +55,27 @@ def reload(call: Call, names: Names) -> None:
     _act(call, "reload", names)
 
 
+@command(app, "backfill")
+def backfill(
+    call: Call,
+    name: Name,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="Where the records are. Default: the source's history.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(metavar="TABLE", help="Which table of it.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="How many chunks at a time.")] = 2,
+    chunk_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a chunk. Default: about two seconds' worth.")
+    ] = None,
+    rate: Annotated[str | None, typer.Option(help="Rows (5000) or bytes (20MB) in a second.")] = None,
+) -> None:
+    """Send old records through the mapping into the sink, beside the live stream; keys that are there stay."""
+    asked = {"from": source, "table": table, "workers": workers, "chunk_rows": chunk_rows, "rate": rate}
+    body = {name: value for name, value in asked.items() if value is not None}
+    answer = call.node.post(f"{datasource(name)}/backfill", body)
+    call.say(answer, f"backfill {answer['dump'][:13]} of {name} has begun: headgate dumps show {answer['dump'][:13]}")
+
+
 @command(app, "delete")
 def delete(call: Call, name: Name, yes: Yes = False) -> None:
     """Delete a datasource, its versions and its position."""

@@ -32,6 +32,13 @@ _STYLES = {
     "starting": "cyan",
     "stopped": "dim",
     "rejected": "red",
+    "completed": "green",
+    "running": "cyan",
+    "paused": "yellow",
+    "incomplete": "red",
+    "interrupted": "yellow",
+    "failed": "red",
+    "cancelled": "dim",
 }
 
 
@@ -102,6 +109,23 @@ def ago(when: str | None, now: datetime | None = None) -> str:
 def count(n: int, noun: str) -> str:
     """`1 datasource`, `2 datasources`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def size(number: float) -> str:
+    """`12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def span(span_s: float) -> str:
+    """`3.4 s`, `12 min`, `5 h`."""
+    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if span_s >= 2 * size_s:
+            return f"{span_s / size_s:.0f} {unit}"
+    return f"{span_s:.1f} s" if span_s < 10 else f"{span_s:.0f} s"
 
 
 # Shapes.

@@ -53,14 +53,13 @@ from headgate.config import Settings
 from headgate.core import backoff
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
-from headgate.runtime.node import load_keyring
 from headgate.runtime.registry import Registry
 from headgate.runtime.registry_file import RegistryFile
 from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
-from headgate.store.secrets import Keyring, Secrets
+from headgate.store.secrets import Keyring, Secrets, load_keyring
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
 from headgate.web.auth import check_no_auth

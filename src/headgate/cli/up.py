@@ -72,7 +72,8 @@ def up(
 
 
 async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
-    from headgate.runtime.node import Node, load_keyring
+    from headgate.runtime.node import Node
+    from headgate.store.secrets import load_keyring
     from headgate.web.auth import check_no_auth
     from headgate.web.server import bind, serving, url_of
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -407,10 +406,3 @@ async def _connect(url: str) -> Database:
                 log.warning("waiting for the database", error=error.message)
             waited = True
             await asyncio.sleep(CONNECT_RETRY_S)
-
-
-def load_keyring(settings: Settings, *, embedded: bool) -> Keyring | None:
-    """The master keys. With an embedded database a key file is made; with your own, you bring the key."""
-    text = settings.master_key.get_secret_value() if settings.master_key else None
-    file: Path = settings.home / "master.key"
-    return Keyring.load(text, file if embedded or file.exists() else None)

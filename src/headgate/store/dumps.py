@@ -309,6 +309,11 @@ class Dumps:
 
     # History.
 
+    async def last_attempt(self, dump: UUID) -> int:
+        """The number of the newest attempt."""
+        found: int = await self._database.fetchval(sql("dumps/last_attempt"), dump)
+        return found
+
     async def history(self, dump: UUID, after: int = 0, most: int = MOST) -> list[Any]:
         """Attempts after this one, oldest first."""
         return await self._database.fetch(sql("dumps/history"), dump, after, most)

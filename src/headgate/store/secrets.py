@@ -20,6 +20,7 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from headgate.config import Settings
 from headgate.errors import ConfigError
 from headgate.store.database import Database, sql
 
@@ -77,6 +78,13 @@ class Keyring:
             return _decrypt(key, wrapped, name) if key else None
         except (InvalidTag, ValueError):
             return None
+
+
+def load_keyring(settings: Settings, *, embedded: bool) -> Keyring | None:
+    """The master keys. With an embedded database a key file is made; with your own, you bring the key."""
+    text = settings.master_key.get_secret_value() if settings.master_key else None
+    file: Path = settings.home / "master.key"
+    return Keyring.load(text, file if embedded or file.exists() else None)
 
 
 def new_master_key() -> str:

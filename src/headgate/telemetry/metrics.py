@@ -45,6 +45,7 @@ GAUGES = {
     "headgate_group_consumers": "Consumers by connectivity, of the whole installation.",
     "headgate_group_ignored": "Confirmations that were nobody's or too late, of the groups that exist now.",
     "headgate_group_connections": "Connections of consumers to this node.",
+    "headgate_dumps": "Dumps by how they stand, of the whole installation.",
     "headgate_streams_moving": "Streams that a node has and another should have, of the whole installation.",
 }
 WEBHOOKS = ("headgate_webhooks", "Webhook calls, by datasource and answer.")
@@ -52,8 +53,11 @@ PUSH_RECORDS = ("headgate_push_records", "Records that programs have pushed thro
 PUSH_ENDS = ("headgate_push_ends", "Push sessions that have ended, by the code of their end.")
 GROUP_ENDS = ("headgate_group_ends", "Connections of consumers that have ended, by the code of their end.")
 HANDED_OVER = ("headgate_group_handover_seconds", "How long nobody was active in a group, until one said that it is.")
+DUMP_ROWS = ("headgate_dump_rows", "Rows that dumps have copied, of the whole installation.")
+DUMP_BYTES = ("headgate_dump_bytes", "Bytes that dumps have read to copy them, of the whole installation.")
 BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 CONNECTIVITIES = ("connected", "disconnected", "forgotten")
+DUMP_STATUSES = ("running", "completed", "incomplete", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,45 @@ class PushFigures:
     sessions: int
     records: int
     ends: Counter[str]
+
+
+class Asked:
+    """Figures of the whole installation, which only the database knows."""
+
+    def __init__(self, read: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
+        self.figures: Mapping[str, int] = {}
+        self._read = read
+        self._stale_at_s = 0.0
+
+    async def refresh(self) -> None:
+        """Ask the database, but not more often than every few seconds, nor for more than a small part of the time."""
+        began_s = boot_s()
+        if began_s >= self._stale_at_s:
+            self._stale_at_s = began_s + FRESH_S  # Others who ask meanwhile get what there is.
+            self.figures = await self._read()
+            self._stale_at_s = max(self._stale_at_s, boot_s() + SHARE * (boot_s() - began_s))
+
+
+class DumpFigures:
+    """What is known of dumps, as of the last `refresh`: a count for each status, and `rows` and `bytes`."""
+
+    def __init__(self, read: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
+        self._asked = Asked(read)
+
+    async def refresh(self) -> None:
+        """Ask the database, if that is due."""
+        await self._asked.refresh()
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        figures = self._asked.figures
+        if figures:
+            statuses = [((one,), figures.get(one, 0)) for one in DUMP_STATUSES]
+            yield _gauge("headgate_dumps", statuses, ("status",))
+            for name, field in ((DUMP_ROWS, "rows"), (DUMP_BYTES, "bytes")):
+                family = CounterMetricFamily(*name)
+                family.add_metric((), figures[field])
+                yield family
 
 
 class GroupFigures:
@@ -75,26 +118,20 @@ class GroupFigures:
         open: Callable[[], int],
         ends: Counter[str],
     ) -> None:
-        self._read = read
+        self._asked = Asked(read)
         self._handed_over_s = handed_over_s
         self._open = open
         self._ends = ends
-        self._figures: Mapping[str, int] = {}
-        self._stale_at_s = 0.0
         self._counts = [0] * (len(BUCKETS_S) + 1)
         self._sum_s = 0.0
 
     async def refresh(self) -> None:
-        """Ask the database, but not more often than every few seconds, nor for more than a small part of the time."""
-        began_s = boot_s()
-        if began_s >= self._stale_at_s:
-            self._stale_at_s = began_s + FRESH_S  # Others who ask meanwhile get what there is.
-            self._figures = await self._read()
-            self._stale_at_s = max(self._stale_at_s, boot_s() + SHARE * (boot_s() - began_s))
+        """Ask the database, if that is due."""
+        await self._asked.refresh()
 
     def collect(self) -> Iterator[Metric]:
         """All of them."""
-        figures = self._figures
+        figures = self._asked.figures
         if figures:
             yield _gauge("headgate_groups", [((), figures["groups"])], ())
             yield _gauge("headgate_groups_inactive", [((), figures["inactive"])], ())
@@ -130,6 +167,7 @@ class NodeCollector:
         webhooks: Counter[tuple[str, int]],
         push: Callable[[], PushFigures],
         groups: GroupFigures,
+        dumps: DumpFigures,
     ) -> None:
         self._handles = handles
         self._trust_left_s = trust_left_s
@@ -137,6 +175,12 @@ class NodeCollector:
         self._webhooks = webhooks
         self._push = push
         self.groups = groups
+        self.dumps = dumps
+
+    async def refresh(self) -> None:
+        """Figures of the whole installation, if they are due."""
+        await self.groups.refresh()
+        await self.dumps.refresh()
 
     def collect(self) -> Iterator[Metric]:
         """Asked for by Prometheus."""
@@ -151,6 +195,7 @@ class NodeCollector:
         yield webhooks
         yield from self._push_metrics()
         yield from self.groups.collect()
+        yield from self.dumps.collect()
 
     def _push_metrics(self) -> Iterator[Metric]:
         push = self._push()

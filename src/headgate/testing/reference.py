@@ -32,6 +32,8 @@ NOTE = "<!-- Written by `make docs` from the code; edit the code instead. -->\n"
 SAID = {
     "/": "The console; without a token, the page to sign in.",
     "/groups": "The console's page of groups. By WebSocket: the door for programs that take turns.",
+    "/dumps": "The console's page of dumps.",
+    "/dumps/{id}": "The console's page of one dump, with the map of its chunks; and what its buttons send.",
     "/groups/one": "The console's page of one group, named by `stream` and `name`.",
     "/login": "Sign in to the console: a form with `token`.",
     "/logout": "Sign out of the console. The token stays valid elsewhere.",
@@ -91,18 +93,21 @@ def metrics_page() -> str:
     of_streams = ("headgate_lag_seconds", "headgate_freshness_seconds", "headgate_last_write_seconds")
     labels = dict.fromkeys(metrics.GAUGES, "none") | dict.fromkeys(of_streams, stream)
     labels |= {"headgate_worker_status": f"{stream}, `status`", "headgate_group_consumers": "`connectivity`"}
+    labels["headgate_dumps"] = "`status`"
     rows = [(f"`{name}_total`", "counter", stream, text) for name, text in metrics.COUNTERS.values()]
     rows += [(f"`{name}`", "gauge", labels[name], text) for name, text in metrics.GAUGES.items()]
     rows.append((f"`{metrics.WEBHOOKS[0]}_total`", "counter", "`datasource`, `answer`", metrics.WEBHOOKS[1]))
     rows.append((f"`{metrics.PUSH_RECORDS[0]}_total`", "counter", "none", metrics.PUSH_RECORDS[1]))
     rows.append((f"`{metrics.PUSH_ENDS[0]}_total`", "counter", "`code`", metrics.PUSH_ENDS[1]))
     rows.append((f"`{metrics.GROUP_ENDS[0]}_total`", "counter", "`code`", metrics.GROUP_ENDS[1]))
+    rows += [(f"`{name}_total`", "counter", "none", text) for name, text in (metrics.DUMP_ROWS, metrics.DUMP_BYTES)]
     rows.append((f"`{metrics.HANDED_OVER[0]}`", "histogram", "none", metrics.HANDED_OVER[1]))
     return (
         "# Metrics\n\n" + NOTE + "\n`GET /metrics` on each node, with a token of the role viewer or higher. A node "
         "reports the streams that it knows; counters begin at 0 with each incarnation of the node.\n\n"
         + _table(("metric", "kind", "labels", "meaning"), rows)
-        + f"\nThe values of `status` are {_listed(metrics.STATUSES)}; those of `connectivity` are "
+        + f"\nThe values of `status` are {_listed(metrics.STATUSES)} of a worker and "
+        f"{_listed(metrics.DUMP_STATUSES)} of a dump; those of `connectivity` are "
         f"{_listed(metrics.CONNECTIVITIES)}. Every node reports the figures of the whole installation, some seconds "
         "old: take their maximum over nodes, not their sum. "
         "See [Monitoring](../operating/monitoring.md) for alerts.\n"

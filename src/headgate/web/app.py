@@ -14,8 +14,8 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.telemetry.metrics import GroupFigures, NodeCollector
-from headgate.web.api import connectors, groups, health, nodes, registry, secrets, streams
+from headgate.telemetry.metrics import DumpFigures, GroupFigures, NodeCollector
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
@@ -46,6 +46,9 @@ class App:
         async def group_figures() -> dict[str, int]:
             return {**await node.group_rows.figures(), "moving": await node.worker_groups.moving()}
 
+        async def dump_figures() -> dict[str, int]:
+            return {**await node.dumps.figures(), **await node.dumps.totals()}
+
         collector = NodeCollector(
             lambda: node.manager.handles() if node.manager else (),
             node.trust_left_s,
@@ -53,8 +56,9 @@ class App:
             self.door.answers,
             self.push.figures,
             GroupFigures(group_figures, node.groups.handed_over_s, lambda: self.groups.open, self.groups.ends),
+            DumpFigures(dump_figures),
         )
-        self.api = make_api(node, State({"gate": gate, "collector": collector}))
+        self.api = make_api(node, State({"gate": gate, "collector": collector, "verifications": dumps.Verifications()}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -85,6 +89,7 @@ def make_api(node: Any, state: State) -> Litestar:
             *nodes.ROUTES,
             *streams.ROUTES,
             *groups.ROUTES,
+            *dumps.ROUTES,
             *secrets.ROUTES,
             *connectors.ROUTES,
             *health.ROUTES,

@@ -147,8 +147,7 @@ class StreamProcess:
         self._epoch = epoch
         await self._dumps.restart(self.dump, dead)
         await self._dumps.set_status(self.dump, "running")
-        last = [row["id"] for row in await self._dumps.history(self.dump, 0, 1_000_000)]
-        self._seen = last[-1] if last else 0
+        self._seen = await self._dumps.last_attempt(self.dump)
 
     async def _start(self) -> None:
         rows = await self._dumps.tables(self.dump)

@@ -158,12 +158,13 @@ class _Table:
 
     async def _collates_alike(self) -> bool:
         """Text is put in order by a collation; both sides must have the same."""
-        query = "SELECT datcollate || coalesce(datlocale, '') || datlocprovider || datcollversion FROM pg_database"
+        parts = "datcollate, coalesce(datlocale, ''), datlocprovider, coalesce(datcollversion, '')"
+        query = f"SELECT concat_ws(' ', {parts}) FROM pg_database WHERE datname = current_database()"
         answers = []
         for reader in (self._storages.read(), self._storages.read_target()):
             try:
                 connection = await reader.session()  # type: ignore[attr-defined]
-                answers.append(await connection.fetchval(f"{query} WHERE datname = current_database()"))
+                answers.append(await connection.fetchval(query))
             except Exception:
                 return False
             finally:
@@ -208,7 +209,7 @@ class _Table:
         one: Digest
         two: Digest
         if is_comparable(self._source, self._target) and not keep:
-            target = replace(self._target, details=self._source.details)
+            target = replace(self._target, details=self._source.details, by=self._source.by)
             one, two = await asyncio.gather(
                 digest_in_server(reader, self._read, range),  # type: ignore[arg-type]
                 digest_in_server(other, target, range),  # type: ignore[arg-type]

@@ -52,6 +52,7 @@ class Throttle:
     """Lets as much through as the rate allows, for all workers of a process together."""
 
     rate: Rate = field(default_factory=Rate)
+    share: float = 1.0  # Of the rate, where several processes have it together.
     row_bytes: float = 100.0  # How long rows are, on average: bytes are seen at once, rows not always.
     _due_s: float = field(default=0.0)
 
@@ -65,6 +66,7 @@ class Throttle:
         limit = self.rate.bytes or (self.rate.rows * self.row_bytes if self.rate.rows else None)
         if not limit:
             return
+        limit *= self.share
         now_s = monotonic()
         self._due_s = max(self._due_s, now_s - 1.0) + size / limit
         if self._due_s > now_s:
@@ -119,7 +121,7 @@ class Worker:
         self._snapshot = snapshot
         try:
             while True:
-                leased = [] if self.paused else await self._dumps.lease(self._dump, self.name)
+                leased = [] if self.paused else await self._lease()
                 if not leased:
                     await asyncio.sleep(LOOK_S)  # The plan is in a table, which tells nobody.
                     continue
@@ -127,6 +129,18 @@ class Worker:
                     return
         finally:
             await self._close()
+
+    async def _lease(self) -> list[Leased]:
+        """The next chunk. Whoever is stopped while asking gives back what he gets: nobody else knows that he has it."""
+        asking = asyncio.ensure_future(self._dumps.lease(self._dump, self.name))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    for leased in await asking:
+                        await self._dumps.give_back(self._dump, leased)
+            raise
 
     async def _handle(self, leased: Leased) -> bool:
         """One chunk, from lease to report. False: a storage is gone."""
@@ -212,7 +226,8 @@ class Worker:
         if not isinstance(error, HeadgateError):
             log.error("a chunk failed in an unexpected way", error=text, exc_info=error)
         if is_gone:
-            await self._dumps.give_back(self._dump, leased)
+            if not await self._dumps.give_back(self._dump, leased):
+                return True  # Another has the chunk by now, and ended our session: nothing is gone but that.
             await self._dumps.record(self._dump, attempt)
         else:
             await self._dumps.fail(self._dump, leased, attempt)

@@ -112,7 +112,7 @@ class WorkersManager:
             "target": self._storages.target,
             "own": list(self._storages.own),
             "snapshot": snapshot,
-            "number": number,
+            "of": self._count,
             "parent": os.getpid(),
         }
         child = await asyncio.create_subprocess_exec(
@@ -137,10 +137,13 @@ class WorkersManager:
                         await child.wait()
 
 
-async def join(dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None) -> None:
-    """Work on a dump that another process plans, until it is over or nobody plans it."""
+async def join(
+    dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None, *, of: int = 1
+) -> None:
+    """Work on a dump that another process plans, until it is over or nobody plans it. `of` such pools have one rate."""
     state = await dumps.state(dump)
     workers = WorkersManager(dumps, dump, storages, count, transform=transform)
+    workers.throttle.share = 1 / of
     workers.set(rate=state["rate"], paused=state["wanted"] != "run")
     workers.start(state["snapshot"])
     try:
@@ -185,7 +188,7 @@ async def _run_child() -> None:
     try:
         dumps = Dumps(database)
         storages = Storages(given["source"], given["target"], tuple(given["own"]))
-        working = asyncio.create_task(join(dumps, UUID(given["dump"]), storages, 1))
+        working = asyncio.create_task(join(dumps, UUID(given["dump"]), storages, 1, of=given["of"]))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
         while not working.done() and os.getppid() == given["parent"]:
             await asyncio.wait([working], timeout=LOOK_S)

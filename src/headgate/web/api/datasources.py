@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Controller, Response, delete, get, post, put
 from litestar.connection import Request
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent
 
-from headgate.errors import ConfigError, NotFound, Problem
+from headgate.errors import ConfigError, NotFound, Problem, Refused
 from headgate.runtime.documents import Document, read_one
+from headgate.runtime.dump import backfill
 from headgate.runtime.health import explain, health
 from headgate.runtime.node import Node
 from headgate.runtime.registry import diff
+from headgate.storages.api import StorageError
 from headgate.store.datasources import Content, Version
 from headgate.web import sse
 from headgate.web.api import views
@@ -22,12 +25,22 @@ from headgate.web.auth import needs
 
 MOST_VERSIONS = 2**31 - 1  # What the database counts up to.
 
-VIEW, OPERATE = [needs("viewer")], [needs("operator")]
+VIEW, OPERATE, ADMIN = [needs("viewer")], [needs("operator")], [needs("admin")]
 Req = Request[Any, Any, Any]
 
 
 def _document(name: str, data: dict[str, Any]) -> Document:
     return read_one(name, {key: value for key, value in data.items() if key != "name"})
+
+
+def _wish(data: dict[str, Any]) -> backfill.Wish:
+    names = {"from": "source", "table": "table", "workers": "workers", "chunk_rows": "rows", "rate": "rate"}
+    if unknown := sorted(data.keys() - names.keys()):
+        raise ConfigError([Problem(unknown[0], "is unknown", f"one of {', '.join(names)}")])
+    try:
+        return msgspec.convert({names[name]: value for name, value in data.items()}, backfill.Wish)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
 
 
 class DatasourcesApi(Controller):
@@ -125,6 +138,20 @@ class DatasourcesApi(Controller):
         """What a wake-up does by itself."""
         await node.registry.reload(name, request.user.name)
         return {"name": name, "action": "reload"}
+
+    @post("/{name:str}/backfill", guards=ADMIN, status_code=201, summary="Send old records through it")
+    async def backfill(self, node: Node, request: Req, name: str) -> dict[str, Any]:
+        """`from` is the URL of a storage that holds them (default: the source's own history), `table` one of it. Nodes
+        run it as a dump; the live stream goes on, and its records win."""
+        found = await node.registry.get(name)
+        wish = _wish(await _body(request) or {})
+        _, prepared = await node.prepared(found.id)
+        try:
+            dump = await backfill.create(node.dumps, found.id, found.name, prepared, wish, request.user.name)
+        except StorageError as error:  # The node is well; what it was sent to is not.
+            raise Refused(error.message, code=error.code, hint=error.hint) from None
+        await node.registry.record_event(found.id, "backfill_begun", {"dump": str(dump)}, request.user.name)
+        return {"name": found.name, "action": "backfill", "dump": str(dump)}
 
     @get("/{name:str}/versions", guards=VIEW, summary="All versions")
     async def versions(self, node: Node, name: str) -> dict[str, Any]:

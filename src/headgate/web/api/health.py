@@ -49,7 +49,7 @@ async def _unhealthy(node: Node) -> list[str]:
 @get("/metrics", guards=[needs("viewer")], tags=["health"], summary="Metrics for Prometheus")
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """In the text format."""
-    await request.app.state.collector.groups.refresh()
+    await request.app.state.collector.refresh()
     return Response(render(request.app.state.collector), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.web.console import assets, groups, overview, session
+from headgate.web.console import assets, dumps, groups, overview, session
 
 ROUTES: list[Any] = [
     overview.overview_page,
     groups.groups_page,
     groups.group_page,
+    dumps.dumps_page,
+    dumps.dump_page,
+    dumps.act,
     session.sign_in,
     session.sign_out,
     assets.asset,

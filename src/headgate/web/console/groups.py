@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -10,13 +9,13 @@ from urllib.parse import urlencode
 from litestar import Response, get
 
 from headgate.core.explain_group import STATUSES, Status
-from headgate.errors import NotFound, StoreError
+from headgate.errors import NotFound
 from headgate.runtime.node import Node
+from headgate.store.tokens import Token
 from headgate.web.api import group_views
-from headgate.web.auth import ANYONE
-from headgate.web.console import session, words
-from headgate.web.console.pages import database_away, page
-from headgate.web.console.session import Req
+from headgate.web.console import words
+from headgate.web.console.pages import page
+from headgate.web.console.session import Req, name_of, signed_in
 
 MOST = 1000
 
@@ -34,34 +33,19 @@ MARKS: dict[Status, str] = {
 @get("/groups", include_in_schema=False)
 async def groups_page(node: Node, request: Req) -> Response[Any]:
     """All groups."""
-    return await _signed_in(request, lambda holder: _all(node, holder))
+    return await signed_in(request, lambda holder: _all(node, holder))
 
 
 @get("/groups/one", include_in_schema=False)
 async def group_page(node: Node, request: Req, stream: str = "", name: str = "") -> Response[Any]:
     """One group. Its names are in the query: they may have any character."""
-    return await _signed_in(request, lambda holder: _one(node, holder, stream, name))
+    return await signed_in(request, lambda holder: _one(node, holder, stream, name))
 
 
-async def _signed_in(request: Req, show: Callable[[str], Awaitable[Response[str]]]) -> Response[Any]:
-    """The page, or the way to it."""
-    try:
-        holder = await session.holder(request)
-        if holder is not None:
-            return await show("" if holder is ANYONE else holder.name)
-    except StoreError:
-        return database_away()
-    if session.came_from_elsewhere(request):
-        query = request.scope["query_string"].decode("latin-1")
-        again_at = request.url.path + (f"?{query}" if query else "")
-        return page("notice.html", again_s=0, again_at=again_at, title="One moment", text="Opening the console.")
-    return session.sign_in_page()
-
-
-async def _all(node: Node, holder: str) -> Response[str]:
+async def _all(node: Node, holder: Token) -> Response[str]:
     found, more = await group_views.all_groups(node, None, MOST)
     found.sort(key=lambda one: (STATUSES.index(one["status"]), one["stream"], one["name"]))
-    return page("groups.html", holder=holder, rows=[_row(one) for one in found], most=MOST if more else None)
+    return page("groups.html", holder=name_of(holder), rows=[_row(one) for one in found], most=MOST if more else None)
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +58,7 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _one(node: Node, holder: str, stream: str, name: str) -> Response[str]:
+async def _one(node: Node, holder: Token, stream: str, name: str) -> Response[str]:
     try:
         found = await group_views.one_group(node, stream, name)
     except NotFound as error:
@@ -82,7 +66,7 @@ async def _one(node: Node, holder: str, stream: str, name: str) -> Response[str]
         return page("notice.html", status=404, again_s=5, again_at="/groups", title=title, text=f"{error.message}.")
     return page(
         "group.html",
-        holder=holder,
+        holder=name_of(holder),
         group=_row(found),
         lines=found["lines"],
         members=[_member(one) for one in found["members"]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from litestar import Request, Response, post
@@ -10,7 +11,7 @@ from litestar.response import Redirect
 
 from headgate.errors import StoreError
 from headgate.store.tokens import Token
-from headgate.web.auth import COOKIE, Gate
+from headgate.web.auth import ANYONE, COOKIE, Gate
 from headgate.web.console.pages import HEADERS, database_away, page
 
 KEEP_S = 30 * 24 * 3600
@@ -22,6 +23,26 @@ async def holder(request: Req) -> Token | None:
     """Who looks at the page."""
     gate: Gate = request.app.state.gate
     return await gate.identify(request.headers, cookie_allowed=True)
+
+
+def name_of(holder: Token) -> str:
+    """What the page calls whoever looks at it. Without tokens nobody has a name."""
+    return "" if holder is ANYONE else holder.name
+
+
+async def signed_in(request: Req, show: Callable[[Token], Awaitable[Response[str]]]) -> Response[Any]:
+    """The page, or the way to it."""
+    try:
+        found = await holder(request)
+        if found is not None:
+            return await show(found)
+    except StoreError:
+        return database_away()
+    if came_from_elsewhere(request):
+        query = request.scope["query_string"].decode("latin-1")
+        again_at = request.url.path + (f"?{query}" if query else "")
+        return page("notice.html", again_s=0, again_at=again_at, title="One moment", text="Opening the console.")
+    return sign_in_page()
 
 
 async def enter(request: Req, text: str) -> Response[Any]:

@@ -21,6 +21,17 @@ def span(span_s: float | None) -> str:
     return f"{span_s:.1f} s" if span_s < 9.95 else _whole(span_s)
 
 
+def size(number: float | None) -> str:
+    """12.3 MB"""
+    if number is None:
+        return NOTHING
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"
+
+
 def ago(span_s: float | None) -> str:
     """How long since something happened. Clocks differ, so a moment ahead is now."""
     if span_s is None:

@@ -12,18 +12,30 @@ function setLink(word) {
   link.querySelector("span").textContent = word;
 }
 
-// A reader who has selected something, or is on a link, keeps it: a page that has not changed is left alone.
+// A reader who has selected something, or is on a link, keeps it: a page that has not changed is left alone. So does
+// one who writes: elements marked `data-keep` stay as they are, as long as the page has them.
 function show(text) {
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
   const main = document.getElementById("main");
   if (!fresh) return location.reload();
   if (fresh.innerHTML === main.innerHTML) return;
-  const address = document.activeElement?.getAttribute("href");
+  const active = document.activeElement;
+  const again = active && main.contains(active) ? twin(active) : null;
+  for (const kept of main.querySelectorAll("[data-keep]")) fresh.querySelector(`#${kept.id}`)?.replaceWith(kept);
   main.replaceWith(fresh);
-  if (address) [...fresh.querySelectorAll("a")].find((one) => one.getAttribute("href") === address)?.focus();
+  document.dispatchEvent(new Event("shown"));
+  if (again) (fresh.contains(active) ? active : fresh.querySelector(again))?.focus();
 }
 
-async function look() {
+// How the same element is found in the next page.
+function twin(element) {
+  if (element.id) return `#${element.id}`;
+  if (element.dataset.do) return `[data-do="${element.dataset.do}"]`;
+  const address = element.getAttribute("href");
+  return address && `a[href="${CSS.escape(address)}"]`;
+}
+
+export async function look() {
   try {
     const answer = await fetch(location.href, { signal: AbortSignal.timeout(ANSWER_MS) });
     if ([401, 404].includes(answer.status)) return location.reload();
@@ -35,7 +47,11 @@ async function look() {
   }
 }
 
-for (;;) {
-  if (!document.hidden) await look();
-  await pause(EVERY_MS);
+async function follow() {
+  for (;;) {
+    if (!document.hidden) await look();
+    await pause(EVERY_MS);
+  }
 }
+
+follow();

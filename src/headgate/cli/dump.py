@@ -1,0 +1,171 @@
+"""`headgate dump`: copy tables, collections or files from one storage to another."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headgate.cli import dumping
+from headgate.cli.call import Call
+from headgate.cli.dumping import Database, Desk
+from headgate.errors import ConfigError, Refused
+
+MOST_WORKERS = 64
+
+
+class ModeName(StrEnum):
+    """What happens with rows that the target has."""
+
+    APPEND = "append"
+    REPLACE = "replace"
+    UPSERT = "upsert"
+
+
+def _rate(text: str | None) -> str | None:
+    """A rate that can be read; what cannot is a slip of the command line."""
+    from headgate.runtime.dump.plan import parse_rate
+
+    try:
+        parse_rate(text)
+    except ConfigError as error:
+        raise typer.BadParameter(f"{error.problems[0].message} ({error.hint})") from None
+    return text
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="Where to read: a URL, or a path such as orders.csv or csv:folder.")
+]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="Where to write.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", metavar="TABLE", help="Only this table; name=target renames it. May be repeated."),
+]
+Workers = Annotated[int, typer.Option("--workers", "-w", min=1, max=MOST_WORKERS, help="Chunks copied at a time.")]
+Processes = Annotated[bool, typer.Option("--processes", help="Each worker is a process of its own.")]
+ChunkRows = Annotated[
+    int | None, typer.Option("--chunk-rows", min=1, metavar="N", help="Rows of a chunk. Absent: as it proves right.")
+]
+Modes = Annotated[ModeName, typer.Option("--mode", help="What happens with rows that the target has.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="COLUMN,…", help="What identifies a row.")]
+Exclude = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="Leave this column out. May be repeated.")
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="NAME=TYPE", help="A column's type, as price=decimal(12,2). May be repeated."),
+]
+From = Annotated[str | None, typer.Option("--from", metavar="KEY", help="Only rows after this key.")]
+Rate = Annotated[
+    str | None,
+    typer.Option("--rate", metavar="RATE", callback=_rate, help="At most 5000 or 20k rows, or 20MB, a second."),
+]
+Storage = Annotated[
+    list[str] | None,
+    typer.Option("--storage", metavar="MODULE:FACTORY", help="A storage of your own; FILE.py:FACTORY, too."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Append to tables that have rows.")]
+Spread = Annotated[bool, typer.Option("--spread", help="Let all nodes work on it.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Leave it to the nodes, and end.")]
+
+
+def dump(
+    call: Call,
+    source: Source,
+    target: Target,
+    table: Tables = None,
+    workers: Workers = 2,
+    processes: Processes = False,
+    chunk_rows: ChunkRows = None,
+    mode: Modes = ModeName.APPEND,
+    key: Key = None,
+    exclude: Exclude = None,
+    column: Columns = None,
+    since: From = None,
+    rate: Rate = None,
+    storage: Storage = None,
+    yes: Yes = False,
+    spread: Spread = False,
+    detach: Detach = False,
+    database: Database = None,
+) -> None:
+    """Copy tables, collections or files to another storage, in chunks that are each written once."""
+    from headgate.runtime.dump import plan
+    from headgate.storages.api import Mode
+    from headgate.storages.registry import whole
+
+    for_nodes = spread or detach
+    request = plan.Request(
+        source,
+        target,
+        tables=tuple(table or ()),
+        options=plan.Options(Mode(mode.value), workers, processes=processes, own=tuple(map(_own, storage or ()))),
+        rows=chunk_rows,
+        rate=rate,
+        key=_listed(key),
+        exclude=tuple(exclude or ()),
+        columns=dict(map(_type, column or ())),
+        since=_listed(since),
+        yes=yes,
+        spread=spread,
+        place="nodes" if for_nodes else "here",
+        actor=dumping.actor(),
+    )
+
+    async def act(desk: Desk) -> None:
+        if for_nodes:
+            await _look_for_nodes(desk)
+        try:
+            made = await desk.signals.guard(plan.create(desk.dumps, request))
+        except Refused as error:
+            if desk.given and error.hint.startswith("headgate "):
+                error.hint += f", with --database {desk.command().rpartition(' ')[2]}"
+            raise
+        if not for_nodes:
+            kept = await desk.dumps.urls(made) or {"source": whole(source), "target": whole(target)}
+            await dumping.run_here(desk, made, plan.Storages(kept["source"], kept["target"], request.options.own))
+        elif detach:
+            from headgate.runtime.dump import control
+
+            found = await control.describe(desk.dumps, str(made))
+            call.say(found, f"dump {found['short']} is left to the nodes (headgate dumps show {found['short']})")
+        else:
+            await dumping.follow(desk, made)
+
+    dumping.straight(call, database, act, make=True)
+
+
+async def _look_for_nodes(desk: Desk) -> None:
+    """Nodes must be there, and able to read the URLs."""
+    from headgate.store.nodes import Nodes
+
+    if desk.keyring is None:
+        raise Refused(
+            "nodes cannot read the URLs of a dump without a master key", code="no_key", hint="set HEADGATE_MASTER_KEY"
+        )
+    if not await Nodes(desk.database).all():
+        raise Refused("no node is running", code="no_nodes", hint="headgate up; or without --spread and --detach")
+
+
+def _type(text: str) -> tuple[str, str]:
+    name, equals, type = text.partition("=")
+    if not (name and equals and type):
+        raise typer.BadParameter(f"{text!r} is not NAME=TYPE", param_hint="--column")
+    return name, type
+
+
+def _own(text: str) -> str:
+    """A file's path, so that it is found from any folder when the dump is resumed."""
+    scheme, equals, rest = text.partition("=") if "=" in text else ("", "", text)
+    where, colon, what = rest.rpartition(":")
+    if not colon or not where:
+        raise typer.BadParameter(f"{text!r} is not MODULE:FACTORY", param_hint="--storage")
+    if where.endswith(".py"):
+        where = str(Path(where).absolute())
+    return f"{scheme}{equals}{where}:{what}"

@@ -1,0 +1,275 @@
+"""Dumps from the command line: the database they are kept in, running one here, and how it ends.
+
+A dump needs no node. It is planned in Headgate's database, which is made on the way if there is none yet, and run by
+this process. Ctrl-C ends it in order: what was copied stays, and the line that is printed resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from headgate.cli import progress
+from headgate.cli.call import Call
+from headgate.cli.failures import FAILED, INTERRUPTED
+from headgate.cli.output import complain, count, say, size, span, to_json, visible
+from headgate.errors import HeadgateError, NotFound, StoreError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headgate.config import Settings
+    from headgate.runtime.dump.plan import Storages
+    from headgate.store.database import Database as Store
+    from headgate.store.dumps import Dumps
+    from headgate.store.secrets import Keyring
+
+SESSIONS = 8
+LOOK_S = 0.5
+OVER = ("completed", "incomplete", "failed", "interrupted", "cancelled")
+
+T = TypeVar("T")
+
+Database = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="Headgate's own database. Or: HEADGATE_DATABASE; else embedded."),
+]
+
+
+class Interrupted(HeadgateError):
+    """Ctrl-C, or SIGTERM."""
+
+    code = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a command works with."""
+
+    call: Call
+    settings: Settings
+    url: str
+    database: Store
+    keyring: Keyring | None
+    dumps: Dumps
+    signals: Signals
+    given: str | None  # The database, if it was named on the command line.
+
+    def command(self, *words: str) -> str:
+        """A command that finds the same database."""
+        from headgate.storages.registry import redacted
+
+        where = ["--database", redacted(self.given)] if self.given else []
+        return " ".join(["headgate", *words, *where])
+
+
+class Signals:
+    """The first Ctrl-C ends what is under way, in order; the second ends the process."""
+
+    def __init__(self) -> None:
+        self._told = False
+        self._task: asyncio.Future[Any] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._hear)
+
+    def _hear(self) -> None:
+        if self._told:
+            os._exit(INTERRUPTED)
+        self._told = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it. Raises `Interrupted` if told to end."""
+        if self._told:
+            work.close()
+            raise Interrupted("interrupted")
+        self._task = task = asyncio.ensure_future(work)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._told:
+                raise Interrupted("interrupted") from None
+            raise
+        finally:
+            self._task = None
+
+
+def straight(call: Call, database: str | None, act: Callable[[Desk], Awaitable[T]], *, make: bool = False) -> T:
+    """Work on Headgate's database: the one that was named, or the embedded one, which is made if need be."""
+    import uvloop
+
+    async def work() -> T:
+        async with _opened(call, database, make=make) as desk:
+            return await act(desk)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work())
+
+
+@asynccontextmanager
+async def _opened(call: Call, given: str | None, *, make: bool) -> AsyncIterator[Desk]:
+    from headgate.cli.direct import opened
+    from headgate.cli.up import database_url, make_home
+    from headgate.config import load
+    from headgate.store.dumps import Dumps
+    from headgate.store.migrate import migrate
+
+    signals = Signals()
+    settings = load(database=given)
+    embedded = settings.database is None
+    if embedded and make:
+        make_home(settings.home)
+    elif embedded and not (settings.home / "postgres").exists():
+        raise NotFound(f"there is no database in {settings.home}", hint="no dump has begun here; or --database URL")
+    async with AsyncExitStack() as stack:
+        url = await database_url(settings, stack)
+        database = await stack.enter_async_context(opened(url, SESSIONS))
+        await migrate(database)
+        from headgate.store.secrets import load_keyring
+
+        keyring = load_keyring(settings, embedded=embedded)
+        yield Desk(call, settings, url, database, keyring, Dumps(database, keyring), signals, given)
+
+
+def actor() -> str:
+    """Who does it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # A container may run as a user without a name.
+        return "someone"
+
+
+# Running.
+
+
+async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
+    """Run a dump in this process until its end, and say how that was. Ends the command if it was not all done."""
+    from headgate.runtime.dump import control
+    from headgate.runtime.dump.process import DumpFailed, StreamProcess
+
+    row = await desk.dumps.find(str(dump))
+    options = control.options_of(row)
+    await desk.dumps.set_wanted(dump, "run")
+    shown = progress.chosen()
+    watch = progress.Watch(desk.dumps, dump, shown)
+    process = StreamProcess(
+        desk.dumps,
+        dump,
+        storages,
+        options.workers,
+        desk.settings.home,
+        notify=watch.told,
+        processes=desk.url if options.processes else None,
+    )
+    watching = asyncio.create_task(watch.run(process.workers.progress))
+    try:
+        await desk.signals.guard(process.run())
+    except Interrupted:
+        await _show_as_json(desk, dump)
+        hint = _resume(desk, dump)
+        raise Interrupted("interrupted; what was copied stays", hint=hint) from None
+    except DumpFailed as error:
+        await _show_as_json(desk, dump)
+        raise DumpFailed(error.message, hint=f"{_resume(desk, dump)}; {error.hint.rpartition('; ')[2]}") from None
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+        with suppress(StoreError):
+            await watch.look()
+        shown.close()
+    await _conclude(desk, dump)
+
+
+async def follow(desk: Desk, dump: UUID) -> None:
+    """Show a dump that others run, until its end."""
+    from headgate.runtime.dump import control
+
+    shown = progress.chosen()
+    watch = progress.Watch(desk.dumps, dump, shown)
+
+    async def until_over() -> None:
+        at = ""
+        while (status := control.status_of(await desk.dumps.find(str(dump)))) not in OVER:
+            if status != at and status != "running":
+                shown.say(f"{short_of(dump)} is {status}" + (" for a node" if status == "waiting" else ""))
+            at = status
+            await watch.look()
+            await asyncio.sleep(LOOK_S)
+
+    try:
+        await desk.signals.guard(until_over())
+    except Interrupted:
+        complain(f"headgate: the dump goes on without us ({desk.command('dumps', 'show', short_of(dump))})")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        shown.close()
+    await _conclude(desk, dump)
+
+
+def short_of(dump: UUID) -> str:
+    """A dump's id, as a person types it."""
+    from headgate.runtime.dump.plan import short
+
+    return short(dump)
+
+
+def _resume(desk: Desk, dump: UUID) -> str:
+    return desk.command("dumps", "resume", short_of(dump))
+
+
+async def _show_as_json(desk: Desk, dump: UUID) -> None:
+    """For a program, also how it did not end well; if the database answers."""
+    from headgate.runtime.dump import control
+
+    if desk.call.as_json:
+        with suppress(StoreError):
+            say(to_json(await control.describe(desk.dumps, str(dump))))
+
+
+async def _conclude(desk: Desk, dump: UUID) -> None:
+    """One line for each table, one for all, and the exit code."""
+    from headgate.runtime.dump import control
+
+    found = await control.describe(desk.dumps, str(dump))
+    desk.call.show(found, conclusion)
+    if found["fuzzy"]:
+        complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
+    if found["status"] == "completed":
+        if found["error"]:
+            complain(f"headgate: {found['error']}")
+        return
+    if found["status"] == "cancelled":
+        complain(f"headgate: dump {found['short']} was cancelled" + (f"; {found['error']}" if found["error"] else ""))
+    else:
+        bad = [one["name"] for one in found["tables"] if one["state"] != "done"]
+        what = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} could not be copied"
+        error = found["error"] if found["status"] != "incomplete" else what
+        complain(f"headgate: {found['status']}: {error} ({_resume(desk, dump)})")
+    raise typer.Exit(FAILED)
+
+
+def conclusion(found: dict[str, Any]) -> str:
+    """What was copied, table by table."""
+    lines = [_line(one) for one in found["tables"]]
+    done = sum(one["state"] == "done" for one in found["tables"])
+    tables = f"{done} of {count(len(found['tables']), 'table')}"
+    what = f"{tables}, {count(found['rows'], 'row')}, {size(found['bytes'])}"
+    lines.append(f"{found['status']}: {what}, in {span(found['seconds'])} (dump {found['short']})")
+    return visible("\n".join(lines))
+
+
+def _line(one: dict[str, Any]) -> str:
+    name = one["name"] if one["name"] == one["target"] else f"{one['name']} → {one['target']}"
+    text = f"{name}: {count(one['rows'], 'row')}, {size(one['bytes'])}"
+    if one["seconds"]:
+        text += f", in {span(one['seconds'])} ({one['rows'] / one['seconds']:,.0f} rows/s)"
+    return text if one["state"] == "done" else f"{text}; {one['state']}{': ' + one['error'] if one['error'] else ''}"

@@ -1,0 +1,271 @@
+"""`headgate dumps`: what became of dumps, and a word to those that run. Straight on the database: no node is needed."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate.cli import dumping
+from headgate.cli.call import Call, command, noun
+from headgate.cli.dumping import Database, Desk
+from headgate.cli.failures import FAILED
+from headgate.cli.output import DASH, ago, complain, count, one_line, pairs, size, span, table
+from headgate.cli.progress import LINES_S
+from headgate.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+app = noun("Dumps: tables that are copied, or were, from one storage to another.")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The dump, by its id or the beginning of it.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="How many to show.")]
+After = Annotated[int, typer.Option("--after", min=0, metavar="N", help="Only attempts after this one.")]
+RateText = Annotated[str, typer.Argument(metavar="RATE", help="5000 or 20k rows, or 20MB, a second; max: no limit.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Copy again the chunks that differ.")]
+Source = Annotated[str | None, typer.Option("--source", metavar="URL", help="The source, if its URL was not kept.")]
+Target = Annotated[str | None, typer.Option("--target", metavar="URL", help="The target, if its URL was not kept.")]
+Here = Annotated[bool, typer.Option("--here", help="Run it in this process, also if it is for nodes.")]
+
+
+@command(app, "list", asks_node=False)
+def list_(call: Call, limit: Limit = 50, database: Database = None) -> None:
+    """All dumps, the newest first."""
+
+    async def act(desk: Desk) -> dict[str, Any]:
+        from headgate.runtime.dump import control
+
+        return {"items": await control.listed(desk.dumps, limit)}
+
+    call.show(dumping.straight(call, database, act), _table)
+
+
+@command(app, "show", asks_node=False)
+def show(call: Call, id: Id, database: Database = None) -> None:
+    """One dump and its tables."""
+
+    async def act(desk: Desk) -> dict[str, Any]:
+        from headgate.runtime.dump import control
+
+        return await control.describe(desk.dumps, id)
+
+    call.show(dumping.straight(call, database, act), _page)
+
+
+@command(app, "pause", asks_node=False)
+def pause(call: Call, id: Id, database: Database = None) -> None:
+    """Have a dump begin no more chunks; those under way are finished."""
+    from headgate.runtime.dump import control
+
+    _told(call, id, database, control.pause, "is paused")
+
+
+@command(app, "cancel", asks_node=False)
+def cancel(call: Call, id: Id, database: Database = None) -> None:
+    """Give a dump up. What it built beside is removed; rows that it appended stay."""
+    from headgate.runtime.dump import control
+
+    _told(call, id, database, control.cancel, "is {status}")
+
+
+@command(app, "rate", asks_node=False)
+def rate(call: Call, id: Id, rate: RateText, database: Database = None) -> None:
+    """Have a dump go faster or slower; one that runs does so at once."""
+    from headgate.runtime.dump import control
+
+    async def set_rate(dumps: Any, id: str) -> dict[str, Any]:
+        return await control.set_rate(dumps, id, rate)
+
+    _told(call, id, database, set_rate, "may copy {rate} a second")
+
+
+@command(app, "resume", asks_node=False)
+def resume(
+    call: Call, id: Id, source: Source = None, target: Target = None, here: Here = False, database: Database = None
+) -> None:
+    """Go on with a dump: one that is paused goes on where it runs; one that nobody runs is run here."""
+
+    async def act(desk: Desk) -> None:
+        from headgate.runtime.dump import control
+        from headgate.storages.registry import whole
+
+        row = await desk.dumps.find(id)
+        is_elsewhere = control.is_run(row) or (row["place"] == "nodes" and not here)
+        if is_elsewhere or control.status_of(row) in ("completed", "cancelled"):
+            found = await control.resume(desk.dumps, id)
+            call.say(found, f"dump {found['short']} is {found['status']}")
+            return
+        if row["datasource_id"] is not None:
+            raise Refused("a backfill is run by nodes", code="backfill", hint=f"headgate dumps resume {id}")
+        given = [url and whole(url) for url in (source, target)]
+        await dumping.run_here(desk, row["id"], await control.storages_of(desk.dumps, row, *given))
+
+    dumping.straight(call, database, act)
+
+
+@command(app, "verify", asks_node=False)
+def verify(
+    call: Call,
+    id: Id,
+    repair: Repair = False,
+    source: Source = None,
+    target: Target = None,
+    database: Database = None,
+) -> None:
+    """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs."""
+
+    async def act(desk: Desk) -> dict[str, Any]:
+        from headgate.runtime.dump import control
+        from headgate.runtime.dump.verify import as_dict
+        from headgate.runtime.dump.verify import verify as compare
+        from headgate.storages.registry import whole
+
+        row = await desk.dumps.find(id)
+        given = [url and whole(url) for url in (source, target)]
+        storages = await control.storages_of(desk.dumps, row, *given)
+        found = await desk.signals.guard(compare(desk.dumps, row["id"], storages, repair=repair, notify=_teller()))
+        return {"id": str(row["id"]), **as_dict(found)}
+
+    found = dumping.straight(call, database, act)
+    call.show(found, _verified)
+    if not found["equal"]:
+        raise typer.Exit(FAILED)
+
+
+@command(app, "history", asks_node=False)
+def history(call: Call, id: Id, limit: Limit = 1000, after: After = 0, database: Database = None) -> None:
+    """Every attempt of every chunk, oldest first: worker, range, rows, time, error."""
+
+    async def act(desk: Desk) -> dict[str, Any]:
+        from headgate.runtime.dump import control
+
+        return {"items": await control.history(desk.dumps, id, after, limit)}
+
+    found = dumping.straight(call, database, act)
+    call.show(found, _attempts)
+    if len(found["items"]) == limit:
+        last = found["items"][-1]["id"]
+        complain(f"headgate: perhaps not all are shown, only {count(limit, 'attempt')} (--limit, --after {last})")
+
+
+def _teller() -> Callable[[str, int, int], None]:
+    """Says now and then how far the comparison is."""
+    said_at_s = monotonic()
+
+    def tell(table: str, done: int, chunks: int) -> None:
+        nonlocal said_at_s
+        if monotonic() - said_at_s >= LINES_S:
+            said_at_s = monotonic()
+            complain(f"headgate: {table}: {done} of {count(chunks, 'chunk')} compared")
+
+    return tell
+
+
+def _told(
+    call: Call, id: str, database: str | None, act: Callable[[Any, str], Awaitable[dict[str, Any]]], text: str
+) -> None:
+    """Say something to a dump, and what became of that."""
+
+    async def work(desk: Desk) -> dict[str, Any]:
+        return await act(desk.dumps, id)
+
+    found = dumping.straight(call, database, work)
+    said = text.format(status=found["status"], rate=found["rate"] or "as much as it can")
+    remark = f"; {found['error']}" if found["status"] == "cancelled" and found["error"] else ""
+    call.say(found, f"dump {found['short']} {said}{remark}")
+
+
+# How it looks.
+
+
+def _table(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            one["short"],
+            one["status"],
+            _percent(one["share"]),
+            f"{one['rows']:,}",
+            f"{one['tables_done']}/{one['tables']}",
+            ago(one["created_at"]),
+            f"{one['source']} → {one['target']}",
+        )
+        for one in found["items"]
+    ]
+    heads = ("ID", "STATUS", "DONE", "ROWS", "TABLES", "BEGAN", "FROM → TO")
+    return table(heads, rows, empty="no dumps", right=("DONE", "ROWS", "TABLES"))
+
+
+def _percent(share: float | None) -> str:
+    return DASH if share is None else f"{100 * share:.0f} %"
+
+
+def _page(one: dict[str, Any]) -> str:
+    speed = one["rows_per_s"] and f"{one['rows_per_s']:,.0f} rows/s, {size(one['bytes_per_s'])}/s"
+    facts = pairs(
+        [
+            ("dump", one["id"]),
+            ("source", one["source"]),
+            ("target", one["target"]),
+            ("status", one["status"] + (", fuzzy" if one["fuzzy"] else "")),
+            ("error", one["error"] or None),
+            ("resume", one["resume"]),
+            ("run by", one["process"]),
+            ("mode", one["mode"]),
+            ("workers", f"{one['workers']} on each node" if one["spread"] else one["workers"]),
+            ("rate", one["rate"]),
+            ("began", f"{ago(one['created_at'])}, by {one['actor']}"),
+            ("took", span(one["seconds"]) if one["ended_at"] else None),
+            ("speed", speed),
+            ("left", span(one["eta_s"]) if one["eta_s"] is not None else None),
+            ("rows", f"{one['rows']:,}, {size(one['bytes'])}"),
+        ]
+    )
+    rows = [
+        (
+            each["name"] if each["name"] == each["target"] else f"{each['name']} → {each['target']}",
+            each["state"],
+            _percent(each["share"]),
+            f"{each['rows']:,}",
+            size(each["bytes"]),
+            f"{each['chunks_done']}/{each['chunks']}",
+            each["chunks_failed"] or "",
+            one_line(each["error"]),
+        )
+        for each in one["tables"]
+    ]
+    heads = ("TABLE", "STATE", "DONE", "ROWS", "SIZE", "CHUNKS", "FAILED", "ERROR")
+    return f"{facts}\n\n{table(heads, rows, empty='no tables', right=('DONE', 'ROWS', 'SIZE', 'CHUNKS', 'FAILED'))}"
+
+
+def _attempts(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            one["id"],
+            ago(one["at"]),
+            one["table"],
+            one["chunk"] if one["chunk"] >= 0 else DASH,
+            one["notification"],
+            f"{one['rows']:,}",
+            span(one["seconds"]),
+            one["worker"],
+            one["error"],
+        )
+        for one in found["items"]
+    ]
+    heads = ("N", "WHEN", "TABLE", "CHUNK", "WHAT", "ROWS", "TOOK", "WORKER", "ERROR")
+    return table(heads, rows, empty="nothing yet", right=("N", "CHUNK", "ROWS", "TOOK"))
+
+
+def _verified(found: dict[str, Any]) -> str:
+    lines = [
+        one_line(
+            f"{one['table']}{'' if one['chunk'] is None else ', chunk ' + str(one['chunk'])}: {one['why']}"
+            + ("; repaired" if one["repaired"] else "")
+        )
+        for one in found["different"]
+    ]
+    what = f"{count(found['tables'], 'table')}, {count(found['chunks'], 'chunk')}, {count(found['rows'], 'row')}"
+    lines.append(f"{'equal' if found['equal'] else 'different'}: {what} compared")
+    return "\n".join(lines)

@@ -1,0 +1,240 @@
+"""What is seen of a dump while it runs: a bar for each table on a terminal, a line every few seconds elsewhere.
+
+Everything goes to stderr; stdout is for the result. Rows that are under way are not in the database yet. A worker of
+this process says how many bytes of its chunk have gone by, and that is shown as rows, as long as rows of before were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from headgate.cli.output import complain, count, size, span, visible
+from headgate.errors import StoreError
+
+if TYPE_CHECKING:
+    from headgate.runtime.dump.process import Notification
+    from headgate.runtime.dump.worker import Progress
+    from headgate.store.dumps import Dumps
+
+BARS_S = 0.25
+LINES_S = 5.0
+WINDOW_S = 10.0  # Speeds are those of so long ago until now.
+LEAST_S = 0.5
+NEARLY = 0.99  # How much there is is known roughly: until it is done it is never all there.
+ROW_BYTES = 100.0  # Until rows have shown how long they are.
+
+
+class Speed:
+    """How fast it goes, by what it was a while ago."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float, float, float]] = deque()
+
+    def learn(self, rows: float, size: float, share: float | None) -> None:
+        """The figures of now."""
+        now_s = monotonic()
+        self._seen.append((now_s, rows, size, share or 0.0))
+        while len(self._seen) > 2 and now_s - self._seen[1][0] > WINDOW_S:
+            self._seen.popleft()
+
+    def words(self, share: float | None) -> list[str]:
+        """`45 %`, `5,000 rows/s`, `1.2 MB/s`, `35 s left`, as far as they are known."""
+        parts = [] if share is None else [f"{int(100 * share)} %"]
+        if len(self._seen) < 2:
+            return parts
+        first, last = self._seen[0], self._seen[-1]
+        span_s = max(last[0] - first[0], LEAST_S)
+        rows_s, bytes_s, share_s = (
+            max(0.0, now - then) / span_s for now, then in zip(last[1:], first[1:], strict=True)
+        )
+        parts += [f"{rows_s:,.0f} rows/s", f"{size(bytes_s)}/s"]
+        return [*parts, f"{span((1 - share) / share_s)} left"] if share and share_s else parts
+
+
+class Table:
+    """One table, as it is shown."""
+
+    def __init__(self, row: Any) -> None:
+        from headgate.runtime.dump.plan import plan_of
+
+        plan = plan_of(row)
+        self.name: str = row["name"]
+        self.target: str = row["target"]
+        self.expected: int | None = None if plan.since else plan.job.source.rows
+        self.expected_bytes: int | None = None if plan.since else plan.job.source.size
+        self.state = ""
+        self.rows = self.bytes = 0.0
+        self.speed = Speed()
+
+    def learn(self, row: Any, under_way: float) -> None:
+        """What the database has, and bytes that are on their way there."""
+        self.state = row["state"]
+        each = row["bytes"] / row["rows"] if row["rows"] and row["bytes"] else ROW_BYTES
+        rows = row["rows"] + under_way / each
+        # What was under way and is being counted must not make the bar go back.
+        self.rows = row["rows"] if self.state in ("done", "failed") else max(self.rows, rows)
+        self.bytes = max(self.bytes, row["bytes"] + under_way)
+        self.speed.learn(self.rows, self.bytes, self.share)
+
+    @property
+    def share(self) -> float | None:
+        """How much of it is done, of one: by rows, or by bytes where rows are not known before."""
+        if self.state == "done":
+            return 1.0
+        for done, expected in ((self.rows, self.expected), (self.bytes, self.expected_bytes)):
+            if expected:
+                return min(NEARLY, done / expected)
+        return None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether something happens with it now."""
+        return self.state in ("copying", "finishing")
+
+    def figures(self) -> str:
+        """`1,234 rows  45 %  5,000 rows/s  1.2 MB/s  35 s left`."""
+        parts = [count(round(self.rows), "row")]
+        if self.state == "copying":
+            parts += self.speed.words(self.share)
+        elif self.state != "done":
+            parts.append(self.state)
+        return "  ".join(parts)
+
+
+class Shown(Protocol):
+    """One way to show it."""
+
+    every_s: float
+
+    def show(self, tables: Sequence[Table]) -> None:
+        """The figures of now."""
+        ...
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        ...
+
+    def close(self) -> None:
+        """It is over."""
+        ...
+
+
+class Lines:
+    """Where nobody looks at a terminal."""
+
+    every_s = LINES_S
+
+    def __init__(self) -> None:
+        self._speed = Speed()
+        self._said_at_s = monotonic()
+
+    def show(self, tables: Sequence[Table]) -> None:
+        """One line for all."""
+        rows, total = sum(one.rows for one in tables), sum(one.bytes for one in tables)
+        shares = [one.share for one in tables]
+        share = None if None in shares else sum(one or 0.0 for one in shares) / max(1, len(shares))
+        self._speed.learn(rows, total, share)
+        if monotonic() - self._said_at_s < LINES_S:
+            return
+        self._said_at_s = monotonic()
+        done = sum(one.state == "done" for one in tables)
+        parts = [f"{done} of {count(len(tables), 'table')}", count(round(rows), "row")]
+        self.say(", ".join([*parts, *self._speed.words(share)]))
+
+    def say(self, text: str) -> None:
+        """A line."""
+        complain(f"headgate: {text}")
+
+    def close(self) -> None:
+        """Nothing is left on the screen."""
+
+
+class Bars:
+    """On a terminal. Of many tables only those are shown that something happens with."""
+
+    every_s = BARS_S
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=Console(stderr=True, highlight=False),
+            auto_refresh=False,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._progress.start()
+
+    def show(self, tables: Sequence[Table]) -> None:
+        """A bar for each."""
+        room = max(3, shutil.get_terminal_size().lines - 4)
+        busy = [one for one in tables if one.is_at_work]
+        shown = tables if len(tables) <= room else busy[:room]
+        for one in tables:
+            if one.target not in self._tasks:
+                self._tasks[one.target] = self._progress.add_task(visible(one.name), total=None, figures="")
+            self._progress.update(
+                self._tasks[one.target],
+                total=None if one.share is None else 1.0,  # Without an end the bar moves to and fro.
+                completed=one.share or 0.0,
+                figures=one.figures(),
+                visible=one in shown,
+            )
+        self._progress.refresh()
+
+    def say(self, text: str) -> None:
+        """A line above the bars."""
+        self._progress.console.print(visible(text), markup=False)
+
+    def close(self) -> None:
+        """The bars stay as they are."""
+        self._progress.stop()
+
+
+def chosen() -> Shown:
+    """What fits whoever looks."""
+    return Bars() if sys.stderr.isatty() else Lines()
+
+
+class Watch:
+    """Looks at a dump again and again, and shows it."""
+
+    def __init__(self, dumps: Dumps, dump: UUID, shown: Shown) -> None:
+        self._dumps = dumps
+        self._dump = dump
+        self._shown = shown
+        self._tables: dict[int, Table] = {}
+
+    def told(self, notification: Notification) -> None:
+        """What a worker said: only what went wrong is worth a line."""
+        if notification.kind != "error":
+            return
+        where = notification.table if notification.chunk < 0 else f"{notification.table}, chunk {notification.chunk}"
+        self._shown.say(f"{where}: {notification.error}")
+
+    async def run(self, under_way: Callable[[], Sequence[Progress]] = tuple) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(StoreError):  # Whoever runs the dump notices, too, and says so.
+                await self.look(under_way())
+            await asyncio.sleep(min(self._shown.every_s, 1.0))
+
+    async def look(self, under_way: Sequence[Progress] = ()) -> None:
+        """Once."""
+        for row in await self._dumps.tables(self._dump):
+            if row["number"] not in self._tables:
+                self._tables[row["number"]] = Table(row)
+            moving = sum(one.bytes for one in under_way if one.table == row["number"])
+            self._tables[row["number"]].learn(row, moving)
+        self._shown.show(list(self._tables.values()))

@@ -1,0 +1,201 @@
+"""The console's pages of dumps, in a real browser against a real node that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from headgate.runtime.dump.control import STATUSES
+from headgate.store.embedded import EmbeddedServer
+from headgate.testing.processes import NodeProcess
+from headgate.web.console.dumps import HEADER, MARKS
+from tests.web.browser import needs_chromium, running_browser, running_node
+
+ROWS = 3000
+HOSTILE = "<img src=x onerror='window.pwned = 1'>"
+WAIT_MS = 30_000
+SCHEMA = f"""
+CREATE TABLE orders (id integer PRIMARY KEY, name text);
+INSERT INTO orders SELECT n, 'name ' || n FROM generate_series(1, {ROWS}) n;
+CREATE TABLE tags (id integer PRIMARY KEY, tag text);
+INSERT INTO tags SELECT n, 'tag' FROM generate_series(1, 400) n
+"""
+TARGET = "CREATE TABLE bad (id integer, tag text, CONSTRAINT not_this CHECK (id <> 77))"
+
+
+async def _execute(url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    for statement in statements:
+        await connection.execute(statement)
+    await connection.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def places(node: NodeProcess) -> Iterator[dict[str, str]]:
+    """A source and a target, on the node's own server."""
+    server = EmbeddedServer.join(node.home)
+    urls = {name: server.url.replace("/headgate?", f"/{name}?") for name in ("source", "target")}
+    asyncio.run(_execute(server.url, "CREATE DATABASE source", "CREATE DATABASE target"))
+    asyncio.run(_execute(urls["source"], SCHEMA))
+    asyncio.run(_execute(urls["target"], TARGET))
+    yield urls
+    server.leave()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=WAIT_MS)
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    yield context
+    context.close()
+
+
+def _begin(node: NodeProcess, places: dict[str, str], table: str, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = node.call("POST", "/api/dumps", {**places, "tables": [table], **more})
+    return made
+
+
+def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = "") -> tuple[Page, list[str]]:
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{node.url}/?token={token or node.token}")
+    page.goto(f"{node.url}{path}")
+    expect(page.locator("#link")).to_have_text("live")
+    return page, complaints
+
+
+@needs_chromium
+def test_a_dump_is_watched_paused_slowed_resumed_and_verified(
+    node: NodeProcess, places: dict[str, str], context: BrowserContext, tmp_path: Path
+) -> None:
+    made = _begin(node, places, "orders=watched", rate="500", chunk_rows=50)
+    page, complaints = _open(context, node, "/")
+    page.get_by_role("link", name="Dumps").click()
+    row = page.locator(f"tr[data-dump='{made['id']}']")
+    expect(row).to_contain_text("running")
+    row.get_by_role("link").click()
+    expect(page.locator(".map i[data-state='done']").first).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#status")).to_have_text("paused")
+    page.get_by_label("Rate").fill("fast")
+    page.get_by_role("button", name="Set").click()
+    expect(page.locator("#problem")).to_contain_text("is not a rate")
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.screenshot(path=tmp_path / f"paused-{width}.png", full_page=True)
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    page.get_by_label("Rate").fill("1000000")
+    page.get_by_role("button", name="Set").click()
+    expect(page.locator("#facts")).to_contain_text("1000000 a second at most")
+    expect(page.locator("#problem")).to_have_text("")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#status")).to_have_text("completed")
+    expect(page.locator("#percent")).to_have_text("100 %")
+    assert page.locator(".map i").count() == ROWS // 50
+    page.get_by_role("button", name="Verify").click()
+    expect(page.get_by_label("Verification")).to_contain_text("Equal: 3,000 rows")
+    assert complaints == []
+
+
+@needs_chromium
+def test_a_dump_is_given_up_only_if_that_is_meant(
+    node: NodeProcess, places: dict[str, str], context: BrowserContext
+) -> None:
+    made = _begin(node, places, "orders=given_up", rate="200", chunk_rows=50, mode="replace")
+    page, _ = _open(context, node, f"/dumps/{made['short']}")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Cancel").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#status")).to_have_text("cancelled")
+    expect(page.locator("#actions")).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def broken(node: NodeProcess, places: dict[str, str]) -> dict[str, Any]:
+    """A dump of which one chunk of one table could not be written."""
+    tables = ["orders=copied", "tags=bad", f'tags="{HOSTILE}"']
+    made = node.call("POST", "/api/dumps", {**places, "tables": tables, "chunk_rows": 20, "workers": 4})
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while (found := node.call("GET", f"/api/dumps/{made['id']}"))["status"] != "incomplete":
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return dict(found)
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_what_went_wrong_is_first_and_nothing_runs_over_the_edge(
+    node: NodeProcess, broken: dict[str, Any], browser: Browser, tmp_path: Path, width: int, scheme: Any
+) -> None:
+    """Screenshots are left beside, to be looked at."""
+    context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
+    page, complaints = _open(context, node, f"/dumps/{broken['id']}")
+    first = page.locator(".copied").first
+    expect(first).to_have_attribute("data-state", "failed")
+    expect(first).to_contain_text("not_this")
+    assert first.locator(".map i[data-state='failed']").count() == 1
+    assert first.locator(".map i").count() == 20
+    expect(page.locator("main")).to_contain_text(HOSTILE)
+    assert page.evaluate("window.pwned") is None
+    for path, name in ((f"/dumps/{broken['id']}", "one"), ("/dumps", "all")):
+        page.goto(f"{node.url}{path}")
+        expect(page.locator("#link")).to_have_text("live")
+        page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert complaints == []
+    context.close()
+
+
+@needs_chromium
+def test_whoever_may_only_look_has_no_buttons(
+    node: NodeProcess, places: dict[str, str], context: BrowserContext
+) -> None:
+    made = _begin(node, places, "tags=looked_at")
+    token = node.call("POST", "/api/tokens", {"name": "a viewer", "role": "viewer"})["token"]
+    page, _ = _open(context, node, f"/dumps/{made['id']}", token)
+    expect(page.locator("#status")).to_have_text("completed")
+    expect(page.locator("#actions")).to_have_count(0)
+
+
+def test_answers_without_a_browser(node: NodeProcess, places: dict[str, str]) -> None:
+    """A cookie alone changes nothing: another site's page could send it."""
+    id = _begin(node, places, "tags=asked_for", rate="1", chunk_rows=10)["id"]
+    viewer = node.call("POST", "/api/tokens", {"name": "a viewer", "role": "viewer"})["token"]
+    with httpx.Client(base_url=node.url) as client:
+        assert client.get("/dumps").status_code == 401
+        assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 401
+        client.get("/", params={"token": viewer})
+        assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 403
+        client.get("/", params={"token": node.token})
+        assert client.get("/dumps").status_code == 200
+        assert client.get("/dumps/ffffffff").status_code == 404
+        assert client.post(f"/dumps/{id}", json={"do": "pause"}).status_code == 401
+        assert client.post(f"/dumps/{id}", data={"do": "pause"}).status_code in (400, 401)
+        assert client.post(f"/dumps/{id}", json={"do": "dance"}, headers={HEADER: "1"}).status_code == 422
+        assert client.post(f"/dumps/{id}", json={"do": "cancel"}, headers={HEADER: "1"}).status_code == 200
+
+
+def test_every_status_has_a_mark() -> None:
+    assert set(MARKS) == set(STATUSES)
