@@ -220,6 +220,7 @@ class WriteStorage(Protocol):
 
     languages: Sequence[Language]
     csv: Csv
+    attempt: int  # How often the next chunk has been leased: whoever comes later may end who came before.
     transactional: bool  # Rows and ledger commit together. If not, `undo` is called before a chunk is tried again.
     family: str
 

@@ -39,6 +39,7 @@ class Normalizes:
 
     languages: Sequence[Language]
     csv: Csv = PLAIN
+    attempt: int = 1
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
         """The same data in a language of ours."""

@@ -28,7 +28,7 @@ from headgate.storages.api import (
 )
 from headgate.storages.convert import Normalizes, json_text
 from headgate.storages.postgres import condition
-from headgate.storages.postgres_catalog import FAMILY, columns_of, find, parts_of, proper, quoted, unique_keys
+from headgate.storages.postgres_catalog import FAMILY, columns_of, find, literal, parts_of, proper, quoted, unique_keys
 from headgate.storages.postgres_fit import check, is_same
 from headgate.storages.postgres_session import connect, errors, is_gone
 from headgate.storages.postgres_swap import copy_shape, dress, refuse_dependents, swap
@@ -43,6 +43,7 @@ _LINE = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, rows) VALUES (
 _FINISH = f"{_LINE} ON CONFLICT (dump, target, mark) DO NOTHING"
 _DONE = f"SELECT lo, hi, rows FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark <> '{ledger.FINISHED}'"
 _IS_FINISHED = f"SELECT count(*) FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark = '{ledger.FINISHED}'"
+_HAS_LINE = f"SELECT count(*) FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark = $3"
 _FORGET = f"DELETE FROM {ledger.TABLE} WHERE dump = $1 AND target = $2"
 _FORGET_ONE = f"{_FORGET} AND mark = $3"
 _UNFINISHED = f"""
@@ -53,7 +54,14 @@ SELECT DISTINCT dump, target FROM {ledger.TABLE} a WHERE NOT EXISTS (
 _END_WRITERS = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.relation = to_regclass($1) AND l.pid <> pg_backend_pid()
-  AND a.application_name = 'headgate dump'
+  AND starts_with(a.application_name, 'headgate dump')
+"""
+# Earlier attempts at a chunk: their process has been stopped, or cut off, and what they have locked stays locked. The
+# chunk is ours by now, and whatever they would commit meets our line.
+_END_EARLIER = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND starts_with(application_name, $1) AND pid <> pg_backend_pid()
+  AND substr(application_name, length($1) + 1)::bigint < $2
 """
 
 
@@ -179,15 +187,30 @@ class PostgresWriter(Normalizes):
     ) -> int:
         """One chunk and its line."""
         with errors(self._url, job.target):
-            async with self._transaction() as connection:
-                if again:
-                    await self._erase(connection, job, table, range)
-                rows = await self._copied(connection, job, table, language, pieces)
-                try:
+            try:
+                async with self._transaction() as connection:
+                    await self._announce(connection, job, range)
+                    if again:
+                        await self._erase(connection, job, table, range)
+                    rows = await self._copied(connection, job, table, language, pieces)
                     await connection.execute(_LINE, job.dump, job.target, *ledger.line_of(range), rows)
-                except asyncpg.UniqueViolationError:
-                    raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
-                return rows
+                    return rows
+            except asyncpg.UniqueViolationError:
+                # Of the line, or of a key whose rows came with it.
+                if again or not await self._has_line(job, range):
+                    raise
+                raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+
+    async def _announce(self, connection: Any, job: Job, range: Range) -> None:
+        """Say which chunk and which attempt this transaction is, and end earlier ones."""
+        name = f"headgate dump {job.dump.hex[:8]} {ledger.mark_of(range)[:16]} "
+        await connection.execute(f"SET LOCAL application_name = {literal(name + str(self.attempt))}")
+        if self.attempt > 1:
+            await connection.execute(_END_EARLIER, name, self.attempt)
+
+    async def _has_line(self, job: Job, range: Range) -> bool:
+        connection = await self.session()
+        return bool(await connection.fetchval(_HAS_LINE, job.dump, job.target, ledger.mark_of(range)))
 
     async def _copied(self, connection: Any, job: Job, table: Table, language: Language, pieces: Pieces) -> int:
         columns = [column.name for column in job.source.columns]

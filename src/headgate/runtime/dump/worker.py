@@ -180,6 +180,8 @@ class Worker:
 
     async def _copy(self, plan: Plan, leased: Leased, counted: _Counted) -> int:
         reader, writer = self._sessions()
+        if hasattr(writer, "attempt"):
+            writer.attempt = leased.chunk.epoch
         if not writer.transactional and leased.chunk.epoch > 1:
             assert plan.into is not None
             await writer.undo(plan.job, plan.into, leased.chunk.range)
