@@ -25,7 +25,7 @@ from headgate.core import local_registry as local
 from headgate.core import notifier, streams
 from headgate.core.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
 
-SEEDS = range(800)
+SEEDS = range(500)
 STEPS = 250  # At most; a world that is stopped earlier closes its sessions in the midst of things.
 SESSIONS_PER_NODE = 2
 Action: TypeAlias = Callable[[], None]

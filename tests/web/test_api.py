@@ -176,7 +176,7 @@ def test_a_datasource_may_be_read_by_its_id(web: Web, name: str) -> None:
 
 def test_state_says_who_runs_what_and_how_it_goes(web: Web, name: str) -> None:
     web.publish(name)
-    web.wait_for(name, lambda d: d["metrics"].get("records_out", 0) > 0)
+    web.wait_for(name, lambda d: d["metrics"].get("records_out", 0) > 0 and d["worker_status"] == "RUNNING")
     found = web.call("GET", f"/api/datasources/{name}/state")
     (state,) = found["states"]
     assert (found["health"], state["worker_status"], state["version"], state["error"]) == ("ok", "RUNNING", 1, None)
@@ -734,7 +734,7 @@ def test_datasources_may_come_from_a_file_and_only_from_it(databases: Databases,
         file.write_text("datasources: {broken\n")
         web.until(web.node.log, lambda log: "the registry file is not usable" in log)
         assert f"{file}:2:1" in web.node.log()
-        assert web.show("from-file")["worker_status"] == "RUNNING"
+        web.running("from-file")
 
         file.write_text(f"datasources:\n  from-edit: {document}\n")
         web.until(lambda: web.ask("GET", "/api/datasources/from-edit"), lambda answer: answer.is_success)
