@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from headgate.core.chunks import FIRST_ROWS
 from headgate.errors import NotFound, Refused
 from headgate.runtime.dump import process as processes
 from headgate.runtime.dump import worker as workers
@@ -149,12 +150,12 @@ async def test_rows_beyond_the_top_belong_to_nobody(bench: Bench) -> None:
 
 
 async def test_sizes_follow_what_chunks_take(bench: Bench) -> None:
-    await bench.make(120_000)
+    await bench.make(400_000)
     dump = await bench.create("items", rows=None, workers=1)
     assert await bench.process(dump, count=1).run() == "completed"
     sizes = [chunk.rows for _, chunk, _ in await bench.dumps.chunks(dump)]
-    assert sizes[0] == 20_000
-    assert max(sizes) > 20_000, "chunks that take a fraction of a second grow"
+    assert sizes[0] == FIRST_ROWS
+    assert max(sizes) > FIRST_ROWS, "chunks that take a fraction of a second grow"
     assert await bench.equal()
 
 

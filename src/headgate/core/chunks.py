@@ -35,7 +35,7 @@ from headgate.errors import Refused
 
 Bound: TypeAlias = tuple[str, ...]
 
-FIRST_ROWS = 20_000  # The first chunk's size: a fraction of a second anywhere.
+FIRST_ROWS = 50_000  # The first chunk's size: a fraction of a second between fast storages, a few between slow ones.
 LEAST_ROWS = 100
 MOST_ROWS = 5_000_000
 SHORT_S = 1.0  # A chunk should take this long at least

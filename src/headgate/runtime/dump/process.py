@@ -300,6 +300,7 @@ class StreamProcess:
         ):
             raise Refused("another process runs this dump now", code="taken")
         table.offsets, table.cut_rows = offsets, cut.rows
+        self.workers.wake()
 
     async def _look_at(self, table: _Table, row: Any) -> None:
         """Finish a table that is complete; leave one that cannot be."""

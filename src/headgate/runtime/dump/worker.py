@@ -105,6 +105,7 @@ class Worker:
         self.name = name
         self.progress = Progress()
         self.paused = False
+        self.planned = asyncio.Event()
         self._dumps = dumps
         self._dump = dump
         self._storages = storages
@@ -123,12 +124,19 @@ class Worker:
             while True:
                 leased = [] if self.paused else await self._lease()
                 if not leased:
-                    await asyncio.sleep(LOOK_S)  # The plan is in a table, which tells nobody.
+                    await self._wait()
                     continue
                 if not await self._handle(leased[0]):
                     return
         finally:
             await self._close()
+
+    async def _wait(self) -> None:
+        """Until there may be a chunk. The plan is in a table, which tells nobody; whoever plans here tells us."""
+        self.planned.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self.planned.wait()
 
     async def _lease(self) -> list[Leased]:
         """The next chunk. Whoever is stopped while asking gives back what he gets: nobody else knows that he has it."""

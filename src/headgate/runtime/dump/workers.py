@@ -80,6 +80,11 @@ class WorkersManager:
         for worker in self._workers:
             worker.paused = paused
 
+    def wake(self) -> None:
+        """There is something to lease."""
+        for worker in self._workers:
+            worker.planned.set()
+
     def progress(self) -> list[Progress]:
         """What each worker is at."""
         return [worker.progress for worker in self._workers]
