@@ -331,7 +331,7 @@ SIZES = (
     instead("there_is_no_least_size", "sizes", chunks, "LEAST_ROWS", 1),
     instead("there_is_no_greatest_size", "sizes", chunks, "MOST_ROWS", 10**9),
     instead("chunks_take_ten_seconds", "sizes", chunks, "AIM_S", 10.0),
-    instead("a_size_changes_at_any_time", "sizes", chunks, "SHORT_S", 3.0),
+    instead("a_size_changes_at_any_time", "sizes", chunks, "SHORT_S", 2.5),
     instead("a_size_changes_by_any_factor", "sizes", chunks, "GROWTH", 1000.0),
     instead("a_size_hardly_changes", "sizes", chunks, "GROWTH", 1.1),
 )

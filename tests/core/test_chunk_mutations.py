@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.core.chunks import State
+from headgate.core.chunks import FIRST_ROWS, State
 from headgate.errors import Refused
 from headgate.testing.simulator.mutations import Mutation
 from tests.core import test_chunks as tests
@@ -34,7 +34,8 @@ def by_rules() -> None:
 
 
 def by_sizes() -> None:
-    tests.follow([(20_000, 0.1), (160_000, 0.0), (3, 99.0), (1, 9.0), (9_000_000, 0.2), (100, 2.0)])
+    tests.follow([(FIRST_ROWS, 0.1), (8 * FIRST_ROWS, 0.0), (3, 99.0), (1, 9.0), (9_000_000, 0.2), (100, 2.0)])
+    tests.follow([(FIRST_ROWS, 2.0), (FIRST_ROWS, 1.1), (FIRST_ROWS, 4.9)])
     tests.follow([(100, 99.0)] * 4)
     tests.follow([(10**7, 0.1)] * 4)
     tests.follow([(20_000, 0.1), (20_000, 9.0)], fixed=20_000)

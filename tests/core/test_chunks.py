@@ -337,7 +337,7 @@ def test_a_source_of_another_world_has_the_least_or_the_greatest_size(rows_per_s
 def test_a_small_last_chunk_does_not_change_the_size_because_it_was_quick() -> None:
     offsets = chunks.from_start(("9",))
     assert chunks.observed(offsets, FIRST_ROWS // 2 - 1, 0.01) == offsets
-    assert chunks.observed(offsets, FIRST_ROWS // 2, 0.5).rows == 2 * FIRST_ROWS
+    assert chunks.observed(offsets, FIRST_ROWS // 2, 0.5).rows == FIRST_ROWS // 2 * chunks.AIM_S / 0.5
 
 
 def test_a_small_last_chunk_that_waited_for_a_lock_does_not_make_the_others_tiny() -> None:

@@ -65,7 +65,7 @@ def backfill(
     table: Annotated[str | None, typer.Option(metavar="TABLE", help="Which table of it.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many chunks at a time.")] = 2,
     chunk_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows of a chunk. Default: about two seconds' worth.")
+        int | None, typer.Option(min=1, help="Rows of a chunk. Default: about three seconds' worth.")
     ] = None,
     rate: Annotated[str | None, typer.Option(help="Rows (5000) or bytes (20MB) in a second.")] = None,
 ) -> None:

@@ -8,7 +8,7 @@ the keys are. Nothing here compares two bounds. They are the source's text, and 
 **OffsetManager** knows where the next chunk begins, and nothing of workers. It goes over a table from the beginning,
 from a point, or over a list of chunks that failed before. Whoever asks gets a chunk of the list, or `Cut`: ask the
 source where a chunk of so many rows would end, then say so with `planned`. How many rows that should be follows what
-chunks took: about two seconds is long enough that nothing is lost at the edges and short enough that little is
+chunks took: about three seconds is long enough that nothing is lost at the edges and short enough that little is
 repeated after a crash. Chunks that nobody has taken yet are cut anew when the size has proved wrong: `recut`.
 
 **LockManager** is the chunk's life. A chunk is leased by one worker until a deadline, under an epoch that rises with
@@ -39,7 +39,7 @@ FIRST_ROWS = 50_000  # The first chunk's size: a fraction of a second between fa
 LEAST_ROWS = 100
 MOST_ROWS = 5_000_000
 SHORT_S = 1.0  # A chunk should take this long at least
-AIM_S = 2.0
+AIM_S = 3.0
 LONG_S = 5.0  # and this long at most.
 GROWTH = 8.0  # A size changes by no more than this factor at once: one chunk may be an exception.
 ATTEMPTS = 3  # After so many a chunk is left, and the others go on.

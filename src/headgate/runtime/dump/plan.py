@@ -45,7 +45,7 @@ class Request:
     target: str
     tables: tuple[str, ...] = ()  # Empty: all. `name=target` renames.
     options: Options = Options()
-    rows: int | None = None  # Of a chunk; None: as many as take about two seconds.
+    rows: int | None = None  # Of a chunk; None: as many as take about three seconds.
     rate: str | None = None
     key: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()  # Columns that stay behind: `name`, or `table.name`.
