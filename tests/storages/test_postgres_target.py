@@ -113,7 +113,7 @@ async def test_a_writer_that_is_killed_leaves_nothing(source: Side, target: Side
             await asyncio.sleep(0)
             await target.sql.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND application_name = 'headgate dump'"
+                " WHERE datname = current_database() AND starts_with(application_name, 'headgate dump')"
             )
             for _ in range(10_000):
                 yield Piece(b"2,y\n" * 1000, 4000)
