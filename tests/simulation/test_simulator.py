@@ -11,7 +11,7 @@ from headgate.testing.simulator.push_mutations import PUSH
 from headgate.testing.simulator.scenarios import KINDS, kind_of
 from headgate.testing.simulator.shell_mutations import SHELL
 
-SEEDS = 150  # `make sim` runs thousands.
+SEEDS = 100  # `make sim` runs thousands.
 A_LOT = 25
 MOST_TRIES = 40  # Of the kind of run that exposes a planted bug.
 

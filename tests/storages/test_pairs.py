@@ -131,8 +131,8 @@ async def test_there_and_back_again_every_value_is_what_it_was(world: World, kin
     assert await rows_of(world.urls["postgresql"]) == await rows_of(world.urls["source"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_from_each_to_each_and_verified(world: World, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["postgresql", "mysql", "parquet", "mongodb"])  # One for each language.
+async def test_from_each_language_to_each_and_verified(world: World, kind: str) -> None:
     source = world.urls["source"]
     if kind != "postgresql":
         source = world.place(kind)
