@@ -17,7 +17,6 @@ import pytest
 from headgate.core.chunks import FIRST_ROWS
 from headgate.errors import NotFound, Refused
 from headgate.runtime.dump import process as processes
-from headgate.runtime.dump import worker as workers
 from headgate.runtime.dump.plan import Options, Request, Storages, create, parse_rate, plan_of
 from headgate.runtime.dump.process import DumpFailed, Notification, StreamProcess
 from headgate.runtime.dump.verify import verify
@@ -339,6 +338,21 @@ async def test_what_the_target_has_lost_is_written_again(bench: Bench) -> None:
     assert await bench.equal()
 
 
+async def test_a_plan_that_is_older_than_the_ledger_copies_nothing_twice(bench: Bench) -> None:
+    """Headgate's database was set back to before the first chunk: new cuts would fall inside what is written."""
+    await bench.make(300)
+    dump = await bench.create("items", rate="300")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    before = await lines_in(bench)
+    await bench.dumps.forget_chunks(dump, 0)
+    assert await bench.process(dump).run() == "incomplete"
+    assert "ledger has chunks that the plan has not" in bench.heard[-1].error
+    assert await lines_in(bench) == before
+
+
 async def test_two_processes_never_run_the_same_dump(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CLAIM_S", 0.5)
     await bench.make(1000)
@@ -477,7 +491,7 @@ async def test_urls_are_sealed_and_shown_without_passwords(bench: Bench) -> None
     assert plan_of(rows[0]).job.target == "items"
 
 
-# The seed's own example.
+# Storages from the user's own file.
 
 OWN = """
 import json
@@ -510,9 +524,7 @@ class Target:
 """
 
 
-async def test_the_example_of_the_seed_json_to_json_of_size_1000_in_chunks_of_100_with_5_workers(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_json_to_json_of_size_1000_in_chunks_of_100_with_5_workers(bench: Bench, tmp_path: Path) -> None:
     """Storages from the user's own file, a source without a size, an error that is compensated, and the end."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "out").mkdir()
@@ -531,7 +543,3 @@ async def test_the_example_of_the_seed_json_to_json_of_size_1000_in_chunks_of_10
     written = [row for file in (tmp_path / "out").iterdir() for row in json.loads(file.read_text())]
     assert sorted(row["number"] for row in written) == list(range(1000))
     assert written[0]["text"].startswith("NAME ")
-
-
-def test_the_words_of_workers_are_those_of_the_seed() -> None:
-    assert (workers.COMPLETED, workers.END, workers.ERROR, workers.FAILURE) == ("completed", "end", "error", "failure")

@@ -41,6 +41,7 @@ MOST_ROWS = 5_000_000
 SHORT_S = 1.0  # A chunk should take this long at least
 AIM_S = 3.0
 LONG_S = 5.0  # and this long at most.
+RECUT = 3.0  # Chunks in waiting are cut anew if the size that has proved right differs by this factor.
 GROWTH = 8.0  # A size changes by no more than this factor at once: one chunk may be an exception.
 ATTEMPTS = 3  # After so many a chunk is left, and the others go on.
 LEASE_S = 15.0  # A worker renews it every few seconds.
@@ -115,6 +116,16 @@ def observed(offsets: Offsets, rows: int, seconds: float) -> Offsets:
         return offsets  # It was short because it was small: a chunk of before, or the last one.
     near = min(offsets.rows * GROWTH, max(offsets.rows / GROWTH, rows * factor))
     return replace(offsets, rows=min(MOST_ROWS, max(LEAST_ROWS, round(near))))
+
+
+def end(offsets: Offsets) -> Offsets:
+    """A source without a known size has nothing more."""
+    return replace(offsets, ended=True)
+
+
+def is_recut(offsets: Offsets, cut_rows: int) -> bool:
+    """Whether chunks of this size, which nobody has taken yet, are far from the right one."""
+    return not 1 / RECUT <= cut_rows / offsets.rows <= RECUT
 
 
 def recut(offsets: Offsets, chunks: Sequence[Chunk]) -> tuple[Offsets, list[Chunk]]:

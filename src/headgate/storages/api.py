@@ -11,7 +11,8 @@ number: of a block, of a row, of a byte.
 
 **Languages.** Data travels in pieces, in the fastest language that both sides speak:
 
-    COPY    bytes of PostgreSQL's binary COPY, passed on untouched. Only between tables with equal types
+    COPY    the source's own bytes, passed on untouched: PostgreSQL's binary COPY, MongoDB's BSON. Only between two
+            storages of one kind, and columns of equal types
     CSV     bytes of comma-separated text. Every value is in the canonical text of its kind (`headgate.storages.kinds`)
     ARROW   `pyarrow.RecordBatch`, with the types that `kinds.arrow_type` gives for the columns
     ROWS    lists of dicts, with Python values

@@ -272,7 +272,8 @@ class Dumps:
 
     async def record(self, dump: UUID, attempt: Attempt) -> None:
         """Write down what happened, whatever became of the chunk."""
-        await self._database.execute(sql("dumps/append_attempt"), dump, *_line(attempt))
+        async with self._database.transaction(_LATER) as connection:
+            await _append(connection, dump, attempt)
 
     async def settle(self, dump: UUID, table: int, written: Mapping[Range, int], *, decides: bool) -> int:
         """What the target's ledger has is done, whoever wrote it; what it has not is not, if it `decides`. Returns how
@@ -307,7 +308,7 @@ class Dumps:
                 return False
             await _save(connection, dump, leased.table, stepped, size)
             if attempt is not None:
-                await connection.execute(sql("dumps/append_attempt"), dump, *_line(attempt))
+                await _append(connection, dump, attempt)
             return True
 
     # History.
@@ -338,6 +339,11 @@ async def _save(connection: Any, dump: UUID, table: int, chunk: Chunk, size: int
         size,
         chunk.error,
     )
+
+
+async def _append(connection: Any, dump: UUID, attempt: Attempt) -> None:
+    await connection.execute(sql("dumps/lock_history"), dump)
+    await connection.execute(sql("dumps/append_attempt"), dump, *_line(attempt))
 
 
 def chunk_of(row: Any) -> Chunk:

@@ -23,7 +23,7 @@ from uuid import UUID
 import structlog
 
 from headgate.core import chunks
-from headgate.core.chunks import Chunk, Cut, Offsets, Range
+from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.dump.history import History
@@ -35,7 +35,6 @@ from headgate.store.dumps import Attempt, Dumps, offsets_of
 
 TICK_S = 0.2
 AHEAD = 2  # Chunks that wait for each worker.
-RECUT = 3.0  # Chunks in waiting are cut anew if the size that proves right differs by this factor.
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
 
 log = structlog.get_logger()
@@ -105,7 +104,6 @@ class StreamProcess:
         self._reader: ReadStorage | None = None
         self._writer: WriteStorage | None = None
         self._history = History(home, dump)
-        self._paused = False
         self._goes_on = goes_on
 
     async def run(self) -> str:
@@ -181,9 +179,9 @@ class StreamProcess:
             await self._dumps.forget_chunks(self.dump, number)
             has_begun = False
         plan = replace(plan, into=await self._writer.prepare(job))
+        await self._settle(number, await self._writer.done(job))
         if has_begun:
             offsets = await self._go_on(row)
-            await self._settle(number, await self._writer.done(job))
         else:
             top = await self._reader.top(plan.source)
             offsets = chunks.from_start(top, row["size"] if row["fixed"] else None)
@@ -230,10 +228,10 @@ class StreamProcess:
                 raise Refused("another process runs this dump now", code="taken")
             if state["wanted"] == "cancel":
                 return "cancelled"
-            self._paused = state["wanted"] == "pause"
-            self.workers.set(rate=state["rate"], paused=self._paused)
+            is_paused = state["wanted"] == "pause"
+            self.workers.set(rate=state["rate"], paused=is_paused)
             await self._hear()
-            if not self._paused:
+            if not is_paused:
                 await self._plan_ahead()
             rows = {row["number"]: row for row in await self._dumps.tables(self.dump)}
             for table in list(self._tables.values()):
@@ -259,7 +257,7 @@ class StreamProcess:
             if table is None:
                 continue
             if row["kind"] == END:
-                table.offsets = replace(table.offsets, ended=True)
+                table.offsets = chunks.end(table.offsets)
                 await self._dumps.plan(self.dump, self._me, self._epoch, table.number, table.offsets, [])
             if row["kind"] == COMPLETED:
                 table.offsets = chunks.observed(table.offsets, row["rows"], row["seconds"])
@@ -267,8 +265,7 @@ class StreamProcess:
 
     async def _recut(self, table: _Table) -> None:
         """Chunks in waiting that are far from the right size are cut anew."""
-        wrong = max(table.cut_rows, 1) / table.offsets.rows
-        if table.cut_rows and (wrong > RECUT or wrong < 1 / RECUT):
+        if table.cut_rows and chunks.is_recut(table.offsets, table.cut_rows):
             table.offsets = await self._dumps.take_back(self.dump, table.number, table.offsets)
             table.cut_rows = 0
 
@@ -306,10 +303,12 @@ class StreamProcess:
         """Finish a table that is complete; leave one that cannot be."""
         if table.state != "copying" or not table.offsets.ended or row["waiting"] or row["leased"]:
             return
-        if row["failed"]:
-            bad = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, table.number) if chunk.error]
-            text = f"{row['failed']} of {row['chunks']} chunks failed: {bad[0].error}" if bad else "chunks failed"
+        there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, table.number)]
+        if chunks.is_stuck(table.offsets, there):
+            bad = [chunk for chunk in there if chunk.state is State.FAILED]
+            text = f"{len(bad)} of {len(there)} chunks failed: {bad[0].error}"
             await self._set_aside(table.number, table.plan, StorageError(text))
+        if not chunks.is_complete(table.offsets, there):
             return
         table.state = "finishing"
         await self._dumps.save_table(self.dump, table.number, "finishing", as_json(table.plan), table.offsets)

@@ -1,6 +1,6 @@
 """Worker: copies one chunk after another. Query a range, put it into the target's language, write it, say so.
 
-What a worker says is one of four things, in the seed's words. `completed`: the chunk is written. `end`: the query gave
+What a worker says is one of four things. `completed`: the chunk is written. `end`: the query gave
 nothing, where a source without a known size ends. `error`: this chunk failed; it is recorded, and others go on.
 `failure`: a storage is gone; the whole dump stops, and can be resumed.
 """
@@ -188,8 +188,7 @@ class Worker:
 
     async def _copy(self, plan: Plan, leased: Leased, counted: _Counted) -> int:
         reader, writer = self._sessions()
-        if hasattr(writer, "attempt"):
-            writer.attempt = leased.chunk.epoch
+        writer.attempt = leased.chunk.epoch
         if not writer.transactional and leased.chunk.epoch > 1:
             assert plan.into is not None
             await writer.undo(plan.job, plan.into, leased.chunk.range)

@@ -60,7 +60,6 @@ class WorkersManager:
             Worker(f"{pool}.{number}", dumps, dump, storages, self.throttle, told, transform) for number in range(count)
         ]
         self._tasks: list[asyncio.Task[None]] = []
-        self._children: list[Any] = []
 
     def start(self, snapshot: str | None) -> None:
         """Begin to copy."""
