@@ -28,9 +28,10 @@ _SETTINGS = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-# Limits that only newer servers have, and that would end a session which waits.
-_NO_LIMITS = """
-SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('transaction_timeout', 'idle_session_timeout')
+# What only newer servers have: limits that would end a session which waits; and help that a plain scan is slower with.
+_PLAIN = """
+SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE '0' END, false) FROM pg_settings
+WHERE name IN ('transaction_timeout', 'idle_session_timeout', 'jit', 'max_parallel_workers_per_gather')
 """
 # What the server and the network say when a session has ended or none can be had.
 GONE = (
@@ -57,7 +58,7 @@ async def connect(url: str, **settings: str) -> Any:
         connection = await asyncpg.connect(
             url, timeout=CONNECT_S, server_settings={**_SETTINGS, **settings}, statement_cache_size=0
         )
-        await connection.execute(_NO_LIMITS)
+        await connection.execute(_PLAIN)
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise ConfigError(f"{where_is(url)} refuses us: {one_line(error)}", hint="check the URL") from None
     except ValueError:  # Its text may hold a piece of the password.

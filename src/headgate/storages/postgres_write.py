@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import asyncpg
 
 from headgate.errors import HeadgateError, Refused
 from headgate.storages import ledger
+from headgate.storages import postgres_binary as binary
 from headgate.storages import postgres_schema as schema
 from headgate.storages.api import (
     AlreadyWritten,
@@ -20,6 +22,7 @@ from headgate.storages.api import (
     Job,
     Language,
     Mode,
+    Piece,
     Pieces,
     Range,
     StorageError,
@@ -153,10 +156,12 @@ class PostgresWriter(Normalizes):
             )
 
     def accepts(self, table: Table, job: Job) -> Sequence[Language]:
-        """COPY only if each column has the same type on both sides."""
+        """COPY only if each column has the same type on both sides; Arrow only if we can make COPY of each column."""
         if job.mode is Mode.ABSENT:
             return (Language.ROWS,)
-        return self.languages if is_same(job, table) else (Language.CSV,)
+        if is_same(job, table):
+            return self.languages
+        return (Language.ARROW, Language.CSV) if binary.is_spoken(job, table) else (Language.CSV,)
 
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
@@ -223,6 +228,8 @@ class PostgresWriter(Normalizes):
             for column in table.columns:
                 if column.name not in columns and not column.nullable:
                     await connection.execute(f"ALTER TABLE {into} ALTER {quoted(column.name)} DROP NOT NULL")
+        if language is Language.ARROW:
+            pieces = _as_copy(pieces, binary.encoder(job.source.columns, table))
         rows = await self._load(connection, into, columns, language, pieces)
         if staged:
             await connection.execute(_merge(job, table.name, into))
@@ -358,6 +365,17 @@ class PostgresWriter(Normalizes):
             connection, self._connection = self._connection, None
             with suppress(Exception):
                 await connection.close(timeout=2.0)
+
+
+async def _as_copy(pieces: Pieces, encode: Callable[[Any], list[memoryview]]) -> Pieces:
+    """Batches as binary COPY."""
+    yield Piece(binary.HEADER, len(binary.HEADER))
+    async for piece in pieces:
+        rows = piece.rows
+        for data in await asyncio.to_thread(encode, piece.data):
+            yield Piece(data, len(data), rows)
+            rows = 0
+    yield Piece(binary.END, len(binary.END))
 
 
 def _is_beside(job: Job) -> bool:
