@@ -2,7 +2,8 @@
 
     .bench/peers/bin/python bench/dump/dlt_peer.py '{"source": …, "target": …}'
 
-It prints JSON: the seconds of `pipeline.run` alone. It knows nothing of Headgate.
+It prints JSON: the seconds of `pipeline.run` alone. The backend `default` is dlt as it comes: nothing is set but what
+to copy. It knows nothing of Headgate.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ def source_of(job: dict[str, Any]) -> Any:
         from dlt.sources.filesystem import filesystem, read_parquet
 
         files = filesystem(bucket_url=job["from"], file_glob="**/*.parquet")
-        read = read_parquet(chunksize=100_000, use_pyarrow=True)
+        read = read_parquet() if job["backend"] == "default" else read_parquet(chunksize=100_000, use_pyarrow=True)
         return (files | read).with_name(job["table"])
     from dlt.sources.sql_database import sql_table
 
+    if job["backend"] == "default":
+        return sql_table(job["from"], table=job["table"], schema=job.get("schema"))
     more = {}
     if job["backend"] == "connectorx":
         more["backend_kwargs"] = {"conn": job["conn"], "return_type": "arrow_stream"}
@@ -61,7 +64,8 @@ def main(job: dict[str, Any]) -> None:
         os.environ["DLT_DATA_DIR"] = folder
         os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
         os.environ["RUNTIME__LOG_LEVEL"] = "CRITICAL"
-        os.environ["DATA_WRITER__FILE_MAX_ITEMS"] = str(FILE_ROWS)
+        if job["backend"] != "default":
+            os.environ["DATA_WRITER__FILE_MAX_ITEMS"] = str(FILE_ROWS)
         import dlt
 
         pipeline = dlt.pipeline(

@@ -13,11 +13,13 @@ from bench.scale import fetch
 
 SMALL = 1_000_000  # Rows of every job but the first.
 ONE, TWO, PROCESSES = "Headgate, one worker", "Headgate, two workers", "Headgate, two processes"
-PIPE = "psql | psql, binary"
+MADE = "Headgate, two workers, makes the table"  # As dlt does; its key comes after the rows, and after the copy's time.
+PIPE, PIPES = "psql | psql, binary", "two such pipes, half of the rows each"
 MEMORY_MB = 150.0
 FLAT_MB = 15.0  # How much more memory a table ten times as large may take: noise of the allocator.
 # Ways of dlt, as `backend, loader file format`: all that can be fast. Parquet goes through ADBC.
 WAYS = (("connectorx", "parquet"), ("pyarrow", "parquet"), ("pyarrow", "csv"))
+AS_IT_COMES = "dlt as it comes"  # With nothing set but what to copy; it takes minutes, and one turn.
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def dump_of(scene: Scene, table: str, rows: int, *flags: str) -> Callable[[], To
 
 
 def postgres(scene: Scene, asked: Asked) -> Figures:
-    """Against a pipe of two clients, and against dlt at its fastest."""
+    """Against a pipe of two clients; two such pipes, which show what the machine can give; and dlt at its fastest."""
     rows = asked.rows
     scene.fill("items", rows)
     figures: Figures = {}
@@ -60,11 +62,13 @@ def postgres(scene: Scene, asked: Asked) -> Figures:
                 (ONE, dump_of(scene, "items", rows, "-w", "1")),
                 (PIPE, lambda: peers.binary_pipe(scene, "items")),
                 (TWO, dump_of(scene, "items", rows, "-w", "2")),
+                (PIPES, lambda: peers.binary_pipes(scene, "items", rows)),
             )
         ]
         bars = [Bar(ONE, PIPE, 0.95), Bar(TWO, PIPE, 1.1)]
         if key and asked.has_dlt and (way := fastest(scene, asked)) is not None:
             contestants.append(dlt_into_postgres(scene, "items", way, want))
+            contestants[-1].turns = 1
             bars += [Bar(ONE, contestants[-1].name, 10), Bar(TWO, contestants[-1].name, 10)]
         figures |= contest(title, rows, contestants, asked.runs, bars)
     return figures
@@ -143,15 +147,16 @@ def from_mariadb(scene: Scene, asked: Asked, database: Database) -> Figures:
         Contestant(TWO, dump("-w", "2"), scene.empty, check),
         Contestant("pgloader", lambda: peers.pgloader(scene, database), scene.empty, check, must_be_exact=False),
         Contestant(PROCESSES, dump("-w", "2", "--processes"), scene.empty, check),
+        Contestant(MADE, dump("-w", "2"), scene.drop, check),
     ]
     bars = [Bar(TWO, pipe, 1.0), Bar(PROCESSES, pipe, 1.0), Bar(TWO, "pgloader", 3.0)]
     if asked.has_dlt:
         url = peers.mysql_url(database)
-        for backend in ("connectorx", "pyarrow"):
+        for backend in ("connectorx", "default"):
             job = {
                 "source": "sql",
                 "backend": backend,
-                "format": "parquet",
+                "format": None if backend == "default" else "parquet",
                 "from": url,
                 "conn": url.replace("+pymysql", ""),
                 "target": "postgres",
@@ -160,6 +165,7 @@ def from_mariadb(scene: Scene, asked: Asked, database: Database) -> Figures:
                 "dataset": "peer",
             }
             contestants.append(_free(scene, f"dlt, {backend}, parquet", job, want))
+            bars.append(Bar(MADE, contestants[-1].name, 1))
     return contest("MariaDB → PostgreSQL", rows, contestants, asked.runs, bars)
 
 
@@ -184,7 +190,7 @@ def to_mariadb(scene: Scene, asked: Asked, database: Database) -> Figures:
     ]
     bars = []
     if asked.has_dlt:
-        for backend, format in (("connectorx", "parquet"), ("pyarrow", "parquet")):
+        for backend, format in (("connectorx", "parquet"), ("default", None)):
             job = {
                 "source": "sql",
                 "backend": backend,
@@ -198,9 +204,10 @@ def to_mariadb(scene: Scene, asked: Asked, database: Database) -> Figures:
             }
             contestants.append(
                 Contestant(
-                    f"dlt, {backend}, {format}",
+                    AS_IT_COMES if backend == "default" else f"dlt, {backend}, {format}",
                     lambda job=job: peers.dlt(**job),  # type: ignore[misc]
                     lambda: database.execute("DROP DATABASE IF EXISTS peer", "CREATE DATABASE peer"),
+                    turns=1,
                 )
             )
             bars.append(Bar(TWO, contestants[-1].name, 5))
@@ -217,19 +224,21 @@ def _filled(scene: Scene, asked: Asked, database: Database) -> int:
     return asked.small
 
 
-def _free(scene: Scene, name: str, job: dict[str, str], want: tuple[object, ...]) -> Contestant:
+def _free(scene: Scene, name: str, job: dict[str, str | None], want: tuple[object, ...]) -> Contestant:
     """dlt, with a table that it makes itself, without a key: it takes some types for others than ours."""
 
     def forget() -> None:
         fetch(scene.target, "DROP SCHEMA IF EXISTS peer CASCADE")
         scene.settle()
 
+    is_default = job["backend"] == "default"
     return Contestant(
-        f"{name}, no key",
+        AS_IT_COMES if is_default else f"{name}, no key",
         lambda: peers.dlt(**job),
         forget,
         lambda: scene.hashed(scene.target, "peer.items") == want,
         must_be_exact=False,
+        turns=1 if is_default else 99,
     )
 
 
@@ -265,7 +274,7 @@ def parquet(scene: Scene, asked: Asked) -> Figures:
     ]
     bars = []
     if asked.has_dlt:
-        for backend in ("connectorx", "pyarrow"):
+        for backend in ("connectorx", "pyarrow", "default"):
             job = {
                 "source": "sql",
                 "backend": backend,
@@ -277,8 +286,12 @@ def parquet(scene: Scene, asked: Asked) -> Figures:
                 "table": "items",
                 "dataset": "peer",
             }
-            contestants.append(Contestant(f"dlt, {backend}", lambda job=job: peers.dlt(**job), empty))  # type: ignore[misc]
-            bars.append(Bar(TWO, contestants[-1].name, 5))
+            is_default = backend == "default"
+            name = AS_IT_COMES if is_default else f"dlt, {backend}"
+            contestants.append(
+                Contestant(name, lambda job=job: peers.dlt(**job), empty, turns=1 if is_default else 99)  # type: ignore[misc]
+            )
+            bars.append(Bar(TWO, name, 5 if is_default else 1))
     figures = contest("PostgreSQL → Parquet", rows, contestants, asked.runs, bars)
     empty()
     out("-w", "2")()
@@ -296,20 +309,23 @@ def _from_parquet(scene: Scene, asked: Asked, url: str, rows: int, want: tuple[o
         Contestant(ONE, back("-w", "1"), scene.empty, check),
         Contestant(TWO, back("-w", "2"), scene.empty, check),
         Contestant(PROCESSES, back("-w", "2", "--processes"), scene.empty, check),
+        Contestant(MADE, back("-w", "2"), scene.drop, check),
     ]
     bars = []
     if asked.has_dlt:
-        job = {
-            "source": "files",
-            "from": f"file://{scene.folder / 'parquet'}",
-            "format": "parquet",
-            "target": "postgres",
-            "to": peers.postgres_url(scene.target),
-            "table": "items",
-            "dataset": "peer",
-        }
-        contestants.append(_free(scene, "dlt, pyarrow, ADBC", job, want))
-        bars.append(Bar(TWO, contestants[-1].name, 5))
+        for backend in ("pyarrow", "default"):
+            job = {
+                "source": "files",
+                "backend": backend,
+                "from": f"file://{scene.folder / 'parquet'}",
+                "format": None if backend == "default" else "parquet",
+                "target": "postgres",
+                "to": peers.postgres_url(scene.target),
+                "table": "items",
+                "dataset": "peer",
+            }
+            contestants.append(_free(scene, "dlt, pyarrow, ADBC", job, want))
+            bars.append(Bar(MADE, contestants[-1].name, 5 if backend == "default" else 1))
     return contest("Parquet → PostgreSQL", rows, contestants, asked.runs, bars)
 
 

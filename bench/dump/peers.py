@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 from bench.dump.contest import PeerFailed, Took
@@ -45,15 +45,22 @@ def install() -> str | None:
 
 def pipe(*commands: Sequence[str]) -> Took:
     """Programs, each reading what the one before it writes."""
+    return pipes(commands)
+
+
+def pipes(*all: Sequence[Sequence[str]]) -> Took:
+    """Several pipes at once."""
     began = time.perf_counter()
     processes: list[subprocess.Popen[bytes]] = []
-    for number, command in enumerate(commands):
-        before = processes[-1].stdout if processes else subprocess.DEVNULL
-        is_last = number == len(commands) - 1
-        out = subprocess.DEVNULL if is_last else subprocess.PIPE
-        processes.append(subprocess.Popen(command, stdin=before, stdout=out))
-        if processes[:-1]:
-            processes[-2].stdout.close()  # type: ignore[union-attr]
+    for commands in all:
+        before: IO[bytes] | None = None
+        for number, command in enumerate(commands):
+            out = subprocess.DEVNULL if number == len(commands) - 1 else subprocess.PIPE
+            process = subprocess.Popen(command, stdin=before or subprocess.DEVNULL, stdout=out)
+            if before is not None:
+                before.close()
+            before = process.stdout
+            processes.append(process)
     codes = [process.wait() for process in processes]
     took_s = time.perf_counter() - began
     if any(codes):
@@ -63,10 +70,18 @@ def pipe(*commands: Sequence[str]) -> Took:
 
 def binary_pipe(scene: Scene, table: str) -> Took:
     """PostgreSQL's own client on both sides, and the binary form."""
-    names = ", ".join(COLUMNS)
-    out = [psql(), scene.source, "-qc", f"COPY {table} ({names}) TO STDOUT (FORMAT binary)"]
-    into = [psql(), scene.target, "-qc", f"COPY items ({names}) FROM STDIN (FORMAT binary)"]
-    return pipe(out, into)
+    return pipes(_binary(scene, f"{table} ({', '.join(COLUMNS)})"))
+
+
+def binary_pipes(scene: Scene, table: str, rows: int) -> Took:
+    """The same twice at once, each with half of the rows, by key as ours."""
+    select = f"SELECT {', '.join(COLUMNS)} FROM {table} WHERE id"
+    return pipes(_binary(scene, f"({select} <= {rows // 2})"), _binary(scene, f"({select} > {rows // 2})"))
+
+
+def _binary(scene: Scene, what: str) -> list[list[str]]:
+    out = [psql(), scene.source, "-qc", f"COPY {what} TO STDOUT (FORMAT binary)"]
+    return [out, [psql(), scene.target, "-qc", f"COPY items ({', '.join(COLUMNS)}) FROM STDIN (FORMAT binary)"]]
 
 
 def text_pipe(scene: Scene, database: Database) -> Took:

@@ -75,6 +75,11 @@ class Scene:
         fetch(self.target, f"CREATE TABLE {table} ({shape}{', PRIMARY KEY (id)' if key else ''})")
         self.settle()
 
+    def drop(self) -> None:
+        """No table: whoever writes makes it."""
+        fetch(self.target, "DROP TABLE IF EXISTS items")
+        self.settle()
+
     def settle(self) -> None:
         """Have all servers write what they have in memory, so that nobody pays for the one before."""
         for url in (self.source, self.target, self.own):

@@ -14,8 +14,10 @@ import csv as text_csv
 import io
 import math
 import re
+import sys
 from binascii import unhexlify
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -26,12 +28,19 @@ import msgspec
 from headgate.storages.api import PLAIN, Column, Csv, Language, Piece, Pieces, StorageError
 from headgate.storages.kinds import Kind, arrow_schema, arrow_type, canonical
 
-BLOCK = 8 << 20  # Bytes of CSV that become one Arrow batch.
+BLOCK = 2 << 20  # Bytes of CSV that become one Arrow batch.
 ROWS = 10_000  # Rows in a list.
 PIECE = 4 << 20  # Bytes of CSV in a piece that is written.
 GREATEST_FLOAT32 = 3.4028235677973366e38  # What is above becomes infinite.
 
 _CHAIN = (Language.CSV, Language.ARROW, Language.ROWS)
+
+
+def spare_memory() -> None:
+    """Have Arrow, where it is in use, give back what it needs no more: its usual allocator keeps half as much again."""
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        with suppress(NotImplementedError):  # Not all builds have this one.
+            arrow.set_memory_pool(arrow.jemalloc_memory_pool())
 
 
 class Normalizes:

@@ -31,7 +31,7 @@ from headgate.storages.parts import FileWriter
 
 FAMILY = "parquet"
 ENDINGS = (".parquet",)
-BATCH = 65_536  # Rows that are read at once.
+BATCH = 16_384  # Rows that are read at once.
 GROUP = 131_072  # Rows of a row group that is written:
 GROUP_BYTES = 64 << 20  # fewer, if they are large.
 COMPRESSION = "zstd"

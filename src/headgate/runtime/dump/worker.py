@@ -32,7 +32,7 @@ from headgate.storages.api import (
     StorageGone,
     WriteStorage,
 )
-from headgate.storages.convert import common, translated
+from headgate.storages.convert import common, spare_memory, translated
 from headgate.storages.postgres import SnapshotGone
 from headgate.store.dumps import Attempt, Dumps, Leased
 
@@ -204,6 +204,7 @@ class Worker:
             self._reader = self._storages.read(self._snapshot)
         if self._writer is None:
             self._writer = self._storages.write()
+            spare_memory()
         return self._reader, self._writer
 
     async def _metered(self, pieces: Pieces, counted: _Counted) -> AsyncIterator[Piece]:
