@@ -355,6 +355,15 @@ def test_no_interleaving_of_two_workers_and_three_messages_about_a_chunk_does_ei
     assert walk(1, under_way=3) > 1_000
 
 
+def test_only_chunks_that_are_far_too_large_are_cut_anew() -> None:
+    slow = chunks.observed(chunks.from_start(("z",)), rows=chunks.FIRST_ROWS, seconds=60.0)
+    fast = chunks.observed(chunks.from_start(("z",)), rows=chunks.FIRST_ROWS, seconds=0.1)
+    assert slow.rows < chunks.FIRST_ROWS < fast.rows
+    assert chunks.is_recut(slow, chunks.FIRST_ROWS)
+    assert not chunks.is_recut(slow, slow.rows)
+    assert not chunks.is_recut(fast, chunks.FIRST_ROWS)  # Those that wait are few, and soon done.
+
+
 def test_no_plan_of_five_keys_has_a_gap_however_it_is_cut_and_cut_anew() -> None:
     assert walk_plans(5) == 5**5
 

@@ -9,7 +9,7 @@ the keys are. Nothing here compares two bounds. They are the source's text, and 
 from a point, or over a list of chunks that failed before. Whoever asks gets a chunk of the list, or `Cut`: ask the
 source where a chunk of so many rows would end, then say so with `planned`. How many rows that should be follows what
 chunks took: about three seconds is long enough that nothing is lost at the edges and short enough that little is
-repeated after a crash. Chunks that nobody has taken yet are cut anew when the size has proved wrong: `recut`.
+repeated after a crash. Chunks that nobody has taken yet are cut anew when they have proved too large: `recut`.
 
 **LockManager** is the chunk's life. A chunk is leased by one worker until a deadline, under an epoch that rises with
 every lease; what comes under an older one changes nothing. A lease that is not renewed runs out, and the chunk returns.
@@ -41,7 +41,7 @@ MOST_ROWS = 5_000_000
 SHORT_S = 1.0  # A chunk should take this long at least
 AIM_S = 3.0
 LONG_S = 5.0  # and this long at most.
-RECUT = 3.0  # Chunks in waiting are cut anew if the size that has proved right differs by this factor.
+RECUT = 3.0  # Chunks in waiting are cut anew if they have proved too large by this factor. Small ones are soon done.
 GROWTH = 8.0  # A size changes by no more than this factor at once: one chunk may be an exception.
 ATTEMPTS = 3  # After so many a chunk is left, and the others go on.
 LEASE_S = 15.0  # A worker renews it every few seconds.
@@ -124,8 +124,8 @@ def end(offsets: Offsets) -> Offsets:
 
 
 def is_recut(offsets: Offsets, cut_rows: int) -> bool:
-    """Whether chunks of this size, which nobody has taken yet, are far from the right one."""
-    return not 1 / RECUT <= cut_rows / offsets.rows <= RECUT
+    """Whether chunks of this size, which nobody has taken yet, are far too large."""
+    return cut_rows > RECUT * offsets.rows
 
 
 def recut(offsets: Offsets, chunks: Sequence[Chunk]) -> tuple[Offsets, list[Chunk]]:

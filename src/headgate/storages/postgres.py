@@ -47,7 +47,7 @@ from headgate.storages.postgres_session import GONE, connect, errors, one_line, 
 __all__ = ["FAMILY", "PostgresReader", "SnapshotGone", "condition", "errors", "quoted", "reader", "relation", "writer"]
 
 PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
-AHEAD = 2  # Pieces that may wait between reader and writer: more would only leave the processor's caches.
+AHEAD = 4  # Pieces that may wait between reader and writer: enough to bridge a turn of somebody else.
 BREATH_S = 0.001  # The server fills the socket while we do not look: fewer turns for both of us.
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 

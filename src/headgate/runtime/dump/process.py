@@ -264,7 +264,7 @@ class StreamProcess:
                 await self._recut(table)
 
     async def _recut(self, table: _Table) -> None:
-        """Chunks in waiting that are far from the right size are cut anew."""
+        """Chunks in waiting that have proved far too large are cut anew."""
         if table.cut_rows and chunks.is_recut(table.offsets, table.cut_rows):
             table.offsets = await self._dumps.take_back(self.dump, table.number, table.offsets)
             table.cut_rows = 0
