@@ -88,7 +88,7 @@ def without(items: tuple[int, ...], item: int) -> tuple[int, ...]:
 
 
 def leased(cell: Cell) -> Cell | None:
-    is_free = cell.chunk.state is State.PLANNED or (cell.holder > 0 and cell.is_over)
+    is_free = cell.chunk.state is State.PLANNED
     try:
         found = chunks.lease(cell.chunk, "w", 1.0 if cell.is_over else 0.0, 1.0)
     except Refused:
@@ -124,10 +124,10 @@ def _moves(cell: Cell) -> Iterator[tuple[str, Cell]]:
         yield f"lose {what}", cell._replace(messages=tuple(m for m in cell.messages if m != (what, epoch)))
     if cell.holder:
         yield "wait", cell._replace(is_over=True)
-    found = chunks.run_out(cell.chunk, 1.0 if cell.is_over else 0.0)
+    found = chunks.run_out(cell.chunk, 1.0 if cell.is_over else 0.0, ATTEMPTS)
     check((found is not None) == (cell.holder > 0 and cell.is_over), "a lease ends at its deadline")
     if found is not None:
-        check(found.attempts == cell.chunk.attempts, "a lease that ran out is no failure")
+        check(found.attempts == cell.chunk.attempts + 1, "a lease that ran out is a failure")
         yield "run out", cell._replace(chunk=found, holder=0, is_over=False)
     if cell.is_written:
         yield "settle", cell._replace(chunk=chunks.settle(cell.chunk, 1), holder=0, is_over=False)
@@ -155,7 +155,7 @@ def at_rest(cell: Cell) -> Cell:
             epoch, cell = cell.workers[0], cell._replace(is_written=True, workers=cell.workers[1:])
             cell = said(cell, "finish", epoch)
         elif cell.holder:
-            found = chunks.run_out(cell.chunk, 1.0)
+            found = chunks.run_out(cell.chunk, 1.0, ATTEMPTS)
             check(found is not None, "a lease that never runs out")
             assert found is not None
             cell = cell._replace(chunk=found, holder=0)

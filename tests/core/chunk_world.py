@@ -220,7 +220,7 @@ class World:
             return
         chunk, worker = self.rows[arg % len(self.rows)], "abc"[arg % 3]
         fact = self.facts[chunk.number]
-        is_free = fact.state == "planned" or (fact.state == "leased" and fact.until_s <= self.now_s)
+        is_free = fact.state == "planned"
         try:
             found = chunks.lease(chunk, worker, self.now_s)
         except Refused:
@@ -325,7 +325,8 @@ class World:
         assert (found is not None) == is_over, "a lease ends at its deadline"
         if found is not None:
             self.put(found)
-            fact.free("planned")
+            fact.fails += 1
+            fact.free("failed" if fact.fails == chunks.ATTEMPTS else "planned")
             self.happened["ran out"] += 1
 
     def settle(self, arg: int) -> None:

@@ -22,6 +22,7 @@ from headgate.core.chunks import (
     LEASE_S,
     LEAST_ROWS,
     LONG_S,
+    LOST,
     MOST_ROWS,
     SHORT_S,
     Chunk,
@@ -200,6 +201,15 @@ def test_a_plan_that_is_older_than_the_ledger_is_not_gone_on_with() -> None:
     assert max(copied.values()) == 2, "rows that would be there twice, had it gone on"
 
 
+def test_only_chunks_that_are_far_too_large_are_cut_anew() -> None:
+    slow = chunks.observed(chunks.from_start(("z",)), rows=chunks.FIRST_ROWS, seconds=60.0)
+    fast = chunks.observed(chunks.from_start(("z",)), rows=chunks.FIRST_ROWS, seconds=0.1)
+    assert slow.rows < chunks.FIRST_ROWS < fast.rows
+    assert chunks.is_recut(slow, chunks.FIRST_ROWS)
+    assert not chunks.is_recut(slow, slow.rows)
+    assert not chunks.is_recut(fast, chunks.FIRST_ROWS)  # Those that wait are few, and soon done.
+
+
 # A chunk's life.
 
 
@@ -211,11 +221,21 @@ def test_a_chunk_that_is_leased_done_or_left_is_not_leased() -> None:
         assert refused.value.code == other.state
 
 
-def test_a_lease_is_free_at_its_deadline_and_not_before() -> None:
+def test_a_lease_runs_out_at_its_deadline_and_not_before() -> None:
     chunk = held(now_s=10.0)
     assert chunks.run_out(chunk, 10.0 + LEASE_S - 0.1) is None
-    assert chunks.run_out(chunk, 10.0 + LEASE_S) == replace(chunk, state=State.PLANNED, worker=None, until_s=0.0)
-    assert chunks.lease(chunk, "a", 10.0 + LEASE_S) == replace(chunk, worker="a", epoch=2, until_s=10.0 + 2 * LEASE_S)
+    free = chunks.run_out(chunk, 10.0 + LEASE_S)
+    assert free == replace(chunk, state=State.PLANNED, worker=None, until_s=0.0, attempts=1, error=LOST)
+    assert chunks.lease(free, "a", 30.0) == replace(free, state=State.LEASED, worker="a", epoch=2, until_s=45.0)
+
+
+def test_a_chunk_that_kills_one_worker_after_another_is_left() -> None:
+    chunk: Chunk | None = Chunk(1, Range(None, ("9",)))
+    for _ in range(ATTEMPTS):
+        assert chunk is not None
+        chunk = chunks.run_out(chunks.lease(chunk, "a", 0.0), LEASE_S)
+    assert chunk is not None
+    assert (chunk.state, chunk.error) == (State.FAILED, LOST)
 
 
 def test_a_renewed_lease_lasts_from_then_on() -> None:
@@ -253,7 +273,7 @@ def test_a_chunk_is_left_after_some_failures_and_an_operator_has_it_tried_again(
 
 def test_only_a_failure_counts_as_one() -> None:
     chunk = held(attempts=1)
-    for found in (chunks.give_back(chunk, 1), chunks.run_out(chunk, LEASE_S), chunks.renew(chunk, 1, 1.0)):
+    for found in (chunks.give_back(chunk, 1), chunks.renew(chunk, 1, 1.0)):
         assert found is not None
         assert found.attempts == 1
 
@@ -353,15 +373,6 @@ def test_no_interleaving_of_two_workers_and_three_chunks_leases_one_twice_or_lea
 
 def test_no_interleaving_of_two_workers_and_three_messages_about_a_chunk_does_either() -> None:
     assert walk(1, under_way=3) > 1_000
-
-
-def test_only_chunks_that_are_far_too_large_are_cut_anew() -> None:
-    slow = chunks.observed(chunks.from_start(("z",)), rows=chunks.FIRST_ROWS, seconds=60.0)
-    fast = chunks.observed(chunks.from_start(("z",)), rows=chunks.FIRST_ROWS, seconds=0.1)
-    assert slow.rows < chunks.FIRST_ROWS < fast.rows
-    assert chunks.is_recut(slow, chunks.FIRST_ROWS)
-    assert not chunks.is_recut(slow, slow.rows)
-    assert not chunks.is_recut(fast, chunks.FIRST_ROWS)  # Those that wait are few, and soon done.
 
 
 def test_no_plan_of_five_keys_has_a_gap_however_it_is_cut_and_cut_anew() -> None:

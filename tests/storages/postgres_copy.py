@@ -148,7 +148,7 @@ async def copy(source: Side, table: str, target: Side, rows: int = 1000, **chang
     await copy_chunks(job, source, target, rows)
     async with writing(target) as writer:
         await writer.finish(job)
-        assert await writer.link(job) == []
+        assert await writer.link(job, {}) == []
     return job
 
 

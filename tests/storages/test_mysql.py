@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.errors import HeadgateError
 from headgate.storages import mysql
-from headgate.storages.api import PLAIN, By, Language, Mode, Range, StorageError, Table
+from headgate.storages.api import PLAIN, By, Job, Language, Mode, Range, StorageError, Table
 from headgate.storages.convert import csv_rows
-from tests.storages.mariadb import Database, MariaDb, copied, read, read_all, reading
+from tests.storages.mariadb import DUMP, Database, MariaDb, copied, make_certificate, read, read_all, reading
 
 
 @pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDb]:
-    server = MariaDb()
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the certificate of a server, `server.pem`, and its key."""
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificate(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mariadb(certificates: Path) -> Iterator[MariaDb]:
+    server = MariaDb(f"--ssl-cert={certificates / 'server.pem'}", f"--ssl-key={certificates / 'server.key'}")
     yield server
     server.stop()
 
@@ -350,3 +360,38 @@ async def test_whoever_is_cancelled_ends_the_statement_and_the_session_goes_on(d
             await waiting
         db.execute("UNLOCK TABLES")
         assert await reader.top(Table("t", (), by=By.OFFSET)) == ("1",)
+
+
+# Encryption.
+
+
+def encrypted(db: Database, options: str) -> str:
+    return f"mysql://root@localhost:{db.server.port}/{db.name}?{options}"
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
+async def test_a_copy_through_tls(db: Database, certificates: Path, mode: str) -> None:
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))", "INSERT INTO t VALUES (1, 'a'), (2, NULL)")
+    url = encrypted(db, f"sslmode={mode}&ssl_ca={certificates / 'server.pem'}")
+    reader, writer = mysql.reader(url), mysql.writer(url)
+    try:
+        table = await reader.describe("t")
+        job = Job(DUMP, table, "copy")
+        into = await writer.prepare(job)
+        rows = reader.query(table, Range(None, ("2",)), Language.CSV, writer.csv)
+        assert await writer.write(job, into, Range(None, ("2",)), Language.CSV, rows) == 2
+    finally:
+        await reader.close()
+        await writer.close()
+    assert db.rows("SELECT * FROM copy ORDER BY id") == [(1, "a"), (2, None)]
+
+
+async def test_a_server_that_is_not_who_it_says_is_refused(db: Database, tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    reader = mysql.reader(encrypted(db, f"sslmode=verify-ca&ssl_ca={tmp_path / 'server.pem'}"))
+    try:
+        with pytest.raises(HeadgateError, match="certificate verify failed") as refused:
+            await reader.tables()
+        assert "\n" not in str(refused.value)
+    finally:
+        await reader.close()

@@ -20,6 +20,8 @@ from headgate.storages.api import (
     Job,
     Language,
     Mode,
+    Piece,
+    Pieces,
     Range,
     StorageError,
     StorageGone,
@@ -487,3 +489,25 @@ async def test_a_server_that_dies_is_gone_and_comes_back() -> None:
             db.connection = server.connect()
     finally:
         server.stop()
+
+
+async def test_a_writer_that_was_stopped_is_ended_by_its_successor(db: Database) -> None:
+    stopped = asyncio.Event()
+
+    async def half() -> Pieces:
+        yield Piece(row("1", "a"), 4, 1)
+        stopped.set()
+        await asyncio.Event().wait()
+
+    job = Job(DUMP, table_of(ID, NAME), "t")
+    async with writing(db.url()) as first, writing(db.url()) as second:
+        into = await first.prepare(job)
+        writing_half = asyncio.create_task(first.write(job, into, ONE, Language.CSV, half()))
+        await stopped.wait()
+        while not db.rows("SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'LOAD DATA%'"):
+            await asyncio.sleep(0.05)
+        second.attempt = 2
+        assert await second.write(job, into, ONE, Language.CSV, of(row("1", "b"), row("2", "c"))) == 2
+        writing_half.cancel()
+        await asyncio.gather(writing_half, return_exceptions=True)
+    assert db.rows("SELECT * FROM t ORDER BY id") == [(1, "b"), (2, "c")]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pymysql
 import pytest
 
 from headgate.runtime.dump.plan import Options, Request, Storages, create
@@ -17,6 +19,7 @@ from headgate.runtime.dump.verify import verify
 from headgate.store.database import Database
 from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
+from tests.storages.mariadb import Database as MariaDbDatabase
 from tests.storages.mariadb import MariaDb
 from tests.storages.mongo_server import MongoServer
 
@@ -49,6 +52,8 @@ def mariadb() -> Iterator[MariaDb]:
 class World:
     """One place of each kind."""
 
+    mysql: MariaDbDatabase
+
     def __init__(self, dumps: Dumps, home: Path, urls: dict[str, str], connection: Any, base: str) -> None:
         self.dumps, self.home, self.urls = dumps, home, urls
         self._connection, self._base = connection, base
@@ -65,11 +70,11 @@ class World:
             return self.urls["mongodb"].replace("/shop", f"/shop{number}")
         return self.urls[kind]
 
-    async def dump(self, source: str, target: str, table: str = "items", mode: str = "replace", **more: Any) -> Any:
+    async def dump(self, source: str, target: str, *tables: str, mode: str = "replace", **more: Any) -> Any:
         """One dump, to its end."""
         made = await create(
             self.dumps,
-            Request(source, target, (table,), Options(mode=mode), rows=25, **more),  # type: ignore[arg-type]
+            Request(source, target, tables or ("items",), Options(mode=mode), rows=25, **more),  # type: ignore[arg-type]
         )
         process = StreamProcess(self.dumps, made, Storages(source, target), 2, self.home)
         status = await process.run()
@@ -98,7 +103,9 @@ async def world(server: EmbeddedServer, url: str, tmp_path: Path, mariadb: Maria
             "mysql": mysql.url("tinyint1=bool"),
             "mongodb": mongo.url("shop"),
         }
-        yield World(Dumps(database), tmp_path, urls, connection, name)
+        world = World(Dumps(database), tmp_path, urls, connection, name)
+        world.mysql = mysql
+        yield world
     await mongo.stop()
     await database.close()
     for end in ("_s", "_t"):
@@ -106,12 +113,19 @@ async def world(server: EmbeddedServer, url: str, tmp_path: Path, mariadb: Maria
     await connection.close()
 
 
-async def rows_of(url: str) -> list[Any]:
+async def at(url: str, *statements: str) -> list[Any]:
+    """Statements for a PostgreSQL server; the rows of the last."""
     connection = await asyncpg.connect(url)
     try:
-        return [tuple(row) for row in await connection.fetch("SELECT * FROM items ORDER BY id")]
+        for statement in statements[:-1]:
+            await connection.execute(statement)
+        return [tuple(row) for row in await connection.fetch(statements[-1])]
     finally:
         await connection.close()
+
+
+async def rows_of(url: str) -> list[Any]:
+    return await at(url, "SELECT * FROM items ORDER BY id")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,3 +161,102 @@ async def test_from_each_language_to_each_and_verified(world: World, kind: str) 
         assert found.rows == ROWS
         assert found.is_equal, f"{kind} → {other}: {found.different}"
         await asyncio.sleep(0)
+
+
+# What comes with a table.
+
+SHOP = (
+    "CREATE TABLE customers (id {counter}, email varchar(80) NOT NULL UNIQUE, about {text})",
+    "CREATE TABLE orders (id {counter}, customer {integer} NOT NULL, placed date NOT NULL,"
+    " CONSTRAINT of_customer FOREIGN KEY (customer) REFERENCES customers (id) ON DELETE CASCADE)",
+    "CREATE INDEX orders_of ON orders (customer, placed)",
+    "CREATE INDEX about ON customers ({about})",
+    "INSERT INTO customers (id, email) VALUES (5, 'a@x'), (9, 'b@x')",
+    "INSERT INTO orders (id, customer, placed) VALUES (1, 5, '2026-01-01'), (3, 9, '2026-01-02')",
+)
+WORDS = {
+    "postgresql": {"counter": "serial PRIMARY KEY", "integer": "integer", "text": "text", "about": "about"},
+    "mysql": {"counter": "int AUTO_INCREMENT PRIMARY KEY", "integer": "int", "text": "text", "about": "about(20)"},
+    "sqlite": {"counter": "INTEGER PRIMARY KEY", "integer": "INTEGER", "text": "TEXT", "about": "about"},
+}
+TABLES = ("customers=clients", "orders")
+INDEXES = "SELECT indexname FROM pg_indexes WHERE tablename IN ('clients', 'orders') ORDER BY 1"
+
+
+def shop(kind: str) -> list[str]:
+    return [statement.format(**WORDS[kind]) for statement in SHOP]
+
+
+async def source_of(world: World, kind: str) -> str:
+    """A shop of two tables."""
+    if kind == "mysql":
+        world.mysql.execute(*shop(kind))
+        return world.urls["mysql"]
+    if kind == "sqlite":
+        path = world.home / "shop.db"
+        with sqlite3.connect(path) as connection:
+            connection.executescript("; ".join(shop(kind)))
+        connection.close()
+        return f"sqlite:{path}"
+    await at(world.urls["source"], *shop(kind))
+    return world.urls["source"]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "sqlite"])
+async def test_into_postgresql_come_counters_indexes_and_foreign_keys(world: World, kind: str) -> None:
+    target = world.urls["postgresql"]
+    dump = await world.dump(await source_of(world, kind), target, *TABLES, mode="append")
+    assert (await world.dumps.find(str(dump)))["error"] == ""
+    expected = ["clients_email_key", "clients_pkey", "orders_customer_placed_idx", "orders_pkey"]
+    found = [name for (name,) in await at(target, INDEXES)]
+    assert [name for name in found if name != "clients_about_idx"] == expected
+    assert ("clients_about_idx" in found) == (kind == "sqlite")  # That of MariaDB has the beginning only.
+    assert await at(target, "INSERT INTO clients (email) VALUES ('c@x') RETURNING id") == [(10,)]
+    for refused in ("INSERT INTO clients (email) VALUES ('c@x')", "INSERT INTO orders VALUES (7, 77, '2026-01-01')"):
+        with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+            await at(target, refused)
+    assert await at(target, "DELETE FROM clients WHERE id = 9", "SELECT id FROM orders") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+async def test_into_mariadb_come_counters_indexes_and_foreign_keys(world: World, kind: str) -> None:
+    dump = await world.dump(await source_of(world, kind), world.urls["mysql"], *TABLES, mode="append")
+    left = (await world.dumps.find(str(dump)))["error"]
+    assert left == "" if kind == "postgresql" else "cannot be unique" in left  # A text of SQLite has no length.
+    found = {row[2] for table in ("clients", "orders") for row in world.mysql.rows(f"SHOW INDEX FROM {table}")}
+    assert found >= {"PRIMARY", "orders_of", "about"}
+    world.mysql.execute("INSERT INTO clients (email) VALUES ('c@x')")
+    assert world.mysql.value("SELECT max(id) FROM clients") == 10
+    with pytest.raises(pymysql.IntegrityError):
+        world.mysql.execute("INSERT INTO orders VALUES (7, 77, '2026-01-01')")
+    world.mysql.execute("DELETE FROM clients WHERE id = 9")
+    assert world.mysql.rows("SELECT id FROM orders") == [(1,)]
+
+
+async def test_from_mariadb_to_mariadb_come_foreign_keys(world: World, mariadb: MariaDb) -> None:
+    source = await source_of(world, "mysql")
+    with mariadb.database() as other:
+        dump = await world.dump(source, other.url(), *TABLES, mode="append")
+        assert (await world.dumps.find(str(dump)))["error"] == ""
+        assert "REFERENCES `clients` (`id`) ON DELETE CASCADE" in other.rows("SHOW CREATE TABLE orders")[0][1]
+
+
+async def test_into_sqlite_come_indexes(world: World) -> None:
+    await world.dump(await source_of(world, "postgresql"), f"sqlite:{world.home / 'new.db'}", *TABLES, mode="append")
+    with sqlite3.connect(world.home / "new.db") as connection:
+        found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL ORDER BY 1")
+        assert [name for (name,) in found] == ["clients_about_idx", "clients_email_key", "orders_customer_placed_idx"]
+    connection.close()
+
+
+async def test_what_cannot_be_made_is_named_and_the_tables_are_copied(world: World) -> None:
+    source, target = await source_of(world, "mysql"), world.urls["postgresql"]
+    world.mysql.execute("ALTER TABLE customers ADD UNIQUE INDEX same_about (id, email)")
+    dump = await world.dump(source, target, "orders", mode="append")
+    assert (await world.dumps.find(str(dump)))["error"] == "left out: of_customer (there is no customers)"
+    dump = await world.dump(source, target, "customers", mode="append", exclude=("email",))
+    left = (await world.dumps.find(str(dump)))["error"]
+    assert left == (
+        "left out: index email (its columns were not copied); index same_about (its columns were not copied)"
+    )
+    assert await at(target, "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM customers)") == [(2, 2)]

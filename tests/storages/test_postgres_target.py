@@ -500,8 +500,8 @@ async def test_a_table_that_is_made_has_all_that_its_source_has_and_counts_on(so
         for _ in range(2):
             await writer.finish(job)
             await writer.finish(others)
-            assert await writer.link(job) == []
-            assert await writer.link(others) == []
+            assert await writer.link(job, {}) == []
+            assert await writer.link(others, {}) == []
         assert await writer.unfinished("shop.rich") == []
     assert await shape(target, "shop.rich") == await shape(source, "shop.rich")
     assert await shape(target, "other") == await shape(source, "other")
@@ -570,10 +570,10 @@ async def test_foreign_keys_in_a_circle_are_made_and_those_that_cannot_be_are_to
         for job in jobs:
             await copy_chunks(job, source, target)
             await writer.finish(job)
-        assert await writer.link(jobs[0]) == []
-        assert await writer.link(jobs[1]) == ["to_far (there is no far)"]
+        assert await writer.link(jobs[0], {}) == []
+        assert await writer.link(jobs[1], {}) == ["to_far (there is no far)"]
         await target.sql.execute("CREATE TABLE far (id int)")
-        assert (await writer.link(jobs[1]))[0].startswith("to_far (there is no unique constraint")
+        assert (await writer.link(jobs[1], {}))[0].startswith("to_far (there is no unique constraint")
     assert "constraint to_b FOREIGN KEY (b) REFERENCES b(id) DEFERRABLE" in await shape(target, "a")
 
 
@@ -586,7 +586,7 @@ async def test_what_needs_a_column_that_was_not_copied_is_left_out(source: Side,
     await copy_chunks(job, source, target)
     async with writing(target) as writer:
         await writer.finish(job)
-        assert await writer.link(job) == ["t_secret_fkey (its columns were not copied)"]
+        assert await writer.link(job, {}) == ["t_secret_fkey (its columns were not copied)"]
     assert await target.values(INDEXES) == ["kept", "t_pkey"]
 
 
@@ -683,7 +683,7 @@ async def test_a_replacement_keeps_names_rights_owner_defaults_and_counts_on(sou
         assert await writer.unfinished("shop.rich") == [DUMP]
         for _ in range(2):
             await writer.finish(job)
-            await writer.link(job)
+            await writer.link(job, {})
     assert await shape(target, "shop.rich") == before
     assert await target.rows(facts) == rights
     assert await leftovers(target) == []
@@ -777,7 +777,7 @@ async def test_a_finish_that_falls_at_any_statement_can_be_done_again(source: Si
         is_fallen = await fell(job, target, at)
         async with writing(target) as writer:
             await writer.finish(job)
-            assert await writer.link(job) == []
+            assert await writer.link(job, {}) == []
             assert await writer.unfinished("t") == []
         assert await shape(target, "t") == expected, at
         assert await target.rows("SELECT * FROM t ORDER BY id") == rows

@@ -13,13 +13,14 @@ repeated after a crash. Chunks that nobody has taken yet are cut anew when they 
 
 **LockManager** is the chunk's life. A chunk is leased by one worker until a deadline, under an epoch that rises with
 every lease; what comes under an older one changes nothing. A lease that is not renewed runs out, and the chunk returns.
+That is a failure like others: a chunk that needs more memory than there is would else kill one worker after another.
 The lease saves work. It is not what makes a chunk be written once: that is the target's ledger.
 
         plan            lease              done
     ──────▶ PLANNED ──────────▶ LEASED ──────────▶ DONE
                ▲                  │  │
                └──────────────────┘  └──────────▶ FAILED ──▶ PLANNED when the dump is resumed
-          given back · run out · failed    failed too often
+          given back · failed · run out    failed, or run out, too often
 
 A dump's table is complete when its planning has ended and each of its chunks is done.
 """
@@ -45,6 +46,7 @@ RECUT = 3.0  # Chunks in waiting are cut anew if they have proved too large by t
 GROWTH = 8.0  # A size changes by no more than this factor at once: one chunk may be an exception.
 ATTEMPTS = 3  # After so many a chunk is left, and the others go on.
 LEASE_S = 15.0  # A worker renews it every few seconds.
+LOST = "the worker that had it was not heard of again: killed, cut off, or out of memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +169,8 @@ class Chunk:
 
 
 def lease(chunk: Chunk, worker: str, now_s: float, lease_s: float = LEASE_S) -> Chunk:
-    """Give the chunk to a worker. One whose lease has run out is free, too."""
-    if chunk.state is State.LEASED and chunk.until_s > now_s:
-        raise Refused(f"chunk {chunk.number} is leased", code="leased")
-    if chunk.state in (State.DONE, State.FAILED):
+    """Give the chunk to a worker."""
+    if chunk.state is not State.PLANNED:
         raise Refused(f"chunk {chunk.number} is {chunk.state}", code=chunk.state)
     return replace(chunk, state=State.LEASED, worker=worker, epoch=chunk.epoch + 1, until_s=now_s + lease_s)
 
@@ -197,10 +197,7 @@ def unsettle(chunk: Chunk) -> Chunk:
 
 def fail(chunk: Chunk, epoch: int, error: str, most: int = ATTEMPTS) -> Chunk | None:
     """The worker could not. After some attempts the chunk is left for an operator."""
-    if not _holds(chunk, epoch):
-        return None
-    attempts = chunk.attempts + 1
-    return _ended(chunk, State.FAILED if attempts >= most else State.PLANNED, error=error, attempts=attempts)
+    return _failed(chunk, error, most) if _holds(chunk, epoch) else None
 
 
 def give_back(chunk: Chunk, epoch: int) -> Chunk | None:
@@ -208,10 +205,10 @@ def give_back(chunk: Chunk, epoch: int) -> Chunk | None:
     return _ended(chunk, State.PLANNED) if _holds(chunk, epoch) else None
 
 
-def run_out(chunk: Chunk, now_s: float) -> Chunk | None:
+def run_out(chunk: Chunk, now_s: float, most: int = ATTEMPTS) -> Chunk | None:
     """A lease that was not renewed ends. None: there is none to end."""
     is_over = chunk.state is State.LEASED and chunk.until_s <= now_s
-    return _ended(chunk, State.PLANNED) if is_over else None
+    return _failed(chunk, LOST, most) if is_over else None
 
 
 def retry(chunk: Chunk) -> Chunk:
@@ -221,6 +218,11 @@ def retry(chunk: Chunk) -> Chunk:
 
 def _holds(chunk: Chunk, epoch: int) -> bool:
     return chunk.state is State.LEASED and chunk.epoch == epoch
+
+
+def _failed(chunk: Chunk, error: str, most: int) -> Chunk:
+    attempts = chunk.attempts + 1
+    return _ended(chunk, State.FAILED if attempts >= most else State.PLANNED, error=error, attempts=attempts)
 
 
 def _ended(chunk: Chunk, state: State, **changes: int | str) -> Chunk:

@@ -29,7 +29,7 @@ compensates: `undo` removes what a broken chunk left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
@@ -46,6 +46,8 @@ __all__ = [
     "By",
     "Column",
     "Csv",
+    "Foreign",
+    "Index",
     "Job",
     "Language",
     "Mode",
@@ -57,6 +59,7 @@ __all__ = [
     "StorageGone",
     "Table",
     "WriteStorage",
+    "target_of",
 ]
 
 
@@ -110,6 +113,27 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """An index that every database can have: of whole columns, over all rows."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A foreign key."""
+
+    name: str
+    columns: tuple[str, ...]
+    refers: str  # The table, as the source knows it.
+    to: tuple[str, ...]  # Its columns.
+    on_delete: str = "NO ACTION"
+    on_update: str = "NO ACTION"
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One table, collection or file."""
 
@@ -122,6 +146,9 @@ class Table:
     family: str = ""  # `postgresql`, `mysql`, …: who understands `native` and `details`.
     details: dict[str, Any] = field(default_factory=dict)  # JSON: indexes, sequences, what a file was when it was read.
     sampled: bool = False  # The columns are a guess from the first records.
+    counts: str = ""  # The column that counts by itself.
+    indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
+    foreign: tuple[Foreign, ...] = ()
 
     def named(self, columns: Sequence[str]) -> tuple[Column, ...]:
         """The columns of these names, in this order."""
@@ -161,6 +188,13 @@ class Piece:
 
 
 Pieces: TypeAlias = AsyncIterator[Piece]
+
+
+def target_of(refers: str, targets: Mapping[str, str]) -> str:
+    """The target's name for a table of the source. One that was not copied may be there by its own name."""
+    last = refers.rpartition(".")[2]
+    alike = [target for name, target in targets.items() if name.rpartition(".")[2] == last]
+    return targets.get(refers) or (alike[0] if len(alike) == 1 else last.strip('"'))
 
 
 class StorageError(HeadgateError):

@@ -1,8 +1,9 @@
 """A table's schema in MySQL and MariaDB: read from the source, made at the target.
 
 The primary key comes with the table, unlike elsewhere: InnoDB keeps the rows in its order, and rows that arrive in that
-order are appended to it, while a key that is added later copies the whole table. Other indexes follow the data.
-Columns that the source computes are plain columns of the copy. Foreign keys and triggers are not copied.
+order are appended to it, while a key that is added later copies the whole table. Other indexes follow the data, and
+foreign keys follow when all tables are there. Columns that the source computes are plain columns of the copy. Triggers
+are not copied.
 
 A new table takes the old one's place with one RENAME TABLE, which no transaction covers. So the ledger first gets the
 line `swapping`: from then on a table beside that is not there any more has been renamed, and not begun anew.
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pymysql
+
 from headgate.errors import Refused
-from headgate.storages.api import By, Column, Job, Table
-from headgate.storages.mysql_session import Session
+from headgate.storages.api import By, Column, Foreign, Index, Job, Table, target_of
+from headgate.storages.mysql_session import Session, is_gone
 from headgate.storages.mysql_types import (
     COLLATION,
     FAMILY,
@@ -30,6 +34,7 @@ from headgate.storages.mysql_types import (
 )
 
 NAME = 64  # The longest name.
+BEGINNING = 191  # Characters of a text that an index has: four bytes each are as many as old servers allow.
 
 _TABLE = """
 SELECT ENGINE, TABLE_ROWS, DATA_LENGTH, AUTO_INCREMENT, TABLE_TYPE FROM information_schema.TABLES
@@ -43,6 +48,15 @@ FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {
 _INDEXES = """
 SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, NULLABLE FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY INDEX_NAME, SEQ_IN_INDEX
+"""
+_FOREIGN = """
+SELECT k.CONSTRAINT_NAME, k.COLUMN_NAME, k.REFERENCED_TABLE_SCHEMA, k.REFERENCED_TABLE_NAME, k.REFERENCED_COLUMN_NAME,
+       r.DELETE_RULE, r.UPDATE_RULE
+FROM information_schema.KEY_COLUMN_USAGE k JOIN information_schema.REFERENTIAL_CONSTRAINTS r
+  ON r.CONSTRAINT_SCHEMA = k.CONSTRAINT_SCHEMA AND r.CONSTRAINT_NAME = k.CONSTRAINT_NAME
+  AND r.TABLE_NAME = k.TABLE_NAME
+WHERE k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {name} AND k.REFERENCED_TABLE_NAME IS NOT NULL
+ORDER BY k.CONSTRAINT_NAME, k.ORDINAL_POSITION
 """
 _CHECKS = """
 SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
@@ -122,8 +136,23 @@ def described(session: Session, table: str) -> Table | None:
     key = tuple(index["columns"]) if index else ()
     details["key_index"] = index["name"] if index else ""
     details["key_types"] = {column.name: column.native for column in columns if column.name in key}
-    by = By.KEY if key else By.OFFSET
-    return Table(table, tuple(columns), key, by, rows, size, FAMILY, details)
+    return Table(
+        table,
+        tuple(columns),
+        key,
+        By.KEY if key else By.OFFSET,
+        rows,
+        size,
+        FAMILY,
+        details,
+        counts=details.get("auto_increment", {}).get("column", ""),
+        indexes=tuple(
+            Index(one["name"], tuple(one["columns"]), one["unique"])
+            for one in details["indexes"]
+            if one is not index and one["type"] == "BTREE" and not any(one["lengths"])
+        ),
+        foreign=_foreign(session, table),
+    )
 
 
 def _plain(native: str) -> str:
@@ -166,6 +195,15 @@ def _indexes(session: Session, table: str) -> list[dict[str, Any]]:
         index["lengths"].append(length)
         index["nullable"] = index["nullable"] or nullable == "YES"
     return [index for index in found.values() if None not in index["columns"]]  # Those of expressions are not ours.
+
+
+def _foreign(session: Session, table: str) -> tuple[Foreign, ...]:
+    found: dict[str, Foreign] = {}
+    for name, column, schema, refers, to, on_delete, on_update in _ask(session, _FOREIGN, table):
+        whole = refers if schema == session.where.database else f"{schema}.{refers}"
+        one = found.get(name) or Foreign(name, (), whole, (), on_delete, on_update)
+        found[name] = replace(one, columns=(*one.columns, column), to=(*one.to, to))
+    return tuple(found.values())
 
 
 def _key_index(indexes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -224,7 +262,7 @@ def _line(session: Session, column: Column, job: Job, known: set[str], in_key: i
         parts.append(f"CHARACTER SET {collation.split('_')[0]} COLLATE {collation}")
     is_required = in_key > 0 or not column.nullable
     parts.append("NOT NULL" if is_required else "NULL")
-    counter = details.get("auto_increment", {}).get("column")
+    counter = job.source.counts
     default = details.get("defaults", {}).get(column.name)
     if counter == column.name and job.source.key[:1] == (counter,) and in_key:
         parts.append("AUTO_INCREMENT")
@@ -281,6 +319,64 @@ def complete(session: Session, job: Job, name: str) -> None:
     following = details.get("auto_increment", {}).get("next")
     if following:
         session.execute(f"ALTER TABLE {sql_name(session, name)} AUTO_INCREMENT = {int(following)}")
+
+
+def index(session: Session, job: Job) -> list[str]:
+    """Plain indexes of another kind of database. Returns those that cannot be, and why."""
+    if _is_own(job):
+        return []  # They came with the table.
+    table = described(session, job.target)
+    assert table is not None, job.target
+    natives = {column.name: base_of(column.native) for column in table.columns}
+    there = {one["name"] for one in table.details["indexes"]}
+    missing = []
+    for one in job.source.indexes:
+        if one.name in there or (one.unique and set(one.columns) == set(table.key)):
+            continue
+        if not natives.keys() >= set(one.columns):
+            missing.append(f"index {one.name} (its columns were not copied)")
+            continue
+        # A text of any length is indexed by its beginning; whether it is unique, that cannot tell.
+        lengths = [BEGINNING if natives[name].endswith(("text", "blob")) else None for name in one.columns]
+        if one.unique and any(lengths):
+            missing.append(f"index {one.name} (a text without a length cannot be unique)")
+            continue
+        columns = ", ".join(_part(*part) for part in zip(one.columns, lengths, strict=True))
+        add = f"ADD {'UNIQUE ' if one.unique else ''}INDEX {quoted(one.name)} ({columns})"
+        missing += _tried(session, job.target, add, f"index {one.name}")
+    return missing
+
+
+def link(session: Session, job: Job, targets: Mapping[str, str]) -> list[str]:
+    """Foreign keys, once all tables are there. Returns those that cannot be, and why."""
+    there = {one.name for one in _foreign(session, job.target)}
+    copied = {column.name for column in job.source.columns}
+    missing = []
+    for one in job.source.foreign:
+        refers = target_of(one.refers, targets)
+        if one.name in there:
+            continue
+        if not copied >= set(one.columns):
+            missing.append(f"{one.name} (its columns were not copied)")
+        elif not exists(session, refers):
+            missing.append(f"{one.name} (there is no {refers})")
+        else:
+            columns, to = (", ".join(map(quoted, some)) for some in (one.columns, one.to))
+            rest = f"({to}) ON DELETE {one.on_delete} ON UPDATE {one.on_update}"
+            add = f"ADD CONSTRAINT {quoted(one.name)} FOREIGN KEY ({columns}) REFERENCES {sql_name(session, refers)}"
+            missing += _tried(session, job.target, f"{add} {rest}", one.name)
+    return missing
+
+
+def _tried(session: Session, table: str, change: str, what: str) -> list[str]:
+    """Change a table. What the server refuses is not worth the table."""
+    try:
+        session.execute(f"ALTER TABLE {sql_name(session, table)} {change}")
+    except pymysql.MySQLError as error:
+        if is_gone(error):
+            raise
+        return [f"{what} ({' '.join(str(error.args[-1]).split())})"]
+    return []
 
 
 def _statements(wanted: Sequence[str]) -> list[str]:

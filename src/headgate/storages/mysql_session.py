@@ -281,6 +281,11 @@ def number_of(error: BaseException) -> int:
     return _said(error)[0] if isinstance(error, pymysql.MySQLError) else 0
 
 
+def is_gone(error: BaseException) -> bool:
+    """Whether the server is, and not only what it was asked for."""
+    return number_of(error) in _GONE
+
+
 class EmptyRow(Exception):
     """The server has rendered no line for a row: it has a value that may not be copied."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -47,6 +47,8 @@ _SETUP = (
 _STAGE = "headgate_stage"
 _SWAPPING = "swapping"
 _DUPLICATE = 1062
+_EARLIER = 5  # Attempts that may still be under way.
+_ROLL_BACK_S = 60
 _LEDGER = f"""
 CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
     dump CHAR(36) NOT NULL, target VARCHAR(190) NOT NULL, mark CHAR(32) NOT NULL, lo LONGTEXT NOT NULL,
@@ -212,7 +214,9 @@ class MysqlWriter(Normalizes):
 
     def _chunk(self, job: Job, table: Table, range: Range, feed: Feed, again: bool) -> int:
         mark, lo, hi = ledger.line_of(range)
+        name = f"headgate {job.dump.hex[:8]} {mark[:16]} "
         try:
+            self._announce(name)
             with self._session.transaction():
                 if again:
                     self._erase(job, table, range)
@@ -228,6 +232,21 @@ class MysqlWriter(Normalizes):
             raise
         finally:
             feed.close()
+            with contextlib.suppress(Exception):
+                self._session.value(f"SELECT RELEASE_LOCK({text_literal(name + str(self.attempt))})")
+
+    def _announce(self, name: str) -> None:
+        """Say which chunk and which attempt this session is at, and end earlier ones: their process has been stopped,
+        or cut off, and what they have locked stays locked. Whatever they would commit meets our line."""
+        for earlier in range(max(1, self.attempt - _EARLIER), self.attempt):
+            lock = text_literal(name + str(earlier))
+            if (holder := self._session.value(f"SELECT IS_USED_LOCK({lock})")) is None:
+                continue
+            with contextlib.suppress(pymysql.MySQLError):  # It has just ended by itself.
+                self._session.execute(f"KILL CONNECTION {int(holder)}")
+            self._session.value(f"SELECT GET_LOCK({lock}, {_ROLL_BACK_S})")  # It is free when all is rolled back.
+            self._session.value(f"SELECT RELEASE_LOCK({lock})")
+        self._session.value(f"SELECT GET_LOCK({text_literal(name + str(self.attempt))}, 0)")
 
     def _is_there(self, job: Job, mark: str) -> bool:
         with contextlib.suppress(Exception):
@@ -340,6 +359,14 @@ class MysqlWriter(Normalizes):
             self._write_line(job, last, 0)
         for name in (beside, schema.old_of(job)):
             session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
+
+    async def index(self, job: Job) -> list[str]:
+        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        return await self._session.run(lambda: schema.index(self._session, job))
+
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+        """Foreign keys. Returns those that cannot be."""
+        return await self._session.run(lambda: schema.link(self._session, job, targets))
 
     async def drop(self, job: Job) -> None:
         """Remove what was built beside, and its lines."""

@@ -35,6 +35,8 @@ from headgate.storages.postgres_catalog import (
     about_rows,
     columns_of,
     find,
+    foreign_of,
+    indexes_of,
     key_of,
     literal,
     proper,
@@ -152,6 +154,7 @@ class PostgresReader:
             kind, name = found["kind"], await proper(connection, table)
             columns, more = await columns_of(connection, found["oid"])
             key = await key_of(connection, found["oid"])
+            known = await details(connection, found)
             described = Table(
                 name=name,
                 columns=columns,
@@ -159,7 +162,10 @@ class PostgresReader:
                 by=By.KEY if key else By.BLOCK if kind in ("r", "m") and found["is_heap"] else By.OFFSET,
                 size=found["size"],
                 family=FAMILY,
-                details={**more, "only": found["has_children"], **await details(connection, found)},
+                details={**more, "only": found["has_children"], **known},
+                counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
+                indexes=await indexes_of(connection, found["oid"]),
+                foreign=await foreign_of(connection, found["oid"]),
             )
             return replace(described, rows=await about_rows(connection, found, relation(described)))
 

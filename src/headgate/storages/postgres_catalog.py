@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.storages.api import Column
+from headgate.storages.api import Column, Foreign, Index
 from headgate.storages.kinds import TEXT, Kind, Type, decimal_type
 
 FAMILY = "postgresql"
@@ -89,6 +89,29 @@ WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND 
 ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname
 """
 
+_INDEXES = """
+SELECT c.relname AS name, i.indisunique AS is_unique, array(
+    SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE k.place <= i.indnkeyatts ORDER BY k.place
+) AS columns
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+WHERE i.indrelid = $1 AND i.indisvalid AND i.indimmediate AND NOT i.indisprimary AND i.indpred IS NULL
+  AND i.indexprs IS NULL AND m.amname = 'btree' ORDER BY c.relname
+"""
+_FOREIGN = """
+SELECT c.conname AS name, c.confrelid::regclass::text AS refers, c.confdeltype::text AS on_delete,
+       c.confupdtype::text AS on_update, array(
+    SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, place)
+    JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.place
+) AS columns, array(
+    SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, place)
+    JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum ORDER BY k.place
+) AS refers_to
+FROM pg_constraint c WHERE c.conrelid = $1 AND c.contype = 'f' AND c.conparentid = 0 ORDER BY c.conname
+"""
+_ACTIONS = {"a": "NO ACTION", "r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
+
 
 # Names.
 
@@ -149,6 +172,27 @@ async def about_rows(connection: Any, found: Any, relation: str) -> int | None:
 async def key_of(connection: Any, oid: int) -> tuple[str, ...]:
     """The columns that tell rows apart, unique and NOT NULL."""
     return tuple(await connection.fetchval(_KEYS, oid, False) or ())
+
+
+async def indexes_of(connection: Any, oid: int) -> tuple[Index, ...]:
+    """The indexes that another kind of database can have, too."""
+    rows = await connection.fetch(_INDEXES, oid)
+    return tuple(Index(row["name"], tuple(row["columns"]), row["is_unique"]) for row in rows)
+
+
+async def foreign_of(connection: Any, oid: int) -> tuple[Foreign, ...]:
+    """The foreign keys of a table."""
+    return tuple(
+        Foreign(
+            row["name"],
+            tuple(row["columns"]),
+            row["refers"],
+            tuple(row["refers_to"]),
+            _ACTIONS[row["on_delete"]],
+            _ACTIONS[row["on_update"]],
+        )
+        for row in await connection.fetch(_FOREIGN, oid)
+    )
 
 
 async def unique_keys(connection: Any, oid: int) -> list[list[str]]:

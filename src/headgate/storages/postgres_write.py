@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -338,11 +338,17 @@ class PostgresWriter(Normalizes):
             with suppress(asyncpg.PostgresError):
                 await connection.execute(f"ANALYZE {name}")
 
-    async def link(self, job: Job) -> list[str]:
-        """Foreign keys of a table that the dump made. Returns those that cannot be."""
+    async def index(self, job: Job) -> list[str]:
+        """Indexes that a table of another kind of database had. Returns those that cannot be."""
         connection = await self.session()
         with errors(self._url, job.target):
-            return await schema.link(connection, job, await proper(connection, job.target)) if job.created else []
+            return await schema.index(connection, job, await proper(connection, job.target))
+
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+        """Foreign keys. Returns those that cannot be."""
+        connection = await self.session()
+        with errors(self._url, job.target):
+            return await schema.link(connection, job, await proper(connection, job.target), targets)
 
     async def _is_finished(self, connection: Any, job: Job) -> bool:
         return bool(await connection.fetchval(_IS_FINISHED, job.dump, job.target))

@@ -19,6 +19,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -31,7 +32,20 @@ import pyarrow as pa
 
 from headgate.errors import NotFound, Refused
 from headgate.storages import ledger
-from headgate.storages.api import Bound, Column, Csv, Language, Piece, Pieces, Range, StorageError, StorageGone, Table
+from headgate.storages.api import (
+    Bound,
+    Column,
+    Csv,
+    Foreign,
+    Index,
+    Language,
+    Piece,
+    Pieces,
+    Range,
+    StorageError,
+    StorageGone,
+    Table,
+)
 from headgate.storages.convert import fine
 from headgate.storages.files import path_and_options
 from headgate.storages.kinds import TEXT, Kind, Type, arrow_schema, arrow_type, canonical, decimal_type
@@ -374,7 +388,21 @@ class SqliteReader:
             "indexes": indexes(connection, name),
         }
         rows = connection.execute(f"SELECT count(*) FROM {quoted(name)}").fetchone()[0]
-        return Table(name, columns, key, rows=rows, family=FAMILY, details=details)
+        return Table(
+            name,
+            columns,
+            key,
+            rows=rows,
+            family=FAMILY,
+            details=details,
+            counts=key[0] if is_alias else "",
+            indexes=tuple(
+                Index(one["name"], tuple(column for column, _, _ in one["columns"]), one["unique"])
+                for one in details["indexes"]
+                if one["columns"] is not None
+            ),
+            foreign=foreign(connection, name),
+        )
 
     def _rowid(self, table: str, info: list[tuple[Any, ...]]) -> str:
         taken = {column.lower() for column, *_ in info}
@@ -454,6 +482,24 @@ def collations(connection: sqlite3.Connection, name: str) -> dict[str, str]:
         WHERE l.origin = 'pk' AND x.key AND x.coll <> 'BINARY'
     """
     return dict(connection.execute(query, (name,)).fetchall())
+
+
+def foreign(connection: sqlite3.Connection, name: str) -> tuple[Foreign, ...]:
+    """The foreign keys of a table. They have no names here, and may leave it at the other table's key."""
+    query = 'SELECT id, "table", "from", "to", on_delete, on_update FROM pragma_foreign_key_list(?) ORDER BY id, seq'
+    found: dict[int, Foreign] = {}
+    for number, refers, column, to, on_delete, on_update in connection.execute(query, (name,)).fetchall():
+        one = found.get(number) or Foreign("", (), refers, (), on_delete, on_update)
+        found[number] = replace(one, columns=(*one.columns, column), to=one.to if to is None else (*one.to, to))
+    keys = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
+    return tuple(
+        replace(
+            one,
+            name=f"{name}_{'_'.join(one.columns)}_fkey",
+            to=one.to or tuple(key for (key,) in connection.execute(keys, (one.refers,)).fetchall()),
+        )
+        for one in found.values()
+    )
 
 
 def indexes(connection: sqlite3.Connection, name: str) -> list[dict[str, Any]]:

@@ -136,6 +136,10 @@ class SqliteWriter(Normalizes):
         """Put what was built beside in its place, indexes, and the last line: one transaction."""
         await self._session.run(_finish, job)
 
+    async def index(self, job: Job) -> list[str]:
+        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        return await self._session.run(_index, job)
+
     async def drop(self, job: Job) -> None:
         """Remove what was built beside, and its lines."""
         await self._session.run(_drop, job)
@@ -378,6 +382,22 @@ def _finish(connection: sqlite3.Connection, job: Job) -> None:
                 _make_index(connection, job, index)
         line = (str(job.dump), job.target, ledger.FINISHED, "", "", 0)
         connection.execute(_LINE, line)
+
+
+def _index(connection: sqlite3.Connection, job: Job) -> list[str]:
+    missing = []
+    copied = {column.name for column in job.source.columns}
+    for one in job.source.indexes if job.source.family != FAMILY else ():
+        if not copied >= set(one.columns):
+            missing.append(f"index {one.name} (its columns were not copied)")
+            continue
+        name = f"{job.target}_{'_'.join(one.columns)}_{'key' if one.unique else 'idx'}"
+        unique, columns = "UNIQUE " if one.unique else "", ", ".join(map(quoted, one.columns))
+        try:
+            connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {quoted(name)} ON {quoted(job.target)} ({columns})")
+        except sqlite3.IntegrityError as error:
+            missing.append(f"index {one.name} ({error})")
+    return missing
 
 
 def _make_index(connection: sqlite3.Connection, job: Job, index: dict[str, Any]) -> None:

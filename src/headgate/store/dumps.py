@@ -241,9 +241,15 @@ class Dumps:
         async with self._database.transaction(_LATER) as connection:
             found = []
             for row in await connection.fetch(sql("dumps/free_chunks"), dump, most):
-                chunk = core.lease(chunk_of(row), worker, row["now_s"])
-                await _save(connection, dump, row["table"], chunk)
-                found.append(Leased(row["table"], chunk))
+                chunk, table = chunk_of(row), row["table"]
+                if (lost := core.run_out(chunk, row["now_s"])) is not None:
+                    attempt = Attempt(table, chunk.number, chunk.worker or "", "error", error=lost.error)
+                    await _append(connection, dump, attempt)
+                    chunk = lost
+                if chunk.state is State.PLANNED:
+                    chunk = core.lease(chunk, worker, row["now_s"])
+                    found.append(Leased(table, chunk))
+                await _save(connection, dump, table, chunk)
             return found
 
     async def renew_lease(self, dump: UUID, leased: Leased) -> bool:

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -353,17 +354,19 @@ class StreamProcess:
         return status
 
     async def _link(self, rows: list[Any]) -> str:
-        """Foreign keys, now that all tables are there."""
-        link = getattr(self._writer, "link", None)
-        if link is None:
-            return ""
+        """What follows all tables, for those that the dump made: indexes of another kind of database, foreign keys."""
+        jobs = [plan_of(row).job for row in rows]
+        targets = {job.source.name: job.target for job in jobs}
+        index, link = getattr(self._writer, "index", None), getattr(self._writer, "link", None)
+        steps = [step for step in (index, link and partial(link, targets=targets)) if step is not None]
         missing: list[str] = []
-        for row in rows:
-            try:
-                missing += await link(plan_of(row).job)
-            except StorageError as error:
-                missing.append(f"{row['name']}: {error.message}")
-        return f"foreign keys left out: {'; '.join(missing)}" if missing else ""
+        for step in steps:
+            for job in jobs:
+                try:
+                    missing += await step(job) if job.created else ()
+                except StorageError as error:
+                    missing.append(f"{job.target}: {error.message}")
+        return f"left out: {'; '.join(missing)}" if missing else ""
 
     async def _drop(self) -> None:
         if self._writer is None:
