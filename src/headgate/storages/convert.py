@@ -43,6 +43,13 @@ def spare_memory() -> None:
             arrow.set_memory_pool(arrow.jemalloc_memory_pool())
 
 
+def raw(array: Any, type: str) -> Any:
+    """The values of an array as they lie in memory, for numpy; what lies there for a NULL means nothing."""
+    import numpy as np
+
+    return np.frombuffer(array.buffers()[1], type)[array.offset : array.offset + len(array)]
+
+
 class Normalizes:
     """The `normalize` of a storage: whatever comes is put into the nearest language that it speaks."""
 

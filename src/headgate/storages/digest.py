@@ -17,10 +17,13 @@ import msgspec
 
 from headgate.storages import postgres
 from headgate.storages.api import PLAIN, Column, Language, Range, ReadStorage, StorageError, Table
-from headgate.storages.convert import common, translated
+from headgate.storages.convert import common, raw, translated
 from headgate.storages.kinds import Kind, arrow_type
 
 _MASK = (1 << 64) - 1
+_NULL = 0xA5A5A5A5A5A5A5A5  # In place of a value; NULLs are counted besides.
+_FLOATS = {Kind.FLOAT32: "f4", Kind.FLOAT64: "f8"}
+_MEMORY = {Kind.INT16: "i2", Kind.INT32: "i4", Kind.INT64: "i8", Kind.DATE: "i4", Kind.TIME: "i8"}
 _HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")
 
 
@@ -102,20 +105,65 @@ async def digest(
 
 
 def _add(found: Digest, batch: Any, have: Sequence[Column], want: Sequence[Column]) -> None:
+    """Numbers and moments are hashed as they lie in memory, everything else of a row as one text."""
+    import numpy as np
     import pyarrow.compute as pc
 
     places = {column.name: place for place, column in enumerate(have)}
+    hashes = np.zeros(batch.num_rows, "u8")
     texts = []
     for column in want:
         array = batch.column(places[column.name])
         found.nulls[column.name] += array.null_count
-        texts.append(pc.fill_null(_text(array, column), "\x00"))
-    joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
-    hashes = [*map(hash, joined.to_pylist())]
+        if (words := _words(array, column)) is None:
+            texts.append(pc.fill_null(_text(array, column), "\x00"))
+        for some in words or ():
+            hashes = _mixed(
+                hashes,
+                np.where(array.is_null().to_numpy(zero_copy_only=False), _NULL, some) if array.null_count else some,
+            )
+    if texts:
+        joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
+        hashes = _mixed(
+            hashes, np.fromiter(map(hash, joined.cast("binary").to_pylist()), "i8", batch.num_rows).view("u8")
+        )
     found.rows += batch.num_rows
-    found.sum = (found.sum + sum(hashes)) & _MASK
+    found.sum = (found.sum + int(hashes.sum(dtype="u8"))) & _MASK
     if found.hashes is not None:
-        found.hashes.update(hashes)
+        found.hashes.update(hashes.tolist())
+
+
+def _mixed(hashes: Any, words: Any) -> Any:
+    """A hash of what was hashed so far and of one word more."""
+    import numpy as np
+
+    hashes = (hashes ^ words) * np.uint64(0x9E3779B97F4A7C15)
+    hashes = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return hashes ^ (hashes >> np.uint64(32))
+
+
+def _words(array: Any, column: Column) -> list[Any] | None:
+    """Each value as one or two words that are the same for what means the same. None: it has none, or only as text."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind, wanted = column.type.kind, arrow_type(column.type)
+    try:
+        if kind is Kind.BOOL:
+            return [raw(array.cast(wanted).cast(pa.int8()), "i1").astype("u8")]
+        if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+            return [raw(_moment(array), "u8")]
+        if kind is Kind.DECIMAL and pa.types.is_decimal128(wanted):
+            words = raw(array if array.type == wanted else array.cast(wanted), "V16").view("u8").reshape(-1, 2)
+            return [words[:, 0], words[:, 1]]
+        if kind in (Kind.FLOAT32, Kind.FLOAT64):
+            bits = raw(array if array.type == wanted else array.cast(wanted), _FLOATS[kind]).astype("f8")
+            return [np.where(np.isnan(bits), np.nan, bits).view("u8")]
+        if kind in _MEMORY:
+            return [raw(array if array.type == wanted else array.cast(wanted), _MEMORY[kind]).astype("i8").view("u8")]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass  # A value that the source's type does not hold: as text it will differ.
+    return None
 
 
 def _text(array: Any, column: Column) -> Any:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.storages.api import Column, Job, StorageError, Table
+from headgate.storages.convert import raw
 from headgate.storages.kinds import Kind
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -170,21 +171,14 @@ def _form(column: Column, native: str) -> _Form:
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return _Form(">i8", lambda array: _moments(array, column))
         case Kind.BOOL:
-            return _Form("u1", lambda array: _raw(array.cast("int8"), "i1"))
+            return _Form("u1", lambda array: raw(array.cast("int8"), "i1"))
         case Kind.INT16 | Kind.INT32 | Kind.INT64:
             width = {Kind.INT16: "<i2", Kind.INT32: "<i4", Kind.INT64: "<i8"}[kind]
-            return _Form(_WHOLE[native], lambda array: _raw(array, width))
+            return _Form(_WHOLE[native], lambda array: raw(array, width))
         case Kind.TIME:
-            return _Form(">i8", lambda array: _raw(array, "<i8"))
+            return _Form(">i8", lambda array: raw(array, "<i8"))
     width = "f4" if kind is Kind.FLOAT32 else "f8"
-    return _Form(f">{width}", lambda array: _raw(array, f"<{width}"))
-
-
-def _raw(array: Any, type: str) -> Any:
-    """The values as they lie in memory; what lies there for a NULL means nothing."""
-    import numpy as np
-
-    return np.frombuffer(array.buffers()[1], type)[array.offset : array.offset + len(array)]
+    return _Form(f">{width}", lambda array: raw(array, f"<{width}"))
 
 
 def _bytes(array: Any) -> Any:
@@ -217,13 +211,13 @@ def _uuids(array: Any, column: Column) -> Any:
 
 
 def _days(array: Any, column: Column) -> Any:
-    days = _raw(array, "<i4").astype("i8") - _EPOCH_DAYS
+    days = raw(array, "<i4").astype("i8") - _EPOCH_DAYS
     return _held(days, (days >= _FIRST_DAY) & (days <= _LAST_DAY), array, column)
 
 
 def _moments(array: Any, column: Column) -> Any:
-    raw = _raw(array, "<i8")
-    return _held(raw - _EPOCH_US, raw >= _FIRST_US + _EPOCH_US, array, column)
+    moments = raw(array, "<i8")
+    return _held(moments - _EPOCH_US, moments >= _FIRST_US + _EPOCH_US, array, column)
 
 
 def _held(values: Any, is_held: Any, array: Any, column: Column) -> Any:

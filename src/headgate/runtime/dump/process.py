@@ -230,7 +230,7 @@ class StreamProcess:
             if state["wanted"] == "cancel":
                 return "cancelled"
             is_paused = state["wanted"] == "pause"
-            self.workers.set(rate=state["rate"], paused=is_paused)
+            self.workers.set(state)
             await self._hear()
             if not is_paused:
                 await self._plan_ahead()

@@ -55,9 +55,10 @@ class WorkersManager:
         self._count = count
         self._told = told
         self._processes_url = processes
-        pool = f"{process_name()}/{new_id().hex[:4]}"
+        self._pool = f"{process_name()}/{new_id().hex[-4:]}"
         self._workers = [
-            Worker(f"{pool}.{number}", dumps, dump, storages, self.throttle, told, transform) for number in range(count)
+            Worker(f"{self._pool}.{number}", dumps, dump, storages, self.throttle, told, transform)
+            for number in range(count)
         ]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -73,9 +74,10 @@ class WorkersManager:
             asyncio.create_task(worker.run(snapshot), name=f"dump worker {worker.name}") for worker in self._workers
         ]
 
-    def set(self, *, rate: str | None, paused: bool) -> None:
-        """How fast, and whether at all. What is under way is finished."""
-        self.throttle.rate = parse_rate(rate)
+    def set(self, state: Any) -> None:
+        """How fast, and whether at all. What is under way is finished. All pools at work have one rate together."""
+        self.throttle.rate, self.throttle.share = parse_rate(state["rate"]), 1 / len({self._pool, *state["pools"]})
+        paused = state["wanted"] != "run"
         for worker in self._workers:
             worker.paused = paused
 
@@ -116,7 +118,6 @@ class WorkersManager:
             "target": self._storages.target,
             "own": list(self._storages.own),
             "snapshot": snapshot,
-            "of": self._count,
             "parent": os.getpid(),
         }
         child = await asyncio.create_subprocess_exec(
@@ -141,21 +142,18 @@ class WorkersManager:
                         await child.wait()
 
 
-async def join(
-    dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None, *, of: int = 1
-) -> None:
-    """Work on a dump that another process plans, until it is over or nobody plans it. `of` such pools have one rate."""
+async def join(dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None) -> None:
+    """Work on a dump that another process plans, until it is over or nobody plans it."""
     state = await dumps.state(dump)
     workers = WorkersManager(dumps, dump, storages, count, transform=transform)
-    workers.throttle.share = 1 / of
-    workers.set(rate=state["rate"], paused=state["wanted"] != "run")
+    workers.set(state)
     workers.start(state["snapshot"])
     try:
         while _goes_on(state) and not workers.ended:
             await asyncio.sleep(LOOK_S)
             with suppress(StoreError):
                 state = await dumps.state(dump)
-                workers.set(rate=state["rate"], paused=state["wanted"] != "run")
+                workers.set(state)
     finally:
         await workers.stop()
 
@@ -192,7 +190,7 @@ async def _run_child() -> None:
     try:
         dumps = Dumps(database)
         storages = Storages(given["source"], given["target"], tuple(given["own"]))
-        working = asyncio.create_task(join(dumps, UUID(given["dump"]), storages, 1, of=given["of"]))
+        working = asyncio.create_task(join(dumps, UUID(given["dump"]), storages, 1))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
         while not working.done() and os.getppid() == given["parent"]:
             await asyncio.wait([working], timeout=LOOK_S)
