@@ -221,10 +221,10 @@ async def test_a_node_cut_off_for_less_than_its_lease_goes_on_under_the_same_epo
     """Connections to the database that freeze, that are ended, and that never say anything again."""
     monkeypatch.setattr("tests.proxy.Proxy", StrandingProxy)
     async with proxied(cluster.url) as (proxy, through):
-        await cluster.start("a", database=through, lease_s=6.0)
+        await cluster.start("a", database=through, lease_s=12.0)
         await cluster.apply(cluster.counting("orders") | cluster.noting("notes"))
         await cluster.until_moved_on()
-        await cluster.start("b", lease_s=6.0)
+        await cluster.start("b", lease_s=12.0)
         await cluster.until_even()
         before = await cluster.streams()
         proxy.freeze()

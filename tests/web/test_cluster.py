@@ -414,8 +414,8 @@ def test_a_stream_that_no_node_can_run_says_why_for_each(web: Web, name: str, tm
         assert {row["node"] for row in found["unable"]} == {"beta", this(web)["name"]}
         assert all("there is no folder" in row["reason"] for row in found["unable"])
         assert found["node"] is None
-        text = lines(web, name)
-        assert "It waits for a node that can run it." in text
+        # A node tries again now and then.
+        text = web.until(lambda: lines(web, name), lambda text: "It waits for a node that can run it." in text)
         assert text.count("there is no folder") == 3
         beta.call("POST", "/api/nodes/beta/drain")
         web.call("POST", f"/api/datasources/{name}/restart")
