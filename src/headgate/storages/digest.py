@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -22,8 +24,9 @@ from headgate.storages.kinds import Kind, arrow_type
 
 _MASK = (1 << 64) - 1
 _NULL = 0xA5A5A5A5A5A5A5A5  # In place of a value; NULLs are counted besides.
+# How values lie in memory.
 _FLOATS = {Kind.FLOAT32: "f4", Kind.FLOAT64: "f8"}
-_MEMORY = {Kind.INT16: "i2", Kind.INT32: "i4", Kind.INT64: "i8", Kind.DATE: "i4", Kind.TIME: "i8"}
+_WHOLE = {Kind.INT16: "i2", Kind.INT32: "i4", Kind.INT64: "i8", Kind.DATE: "i4", Kind.TIME: "i8"}
 _HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")
 
 
@@ -115,13 +118,14 @@ def _add(found: Digest, batch: Any, have: Sequence[Column], want: Sequence[Colum
     for column in want:
         array = batch.column(places[column.name])
         found.nulls[column.name] += array.null_count
-        if (words := _words(array, column)) is None:
-            texts.append(pc.fill_null(_text(array, column), "\x00"))
-        for some in words or ():
-            hashes = _mixed(
-                hashes,
-                np.where(array.is_null().to_numpy(zero_copy_only=False), _NULL, some) if array.null_count else some,
-            )
+        with _telling(column):
+            words = _words(array, column)
+            if words is None:
+                texts.append(pc.fill_null(_text(array, column), "\x00"))
+                continue
+        if array.null_count:
+            words = np.where(array.is_null().to_numpy(zero_copy_only=False), np.uint64(_NULL), words)
+        hashes = _mixed(hashes, words)
     if texts:
         joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
         hashes = _mixed(
@@ -142,53 +146,56 @@ def _mixed(hashes: Any, words: Any) -> Any:
     return hashes ^ (hashes >> np.uint64(32))
 
 
-def _words(array: Any, column: Column) -> list[Any] | None:
-    """Each value as one or two words that are the same for what means the same. None: it has none, or only as text."""
+@contextmanager
+def _telling(column: Column) -> Iterator[None]:
+    """Arrow's errors, with the column's name."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+
+
+def _words(array: Any, column: Column) -> Any:
+    """Each value as one word, the same for what means the same. None: only its text is that."""
     import numpy as np
     import pyarrow as pa
 
     kind, wanted = column.type.kind, arrow_type(column.type)
-    try:
-        if kind is Kind.BOOL:
-            return [raw(array.cast(wanted).cast(pa.int8()), "i1").astype("u8")]
-        if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-            return [raw(_moment(array), "u8")]
-        if kind is Kind.DECIMAL and pa.types.is_decimal128(wanted):
-            words = raw(array if array.type == wanted else array.cast(wanted), "V16").view("u8").reshape(-1, 2)
-            return [words[:, 0], words[:, 1]]
-        if kind in (Kind.FLOAT32, Kind.FLOAT64):
-            bits = raw(array if array.type == wanted else array.cast(wanted), _FLOATS[kind]).astype("f8")
-            return [np.where(np.isnan(bits), np.nan, bits).view("u8")]
-        if kind in _MEMORY:
-            return [raw(array if array.type == wanted else array.cast(wanted), _MEMORY[kind]).astype("i8").view("u8")]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass  # A value that the source's type does not hold: as text it will differ.
-    return None
+    if kind is Kind.BOOL:
+        return raw(array.cast(pa.int8()), "u1").astype("u8")
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return raw(_moment(array), "u8")
+    if kind in _FLOATS:
+        values = raw(array.cast(wanted), _FLOATS[kind]).astype("f8")
+        return np.where(np.isnan(values), np.nan, values).view("u8")
+    return raw(array.cast(wanted), _WHOLE[kind]).astype("i8").view("u8") if kind in _WHOLE else None
 
 
 def _text(array: Any, column: Column) -> Any:
     """Each value as one text, whatever type it came in."""
     import pyarrow as pa
+
+    match column.type.kind:
+        case Kind.DECIMAL | Kind.NUMERIC:
+            return _digits(array.cast(pa.string()))
+        case Kind.JSON:
+            return pa.array([None if one is None else _ordered(one) for one in array.to_pylist()], pa.string())
+        case Kind.BYTES:
+            return pa.array([None if one is None else one.hex() for one in array.to_pylist()], pa.string())
+    return array.cast(arrow_type(column.type)).cast(pa.string())
+
+
+def _digits(text: Any) -> Any:
+    """Numbers without noughts at their end, whatever the scale that they came with, and without exponents."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted, kind = arrow_type(column.type), column.type.kind
-    try:
-        if kind in (Kind.DECIMAL, Kind.NUMERIC):
-            text = array.cast(pa.string())
-            whole = pc.match_substring(text, ".")
-            short = pc.replace_substring_regex(text, r"\.?0+$", "")
-            return pc.if_else(whole, short, text)
-        if kind is Kind.JSON:
-            return pa.array([None if one is None else _ordered(one) for one in array.to_pylist()], pa.string())
-        if kind is Kind.BYTES:
-            return pa.array([None if one is None else one.hex() for one in array.to_pylist()], pa.string())
-        if kind is Kind.BOOL:
-            return array.cast(pa.int8()).cast(pa.string())
-        if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-            return _moment(array).cast(pa.int64()).cast(pa.string())
-        return (array if array.type == wanted else array.cast(wanted)).cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes very small ones so.
+        text = pa.array([None if one is None else format(Decimal(one), "f") for one in text.to_pylist()], pa.string())
+    short = pc.ascii_rtrim(pc.ascii_rtrim(text, "0"), ".")
+    return pc.if_else(pc.match_substring(text, "."), short, text)
 
 
 def _moment(array: Any) -> Any:

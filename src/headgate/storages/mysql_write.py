@@ -215,8 +215,10 @@ class MysqlWriter(Normalizes):
     def _chunk(self, job: Job, table: Table, range: Range, feed: Feed, again: bool) -> int:
         mark, lo, hi = ledger.line_of(range)
         name = f"headgate {job.dump.hex[:8]} {mark[:16]} "
+        own = text_literal(name + str(self.attempt))
         try:
-            self._announce(name)
+            self._end_earlier(name)
+            self._session.value(f"SELECT GET_LOCK({own}, 0)")
             with self._session.transaction():
                 if again:
                     self._erase(job, table, range)
@@ -233,11 +235,11 @@ class MysqlWriter(Normalizes):
         finally:
             feed.close()
             with contextlib.suppress(Exception):
-                self._session.value(f"SELECT RELEASE_LOCK({text_literal(name + str(self.attempt))})")
+                self._session.value(f"SELECT RELEASE_LOCK({own})")
 
-    def _announce(self, name: str) -> None:
-        """Say which chunk and which attempt this session is at, and end earlier ones: their process has been stopped,
-        or cut off, and what they have locked stays locked. Whatever they would commit meets our line."""
+    def _end_earlier(self, name: str) -> None:
+        """End earlier attempts at the chunk, each of which has a named lock: their process has been stopped, or cut
+        off, and what they have locked stays locked. Whatever they would commit meets our line."""
         for earlier in range(max(1, self.attempt - _EARLIER), self.attempt):
             lock = text_literal(name + str(earlier))
             if (holder := self._session.value(f"SELECT IS_USED_LOCK({lock})")) is None:
@@ -246,7 +248,6 @@ class MysqlWriter(Normalizes):
                 self._session.execute(f"KILL CONNECTION {int(holder)}")
             self._session.value(f"SELECT GET_LOCK({lock}, {_ROLL_BACK_S})")  # It is free when all is rolled back.
             self._session.value(f"SELECT RELEASE_LOCK({lock})")
-        self._session.value(f"SELECT GET_LOCK({text_literal(name + str(self.attempt))}, 0)")
 
     def _is_there(self, job: Job, mark: str) -> bool:
         with contextlib.suppress(Exception):

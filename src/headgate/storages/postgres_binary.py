@@ -2,8 +2,8 @@
 
 A row of binary COPY is the number of its fields; a field is its length, -1 for NULL, and its bytes, big-endian. What
 stands between two texts of a row is of one width in all rows, so it is an array of records, filled column by column;
-Arrow then joins records and texts row by row. That costs a fifth of what writing the same rows as CSV does, and the
-server reads them in two thirds of the time.
+Arrow then joins records and texts row by row. That costs less than writing the same rows as CSV does, and the server
+reads them faster.
 
 Whatever the server would have to read as text, such as a number without a size, goes as CSV, with all other columns.
 """
