@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ SMALL = 1_000_000  # Rows of every job but the first.
 ONE, TWO, PROCESSES = "Headgate, one worker", "Headgate, two workers", "Headgate, two processes"
 MADE = "Headgate, two workers, makes the table"  # As dlt does; its key comes after the rows, and after the copy's time.
 PIPE, PIPES = "psql | psql, binary", "two such pipes, half of the rows each"
+SOURCE, TARGET = "psql, the source alone", "psql, the target alone"
 MEMORY_MB = 150.0
 FLAT_MB = 15.0  # How much more memory a table ten times as large may take: noise of the allocator.
 # Ways of dlt, as `backend, loader file format`: all that can be fast. Parquet goes through ADBC.
@@ -55,6 +57,8 @@ def postgres(scene: Scene, asked: Asked) -> Figures:
     def check() -> bool:
         return scene.hashed(scene.target, "items") == want
 
+    scene.empty()
+    peers.binary_pipe(scene, "items")  # Once unmeasured: the servers make files for their log, and keep them.
     for title, key in (("PostgreSQL → PostgreSQL, primary key in place", True), ("the same without an index", False)):
         contestants = [
             Contestant(name, run, lambda key=key: scene.empty(key=key), check)  # type: ignore[misc]
@@ -65,12 +69,31 @@ def postgres(scene: Scene, asked: Asked) -> Figures:
                 (PIPES, lambda: peers.binary_pipes(scene, "items", rows)),
             )
         ]
+        contestants += [
+            Contestant(SOURCE, lambda: peers.source_alone(scene, "items"), turns=2),
+            Contestant(TARGET, lambda: peers.target_alone(scene, "items"), contestants[0].reset, turns=2),
+        ]
         bars = [Bar(ONE, PIPE, 0.95), Bar(TWO, PIPE, 1.1)]
         if key and asked.has_dlt and (way := fastest(scene, asked)) is not None:
             contestants.append(dlt_into_postgres(scene, "items", way, want))
             contestants[-1].turns = 1
             bars += [Bar(ONE, contestants[-1].name, 10), Bar(TWO, contestants[-1].name, 10)]
         figures |= contest(title, rows, contestants, asked.runs, bars)
+        figures |= _least(title, contestants)
+    return figures
+
+
+def _least(title: str, contestants: list[Contestant]) -> Figures:
+    """What nobody can do faster: both servers' own work, spread evenly over all cores."""
+    by_name = {one.name: one for one in contestants if one.took}
+    cores = os.cpu_count() or 1
+    least_s = (by_name[SOURCE].copy_s + by_name[TARGET].copy_s) / cores
+    print(f"  the servers alone keep {cores} cores busy for {least_s:.2f} s; against that", flush=True)
+    figures: Figures = {}
+    for one in by_name.values():
+        if one.name not in (SOURCE, TARGET):
+            ratio = figures[f"{title}: the least against {one.name}"] = least_s / one.copy_s
+            print(f"    {one.name}: {ratio:.2f}", flush=True)
     return figures
 
 

@@ -79,6 +79,28 @@ def binary_pipes(scene: Scene, table: str, rows: int) -> Took:
     return pipes(_binary(scene, f"({select} <= {rows // 2})"), _binary(scene, f"({select} > {rows // 2})"))
 
 
+def source_alone(scene: Scene, table: str) -> Took:
+    """The source gives all rows, and nobody takes them."""
+    return pipe(_binary(scene, f"{table} ({', '.join(COLUMNS)})")[0])
+
+
+def target_alone(scene: Scene, table: str) -> Took:
+    """The target takes all rows from a file that is in memory; the file is made before."""
+    out, into = _binary(scene, f"{table} ({', '.join(COLUMNS)})")
+    file = scene.folder / f"{table}.copy"
+    with file.open("wb") as rows:
+        subprocess.run(out, stdout=rows, check=True)
+    scene.settle()
+    try:
+        with file.open("rb") as rows:
+            began = time.perf_counter()
+            subprocess.run(into, stdin=rows, check=True)
+            took_s = time.perf_counter() - began
+    finally:
+        file.unlink()
+    return Took(took_s, took_s)
+
+
 def _binary(scene: Scene, what: str) -> list[list[str]]:
     out = [psql(), scene.source, "-qc", f"COPY {what} TO STDOUT (FORMAT binary)"]
     return [out, [psql(), scene.target, "-qc", f"COPY items ({', '.join(COLUMNS)}) FROM STDIN (FORMAT binary)"]]

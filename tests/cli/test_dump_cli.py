@@ -326,6 +326,9 @@ def test_what_cannot_be_asked_of_a_dump_is_refused(headgate: Headgate, source: s
     assert "completed" in headgate("dumps", "show", id).stdout
     attempts = json.loads(headgate("dumps", "history", id, "--json").stdout)["items"]
     assert [(one["notification"], one["rows"]) for one in attempts] == [("completed", 3)]
+    assert headgate("dumps", "delete", id).stdout == f"deleted dump {id}\n"
+    assert headgate("dumps", "delete", id).exit_code == 3
+    assert id not in headgate("dumps", "list").stdout
 
 
 def test_nodes_run_what_is_left_to_them_and_share_their_database_with_what_is_run_here(
@@ -428,6 +431,7 @@ def test_a_killed_dump_is_interrupted_and_is_cancelled_or_resumed_at_once(
     process.end(signal.SIGKILL)
     found = shown(headgate, id)
     assert (found["status"], found["resume"]) == ("interrupted", f"headgate dumps resume {id}")
+    assert f"(headgate dumps cancel {id})" in headgate("dumps", "delete", id).stderr
     assert headgate("dumps", "cancel", id).exit_code == 0
     assert shown(headgate, id)["status"] == "cancelled"
     again = headgate("dump", source, target, "--table", "orders", "--mode", "replace")

@@ -122,6 +122,41 @@ def test_an_empty_table_is_complete_without_a_chunk() -> None:
     assert chunks.is_covered(None, [])
 
 
+@pytest.mark.parametrize(
+    ("size", "left", "workers", "cut"),
+    [
+        (1_000_000, 10_000_000, 2, 1_000_000),
+        (1_000_000, 2_000_000, 2, 500_000),
+        (1_000_000, 2_000_000, 1, 1_000_000),  # Nobody else has to wait for the last one.
+        (1_000_000, 2_000_000, 4, 250_000),
+        (1_000_000, 1000, 2, chunks.FIRST_ROWS),
+        (1000, 2000, 2, 1000),
+        (1_000_000, 0, 2, 1_000_000),  # The table is larger than was thought.
+        (1_000_000, -5, 2, 1_000_000),
+        (1_000_000, None, 2, 1_000_000),
+    ],
+)
+def test_chunks_become_smaller_towards_the_end(size: int, left: int | None, workers: int, cut: int) -> None:
+    offsets = replace(chunks.from_start(("9",)), rows=size)
+    assert chunks.next_chunk(offsets, left, workers) == (offsets, Cut(None, cut))
+    chosen = chunks.from_start(("9",), size)
+    assert chunks.next_chunk(chosen, left, workers) == (chosen, Cut(None, size))
+
+
+def test_all_workers_have_something_to_do_until_the_end() -> None:
+    """However many there are, the last chunk of each is a small part of what all of them copied."""
+    for workers in (2, 3, 8):
+        left, sizes = 100_000_000, []
+        while left > 0:
+            _, found = chunks.next_chunk(replace(chunks.from_start(("9",)), rows=5_000_000), left, workers)
+            assert isinstance(found, Cut)
+            sizes.append(min(found.rows, left))
+            left -= found.rows
+        assert sizes == sorted(sizes, reverse=True)
+        assert max(sizes[-workers:]) <= chunks.FIRST_ROWS * 2
+        assert len(sizes) < 20 + 20 * workers
+
+
 def test_a_source_that_makes_no_progress_is_refused() -> None:
     offsets, _ = chunks.planned(chunks.from_start(("9",)), ("5",))
     with pytest.raises(Refused, match="cannot end at"):

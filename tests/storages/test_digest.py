@@ -31,6 +31,9 @@ def decimals(precision: int, scale: int, *values: str) -> Any:
 SAME = {
     "another-scale": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "1.50", "100.00"), decimals(14, 4, "1.5", "100")),
     "a-number-as-text": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "1.50", "0.00"), pa.array(["1.5", "0"])),
+    "a-number-below-nought": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "-0.50", "-20.00"), pa.array(["-0.5", "-20"])),
+    "a-wide-number": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "-1.50", "7"), decimals(30, 9, "-1.5", "7")),
+    "a-slice": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "9", "1.50", "8").slice(1, 1), pa.array(["1.5"])),
     "a-very-small-number": (SMALL, decimals(12, 10, "0.0000000015"), pa.array(["0.0000000015"])),
     "a-wider-integer": (Type(Kind.INT32), pa.array([1, None], pa.int32()), pa.array([1, None], pa.int64())),
     "a-flag-as-a-number": (Type(Kind.BOOL), pa.array([True, False]), pa.array([1, 0], pa.int16())),
@@ -45,6 +48,8 @@ OTHER = {
     "digits": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "1.50"), decimals(14, 4, "1.5001")),
     "small-digits": (SMALL, decimals(12, 10, "0.0000000015"), decimals(12, 10, "0.0000000001")),
     "noughts-before-the-point": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "100.00"), decimals(12, 2, "10.00")),
+    "the-sign": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "1.50"), pa.array(["-1.5"])),
+    "no-number": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "1.50"), pa.array(["NaN"])),
     "no-flag": (Type(Kind.BOOL), pa.array([True]), pa.array([2], pa.int16())),
     "the-sign-of-nought": (Type(Kind.FLOAT64), pa.array([0.0]), pa.array([-0.0])),
     "a-null": (Type(Kind.INT64), pa.array([None], pa.int64()), pa.array([0], pa.int64())),

@@ -129,7 +129,10 @@ def test_a_dump_is_given_up_only_if_that_is_meant(
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("#status")).to_have_text("cancelled")
-    expect(page.locator("#actions")).to_have_count(0)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete").click()
+    expect(page).to_have_url(f"{node.url}/dumps")
+    expect(page.locator(f"tr[data-dump='{made['id']}']")).to_have_count(0)
 
 
 @pytest.fixture(scope="module")

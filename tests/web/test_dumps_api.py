@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate.store.database import sql
 from tests.web_node import Databases, Web, _execute, _fetch, bearer, numbers, started
 
 ROWS = 2000
@@ -94,6 +95,21 @@ def test_a_dump_is_cancelled_and_what_it_built_beside_is_gone(web: Web, body: Bo
     assert left == []
 
 
+def test_a_dump_that_is_over_is_forgotten_and_what_it_copied_stays_counted(web: Web, body: Body, target: str) -> None:
+    id = begun(web, {**body, **SLOW})["id"]
+    refused = web.ask("DELETE", f"/api/dumps/{id}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "running")
+    web.call("PUT", f"/api/dumps/{id}/rate", {"rate": None})
+    until(web, id, lambda one: one["status"] == "completed")
+    before = web.rows(sql("dumps/totals"))[0]
+    assert before["rows"] >= ROWS
+    assert web.ask("DELETE", f"/api/dumps/{id}").status_code == 204
+    assert web.ask("GET", f"/api/dumps/{id}").status_code == 404
+    assert web.rows("SELECT FROM headgate.dump_attempt WHERE dump = $1", id) == []
+    assert dict(web.rows(sql("dumps/totals"))[0]) == dict(before)
+    assert len(rows(target, table_of(body))) == ROWS
+
+
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel"])
 def test_what_is_over_can_be_changed_no_more(web: Web, body: Body, action: str) -> None:
     made = web.call("POST", "/api/dumps", {**body, "tables": [f"tags=copy_{next(numbers)}"]})
@@ -150,6 +166,7 @@ def test_roles_are_held_and_passwords_are_never_shown(web: Web, body: Body, sour
         for action in ("pause", "resume", "cancel", "verify"):
             assert client.post(f"{path}/{action}", headers=viewer).status_code == 403
         assert client.put(f"{path}/rate", json={"rate": "5"}, headers=viewer).status_code == 403
+        assert client.delete(path, headers=viewer).status_code == 403
         assert client.post("/api/dumps", json=body, headers=operator).status_code == 403
         assert client.post(f"{path}/pause", headers=operator).status_code == 409
     assert "hunter2" not in web.node.log()

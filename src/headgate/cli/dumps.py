@@ -70,6 +70,19 @@ def cancel(call: Call, id: Id, database: Database = None) -> None:
     _told(call, id, database, control.cancel, "is {status}")
 
 
+@command(app, "delete", asks_node=False)
+def delete(call: Call, id: Id, database: Database = None) -> None:
+    """Forget a dump that is completed or cancelled, and its history. What it copied stays."""
+
+    async def act(desk: Desk) -> dict[str, Any]:
+        from headgate.runtime.dump import control
+
+        return await control.delete(desk.dumps, id, desk.settings.home)
+
+    found = dumping.straight(call, database, act)
+    call.say({"id": found["id"], "action": "delete"}, f"deleted dump {found['short']}")
+
+
 @command(app, "rate", asks_node=False)
 def rate(call: Call, id: Id, rate: RateText, database: Database = None) -> None:
     """Have a dump go faster or slower; one that runs does so at once."""
@@ -93,7 +106,7 @@ def resume(
 
         row = await desk.dumps.find(id)
         is_elsewhere = control.is_run(row) or (row["place"] == "nodes" and not here)
-        if is_elsewhere or control.status_of(row) in ("completed", "cancelled"):
+        if is_elsewhere or control.status_of(row) in control.OVER:
             found = await control.resume(desk.dumps, id)
             call.say(found, f"dump {found['short']} is {found['status']}")
             return

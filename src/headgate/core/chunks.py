@@ -9,7 +9,8 @@ the keys are. Nothing here compares two bounds. They are the source's text, and 
 from a point, or over a list of chunks that failed before. Whoever asks gets a chunk of the list, or `Cut`: ask the
 source where a chunk of so many rows would end, then say so with `planned`. How many rows that should be follows what
 chunks took: about three seconds is long enough that nothing is lost at the edges and short enough that little is
-repeated after a crash. Chunks that nobody has taken yet are cut anew when they have proved too large: `recut`.
+repeated after a crash. The last ones are smaller, so that workers end together. Chunks that nobody has taken yet are
+cut anew when they have proved too large: `recut`.
 
 **LockManager** is the chunk's life. A chunk is leased by one worker until a deadline, under an epoch that rises with
 every lease; what comes under an older one changes nothing. A lease that is not renewed runs out, and the chunk returns.
@@ -95,11 +96,19 @@ def from_list(ranges: Iterable[Range]) -> Offsets:
     return Offsets(None, again=tuple(ranges), ended=True)
 
 
-def next_chunk(offsets: Offsets) -> tuple[Offsets, Range | Cut | None]:
-    """The next chunk, or where to cut it. None: there is no more."""
+def next_chunk(offsets: Offsets, left: int | None = None, workers: int = 1) -> tuple[Offsets, Range | Cut | None]:
+    """The next chunk, or where to cut it. None: there is no more. `left` is about how many rows are still to be cut."""
     if offsets.again:
         return replace(offsets, again=offsets.again[1:]), offsets.again[0]
-    return offsets, None if offsets.ended else Cut(offsets.at, offsets.rows)
+    return offsets, None if offsets.ended else Cut(offsets.at, _even(offsets, left, workers))
+
+
+def _even(offsets: Offsets, left: int | None, workers: int) -> int:
+    """Chunks become smaller towards the end, so that all workers have something to do until then. If the end was
+    thought to be nearer than it is, they are as large as before."""
+    if offsets.fixed or workers == 1 or left is None or left <= 0:
+        return offsets.rows
+    return min(offsets.rows, max(FIRST_ROWS, left // (2 * workers)))
 
 
 def planned(offsets: Offsets, hi: Bound) -> tuple[Offsets, Range]:

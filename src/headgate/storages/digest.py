@@ -23,6 +23,7 @@ from headgate.storages.convert import common, raw, translated
 from headgate.storages.kinds import Kind, arrow_type
 
 _MASK = (1 << 64) - 1
+_WORD = 18  # Digits that a word holds.
 _NULL = 0xA5A5A5A5A5A5A5A5  # In place of a value; NULLs are counted besides.
 # How values lie in memory.
 _FLOATS = {Kind.FLOAT32: "f4", Kind.FLOAT64: "f8"}
@@ -167,6 +168,8 @@ def _words(array: Any, column: Column) -> Any:
         return raw(array.cast(pa.int8()), "u1").astype("u8")
     if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         return raw(_moment(array), "u8")
+    if kind is Kind.DECIMAL:
+        return _mixed(*_digits(array))
     if kind in _FLOATS:
         values = raw(array.cast(wanted), _FLOATS[kind]).astype("f8")
         return np.where(np.isnan(values), np.nan, values).view("u8")
@@ -178,8 +181,8 @@ def _text(array: Any, column: Column) -> Any:
     import pyarrow as pa
 
     match column.type.kind:
-        case Kind.DECIMAL | Kind.NUMERIC:
-            return _digits(array.cast(pa.string()))
+        case Kind.NUMERIC:
+            return _short(array.cast(pa.string()))
         case Kind.JSON:
             return pa.array([None if one is None else _ordered(one) for one in array.to_pylist()], pa.string())
         case Kind.BYTES:
@@ -187,7 +190,32 @@ def _text(array: Any, column: Column) -> Any:
     return array.cast(arrow_type(column.type)).cast(pa.string())
 
 
-def _digits(text: Any) -> Any:
+def _digits(array: Any) -> tuple[Any, Any]:
+    """How many digits of each number are after the point, and all of them as a whole number; without noughts at their
+    end, so that the scale they came with does not matter."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not pa.types.is_decimal128(array.type) or array.type.precision > _WORD:
+        pairs = [_pair(one) for one in _short(array.cast(pa.string())).to_pylist()]
+        return np.array([points for points, _ in pairs], "u8"), np.array([digits for _, digits in pairs], "u8")
+    digits = raw(array, "i8,i8")["f0"]  # The low half has all of it.
+    points = np.full(len(array), array.type.scale)
+    for _ in range(array.type.scale):
+        ends = digits % 10 == 0
+        if not ends.any():
+            break
+        digits, points = np.where(ends, digits // 10, digits), points - ends
+    return points.astype("u8"), digits.astype("u8")
+
+
+def _pair(text: str | None) -> tuple[int, int]:
+    whole, _, rest = (text or "0").partition(".")
+    digits = whole + rest
+    return len(rest), (int(digits) if digits.lstrip("-").isdecimal() else hash(digits)) & _MASK
+
+
+def _short(text: Any) -> Any:
     """Numbers without noughts at their end, whatever the scale that they came with, and without exponents."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -207,10 +207,11 @@ class PostgresReader:
             of_a_block = max(1, (table.rows or ROWS_OF_A_BLOCK * blocks) // blocks)
             begin = int(after[0]) if after else -1
             return (str(min(blocks - 1, begin + max(1, rows // of_a_block))),)
-        order = ", ".join(f"t.{quoted(name)}" for name in table.key)
-        query = f"SELECT {_key_texts(table)} FROM {relation(table)} AS t WHERE {condition(table, Range(after, top))}"
+        names, where = ", ".join(map(quoted, table.key)), condition(table, Range(after, top))
+        query = f"SELECT {names} FROM {relation(table)} WHERE {where} ORDER BY {names} OFFSET {rows - 1} LIMIT 1"
         async with self._asking(table.name) as connection:
-            row = await connection.fetchrow(f"{query} ORDER BY {order} OFFSET {rows - 1} LIMIT 1")
+            # Text is made outside: inside it would be made of every row that is passed over.
+            row = await connection.fetchrow(f"SELECT {_key_texts(table)} FROM ({query}) AS t")
         return top if row is None else tuple(row)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:

@@ -145,6 +145,10 @@ class Dumps:
         """How it ended, or that it runs again."""
         await self._database.execute(sql("dumps/set_status"), dump, status, error)
 
+    async def delete(self, dump: UUID) -> bool:
+        """Forget one that is over, and its history. False: it is not over."""
+        return await self._database.fetchval(sql("dumps/delete"), dump) is not None
+
     async def state(self, dump: UUID) -> Any:
         """What is wanted of it now."""
         return await self._database.fetchrow(sql("dumps/read_state"), dump)
@@ -158,7 +162,7 @@ class Dumps:
         return {row["status"]: row["dumps"] for row in await self._database.fetch(sql("dumps/figures"))}
 
     async def totals(self) -> dict[str, int]:
-        """Rows and bytes that all dumps together have copied."""
+        """Rows and bytes that all dumps together have copied, those that were deleted among them."""
         return dict(await self._database.fetchrow(sql("dumps/totals")))
 
     async def pace(self, dump: UUID) -> Any:

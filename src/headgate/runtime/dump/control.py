@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -25,13 +27,14 @@ from headgate.core.chunks import Chunk, State
 from headgate.errors import HeadgateError, Refused
 from headgate.ids import new_id
 from headgate.runtime.dump.history import attempt_of
-from headgate.runtime.dump.plan import Options, Rate, Storages, parse_rate, plan_of, short
+from headgate.runtime.dump.plan import Options, Rate, Storages, file_of, parse_rate, plan_of, short
 from headgate.runtime.dump.worker import one_line
 from headgate.runtime.dump.workers import is_dead, process_name
 from headgate.store.dumps import Dumps
 from headgate.store.rows import decode
 
 INTERRUPTED = "interrupted"
+OVER = ("completed", "cancelled")
 RESUMABLE = ("paused", "interrupted", "failed", "incomplete")
 STATUSES = (
     "failed",
@@ -289,7 +292,7 @@ async def set_rate(dumps: Dumps, id: str, rate: str | None) -> dict[str, Any]:
     wanted = None if parse_rate(rate) == Rate() else rate
     row = await dumps.find(id)
     status = status_of(row)
-    if status in ("completed", "cancelled", "cancelling"):
+    if status in (*OVER, "cancelling"):
         raise _refused(row, status, "given a rate")
     await dumps.set_rate(row["id"], wanted)
     return await describe(dumps, str(row["id"]))
@@ -306,6 +309,19 @@ async def cancel(dumps: Dumps, id: str) -> dict[str, Any]:
         if not is_run(row):
             await _give_up(dumps, row)
     return await describe(dumps, str(row["id"]))
+
+
+async def delete(dumps: Dumps, id: str, home: Path) -> dict[str, Any]:
+    """Forget one that is over: its plan, its history, and the history that was saved here. No storage is touched."""
+    found = await describe(dumps, id)
+    if found["status"] not in OVER or not await dumps.delete(UUID(found["id"])):
+        raise Refused(
+            f"dump {found['short']} is {found['status']}; only one that is completed or cancelled can be deleted",
+            code=found["status"],
+            hint=f"headgate dumps cancel {found['short']}",
+        )
+    file_of(home, UUID(found["id"])).unlink(missing_ok=True)
+    return found
 
 
 async def _give_up(dumps: Dumps, row: Any) -> None:

@@ -69,6 +69,7 @@ class _Table:
     planned: int  # The number of the last chunk that was cut.
     state: str = "copying"
     cut_rows: int = 0  # The size that the waiting chunks were cut to.
+    rows: int = 0  # That were cut so far, roughly.
 
 
 class StreamProcess:
@@ -189,8 +190,9 @@ class StreamProcess:
             if plan.since and top is not None:
                 offsets = chunks.from_point(offsets, plan.since)
         await self._dumps.save_table(self.dump, number, "copying", as_json(plan), offsets)
-        there = await self._dumps.chunks(self.dump, number)
-        return _Table(number, plan, offsets, planned=max((chunk.number for _, chunk, _ in there), default=0))
+        there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, number)]
+        rows = sum(chunk.rows if chunk.state is State.DONE else offsets.rows for chunk in there)
+        return _Table(number, plan, offsets, planned=max((chunk.number for chunk in there), default=0), rows=rows)
 
     async def _settle(self, number: int, written: dict[Range, int]) -> None:
         """What the ledger has is done. What it has beyond the plan would be written twice."""
@@ -287,7 +289,9 @@ class StreamProcess:
 
     async def _cut(self, table: _Table) -> None:
         assert self._reader is not None
-        offsets, cut = chunks.next_chunk(table.offsets)
+        expected = table.plan.source.rows
+        left = None if expected is None else expected - table.rows
+        offsets, cut = chunks.next_chunk(table.offsets, left, self._count)
         assert isinstance(cut, Cut), "failed chunks are in the plan, not in a list"
         assert offsets.top is not None
         hi = await self._reader.cut(table.plan.source, cut.after, offsets.top, cut.rows)
@@ -298,6 +302,7 @@ class StreamProcess:
         ):
             raise Refused("another process runs this dump now", code="taken")
         table.offsets, table.cut_rows = offsets, cut.rows
+        table.rows += cut.rows
         self.workers.wake()
 
     async def _look_at(self, table: _Table, row: Any) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 import structlog
-from litestar import get, post, put
+from litestar import delete, get, post, put
 from litestar.connection import Request
 
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
@@ -150,6 +150,12 @@ async def cancel_dump(node: Node, id: str) -> dict[str, Any]:
     return await control.cancel(node.dumps, id)
 
 
+@delete(PATH, guards=OPERATE, tags=["dumps"], summary="Forget a dump that is over")
+async def delete_dump(node: Node, id: str) -> None:
+    """With its plan and its history. What it copied stays. Refused unless it is completed or cancelled."""
+    await control.delete(node.dumps, id, node.settings.home)
+
+
 @put(f"{PATH}/rate", guards=OPERATE, tags=["dumps"], summary="Have a dump go faster or slower")
 async def set_dump_rate(node: Node, id: str, data: dict[str, Any]) -> dict[str, Any]:
     """`rate` is text such as `5000`, `20k` or `20MB`, a second; null or `max` is as fast as it goes."""
@@ -210,6 +216,7 @@ ROUTES = [
     pause_dump,
     resume_dump,
     cancel_dump,
+    delete_dump,
     set_dump_rate,
     verify_dump,
 ]

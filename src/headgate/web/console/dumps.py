@@ -66,12 +66,14 @@ async def act(node: Node, request: Req, id: str, data: dict[str, Any]) -> dict[s
             await control.resume(node.dumps, id)
         case {"do": "cancel"}:
             await control.cancel(node.dumps, id)
+        case {"do": "delete"}:
+            await control.delete(node.dumps, id, node.settings.home)
         case {"do": "rate", "rate": str(rate)}:
             await control.set_rate(node.dumps, id, rate.strip() or None)
         case {"do": "verify"}:
             await request.app.state.verifications.begin(node, id, repair=False)
         case _:
-            raise ConfigError([Problem("do", "must be pause, resume, cancel, rate or verify")])
+            raise ConfigError([Problem("do", "must be pause, resume, cancel, delete, rate or verify")])
     return {}
 
 
@@ -88,7 +90,7 @@ async def _all(node: Node, holder: Token) -> Response[str]:
 
 def _needs_nobody(status: str) -> bool:
     """Those that somebody may have to look at come first; each kind is in the order of time."""
-    return status in ("completed", "cancelled")
+    return status in control.OVER
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
@@ -135,12 +137,13 @@ def _actions(found: dict[str, Any]) -> list[str]:
     """What makes sense now."""
     status = found["status"]
     goes_on = status == "paused" or (status in control.RESUMABLE and found["place"] == "nodes")
-    is_over = status in ("completed", "cancelled", "cancelling")
+    is_over = status in (*control.OVER, "cancelling")
     names = [
         ("pause", status in ("running", "waiting")),
         ("resume", goes_on),
         ("cancel", not is_over),
         ("verify", status == "completed" and found["datasource"] is None),
+        ("delete", status in control.OVER),
     ]
     return [name for name, makes_sense in names if makes_sense]
 

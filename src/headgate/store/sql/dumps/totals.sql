@@ -1,2 +1,4 @@
-SELECT coalesce(sum(rows), 0)::bigint AS rows, coalesce(sum(bytes), 0)::bigint AS bytes
-FROM headgate.dump_attempt WHERE kind = 'completed'
+SELECT sum(rows)::bigint AS rows, sum(bytes)::bigint AS bytes FROM (
+    SELECT rows, bytes FROM headgate.dump_attempt WHERE kind = 'completed'
+    UNION ALL SELECT rows, bytes FROM headgate.dump_deleted
+) copied

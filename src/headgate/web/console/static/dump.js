@@ -2,7 +2,10 @@
 
 import { look } from "./again.js";
 
-const GRAVE = { cancel: "Give this dump up? Rows that were appended stay; what was built beside is removed." };
+const GRAVE = {
+  cancel: "Give this dump up? Rows that were appended stay; what was built beside is removed.",
+  delete: "Forget this dump and its history? What it copied stays.",
+};
 
 // Without scripts nothing could be sent, so the buttons are shown from here.
 function reveal() {
@@ -28,7 +31,8 @@ async function send(body) {
     text = "The node does not answer.";
   }
   if (problem) problem.textContent = text;
-  await look();
+  if (body.do === "delete" && !text) location.assign("/dumps");
+  else await look();
 }
 
 document.addEventListener("click", (event) => {
