@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -98,5 +99,6 @@ command(app, "doctor")(doctor.doctor)
 
 def main() -> None:
     """The entry point."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses.
     tolerate_any_terminal()
     app()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -32,6 +32,8 @@ BLOCK = 2 << 20  # Bytes of CSV that become one Arrow batch.
 ROWS = 10_000  # Rows in a list.
 PIECE = 4 << 20  # Bytes of CSV in a piece that is written.
 GREATEST_FLOAT32 = 3.4028235677973366e38  # What is above becomes infinite.
+
+Buffer: TypeAlias = bytes | memoryview
 
 _CHAIN = (Language.CSV, Language.ARROW, Language.ROWS)
 
@@ -110,12 +112,12 @@ async def csv_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
         held, size = [data[end:]], len(data) - end
         enough = max(BLOCK, 2 * size)  # A record of many blocks is not looked through again for each of them.
         if end:
-            yield await _parsed(parse, data[:end], columns)
+            yield await _parsed(parse, memoryview(data)[:end])
     if size:
-        yield await _parsed(parse, b"".join(held), columns)
+        yield await _parsed(parse, b"".join(held))
 
 
-async def _parsed(parse: Callable[[bytes], Any], data: bytes, columns: Sequence[Column]) -> Piece:
+async def _parsed(parse: Callable[[Buffer], Any], data: Buffer) -> Piece:
     batch = await asyncio.to_thread(parse, data)
     return Piece(batch, len(data), batch.num_rows)
 
@@ -131,7 +133,7 @@ def end_of_records(data: bytes) -> int:
     return end + 1
 
 
-def csv_parser(columns: Sequence[Column]) -> Callable[[bytes], Any]:
+def csv_parser(columns: Sequence[Column]) -> Callable[[Buffer], Any]:
     """A function that reads whole records of canonical CSV into one batch."""
     import pyarrow as pa
     import pyarrow.csv as pc
@@ -149,7 +151,7 @@ def csv_parser(columns: Sequence[Column]) -> Callable[[bytes], Any]:
     # Where there is one column, an empty line is a NULL.
     parse = pc.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(columns) > 1)
 
-    def read(data: bytes) -> Any:
+    def read(data: Buffer) -> Any:
         options = pc.ReadOptions(column_names=names, use_threads=False, block_size=max(len(data) + 1, 1024))
         try:
             table = pc.read_csv(pa.py_buffer(data), read_options=options, parse_options=parse, convert_options=convert)

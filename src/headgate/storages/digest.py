@@ -122,7 +122,8 @@ def _add(found: Digest, batch: Any, have: Sequence[Column], want: Sequence[Colum
         with _telling(column):
             words = _words(array, column)
             if words is None:
-                texts.append(pc.fill_null(_text(array, column), "\x00"))
+                text = _text(array, column)
+                texts.append(pc.fill_null(text, "\x00") if text.null_count else text)
                 continue
         if array.null_count:
             words = np.where(array.is_null().to_numpy(zero_copy_only=False), np.uint64(_NULL), words)
