@@ -179,9 +179,11 @@ async def test_a_second_pool_that_joins_shares_the_chunks_and_the_rate(bench: Be
             shares.add(process.workers.throttle.share)
             await asyncio.sleep(0.02)
         assert await task == "completed"
+        assert await bench.dumps.delete(dump)  # Before the other has seen that it is over.
         await joined
     assert await bench.equal()
     assert min(shares) == 0.5
+    await join(bench.dumps, dump, Storages(bench.source, bench.target), 2)
 
 
 # What is refused before anything is written.

@@ -145,21 +145,22 @@ class WorkersManager:
 async def join(dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None) -> None:
     """Work on a dump that another process plans, until it is over or nobody plans it."""
     state = await dumps.state(dump)
+    if not _goes_on(state):
+        return
     workers = WorkersManager(dumps, dump, storages, count, transform=transform)
-    workers.set(state)
     workers.start(state["snapshot"])
     try:
         while _goes_on(state) and not workers.ended:
+            workers.set(state)
             await asyncio.sleep(LOOK_S)
             with suppress(StoreError):
                 state = await dumps.state(dump)
-                workers.set(state)
     finally:
         await workers.stop()
 
 
 def _goes_on(state: Any) -> bool:
-    """Whether there is something to work on, and somebody who plans it."""
+    """Whether there is something to work on, and somebody who plans it. None: the dump was deleted."""
     return state is not None and state["status"] == "running" and state["wanted"] != "cancel" and state["is_run"]
 
 
