@@ -28,7 +28,8 @@ class Took:
     wall_s: float  # The whole process.
     peak_mb: float = 0.0
     dump: str = ""
-    stolen: float = 0.0  # Share of the machine that others had meanwhile.
+    stolen: float = 0.0  # Share of the machine that others had meanwhile,
+    busy: float = 0.0  # and that was used here, by the servers as well.
 
 
 @dataclass
@@ -95,20 +96,23 @@ def _take_turn(one: Contestant, *, is_first: bool) -> None:
 
 
 def _watched(run: Callable[[], Took]) -> Took:
-    began_s, before_s = perf_counter(), _stolen_s()
+    began_s, before = perf_counter(), _clocks()
     took = run()
     cores_s = (perf_counter() - began_s) * (os.cpu_count() or 1)
-    return replace(took, stolen=(_stolen_s() - before_s) / cores_s)
+    busy, stolen = ((now - then) / cores_s for now, then in zip(_clocks(), before, strict=True))
+    return replace(took, stolen=stolen, busy=busy)
 
 
-def _stolen_s() -> float:
-    """What others have had of this machine since it started, as Linux counts it."""
-    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
+def _clocks() -> tuple[float, float]:
+    """The seconds that this machine has worked since it started, and those that others have had of it."""
+    user, nice, system, _idle, _waits, irq, softirq, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / tick, stolen / tick
 
 
 def _shown(title: str, rows: int, contestants: list[Contestant], bars: list[Bar]) -> Figures:
     figures: Figures = {}
-    print(f"  {'':<44}{'copy, s':>9}  {'least to most':<18}{'wall, s':>8}{'rows/s':>12}{'MB':>6}{'stolen':>8}  values")
+    print(f"  {'':<44}{'copy, s':>9}  {'least to most':<18}{'wall, s':>8}{'rows/s':>12}{'MB':>6}{'busy':>6}{'stolen':>8}  values")
     for one in contestants:
         if one.failed or not one.took:
             print(f"  {one.name:<44} failed: {one.failed}")
@@ -118,11 +122,13 @@ def _shown(title: str, rows: int, contestants: list[Contestant], bars: list[Bar]
         spread = f"{all_s[0]:.2f} to {all_s[-1]:.2f}"
         peak = max(took.peak_mb for took in one.took)
         values = {None: "", True: "exact", False: "changed"}[one.exact]
+        busy = f"{statistics.median(took.busy for took in one.took):.0%}"
         stolen = f"{max(took.stolen for took in one.took):.0%}"
         line = f"{one.copy_s:>9.2f}  {spread:<18}{one.wall_s:>8.2f}{rows / one.copy_s:>12,.0f}"
-        print(f"  {one.name:<44}{line}{f'{peak:.0f}' if peak else '':>6}{stolen:>8}  {values}")
+        print(f"  {one.name:<44}{line}{f'{peak:.0f}' if peak else '':>6}{busy:>6}{stolen:>8}  {values}")
         figures[f"{title}, {one.name}, copy s"] = one.copy_s
         figures[f"{title}, {one.name}, wall s"] = one.wall_s
+        figures[f"{title}, {one.name}, cores busy"] = statistics.median(took.busy for took in one.took)
     by_name = {one.name: one for one in contestants if one.took}
     for bar in bars:
         if bar.one in by_name and bar.other in by_name:

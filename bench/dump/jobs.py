@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.dump import ours, peers
 from bench.dump.contest import Bar, Contestant, Figures, Took, contest, judged
@@ -16,6 +16,7 @@ SMALL = 1_000_000  # Rows of every job but the first.
 ONE, TWO, PROCESSES = "Headgate, one worker", "Headgate, two workers", "Headgate, two processes"
 MADE = "Headgate, two workers, makes the table"  # As dlt does; its key comes after the rows, and after the copy's time.
 PIPE, PIPES = "psql | psql, binary", "two such pipes, half of the rows each"
+PIPE_THEN_KEY = "psql | psql, binary, then the key"
 SOURCE, TARGET = "psql, the source alone", "psql, the target alone"
 MEMORY_MB = 150.0
 FLAT_MB = 15.0  # How much more memory a table ten times as large may take: noise of the allocator.
@@ -80,7 +81,29 @@ def postgres(scene: Scene, asked: Asked) -> Figures:
             bars += [Bar(ONE, contestants[-1].name, 10), Bar(TWO, contestants[-1].name, 10)]
         figures |= contest(title, rows, contestants, asked.runs, bars)
         figures |= _least(title, contestants)
-    return figures
+    return figures | _from_nothing(scene, asked, check)
+
+
+def _from_nothing(scene: Scene, asked: Asked, check: Callable[[], bool]) -> Figures:
+    """What somebody waits for whose target is empty: until the table is there, with its rows and its key."""
+
+    def whole(workers: str) -> Callable[[], Took]:
+        run = dump_of(scene, "items", asked.rows, "-w", workers)
+        return lambda: _all_of(run())
+
+    contestants = [
+        Contestant(ONE, whole("1"), scene.drop, check),
+        Contestant(PIPE, lambda: peers.binary_pipe(scene, "items"), scene.empty, check),
+        Contestant(TWO, whole("2"), scene.drop, check),
+        Contestant(PIPE_THEN_KEY, lambda: peers.keyed_pipe(scene, "items"), lambda: scene.empty(key=False), check),
+    ]
+    title = "PostgreSQL → PostgreSQL, from no table to one with its key, the whole time"
+    return contest(title, asked.rows, contestants, asked.runs, [Bar(ONE, PIPE, 0.95), Bar(TWO, PIPE, 1.1)])
+
+
+def _all_of(took: Took) -> Took:
+    """The start of the process, the key and the statistics count as well."""
+    return replace(took, copy_s=took.wall_s)
 
 
 def _least(title: str, contestants: list[Contestant]) -> Figures:

@@ -73,6 +73,14 @@ def binary_pipe(scene: Scene, table: str) -> Took:
     return pipes(_binary(scene, f"{table} ({', '.join(COLUMNS)})"))
 
 
+def keyed_pipe(scene: Scene, table: str) -> Took:
+    """The same into a table without an index, which gets its key afterwards."""
+    copied = binary_pipe(scene, table)
+    keyed = pipe([psql(), scene.target, "-qc", "ALTER TABLE items ADD PRIMARY KEY (id)"])
+    took_s = copied.copy_s + keyed.copy_s
+    return Took(took_s, took_s)
+
+
 def binary_pipes(scene: Scene, table: str, rows: int) -> Took:
     """The same twice at once, each with half of the rows, by key as ours."""
     select = f"SELECT {', '.join(COLUMNS)} FROM {table} WHERE id"

@@ -336,7 +336,8 @@ class PostgresWriter(Normalizes):
                 await schema.advance(connection, job, name)
                 await connection.execute(_FINISH, job.dump, job.target, ledger.FINISHED, "", "", 0)
             with suppress(asyncpg.PostgresError):
-                await connection.execute(f"ANALYZE {name}")
+                # Whoever has it locked is most likely about to do the same: the server's own housekeeping.
+                await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
 
     async def index(self, job: Job) -> list[str]:
         """Indexes that a table of another kind of database had. Returns those that cannot be."""
