@@ -112,7 +112,8 @@ def _clocks() -> tuple[float, float]:
 
 def _shown(title: str, rows: int, contestants: list[Contestant], bars: list[Bar]) -> Figures:
     figures: Figures = {}
-    print(f"  {'':<44}{'copy, s':>9}  {'least to most':<18}{'wall, s':>8}{'rows/s':>12}{'MB':>6}{'busy':>6}{'stolen':>8}  values")
+    head = f"{'copy, s':>9}  {'least to most':<18}{'wall, s':>8}{'rows/s':>12}{'MB':>6}{'busy':>6}{'stolen':>8}  values"
+    print(f"  {'':<44}{head}")
     for one in contestants:
         if one.failed or not one.took:
             print(f"  {one.name:<44} failed: {one.failed}")
