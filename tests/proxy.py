@@ -1,9 +1,10 @@
-"""A real TCP proxy that tests can cut, freeze and let go on."""
+"""A real TCP proxy that tests can cut, freeze and let go on, and that speaks TLS for a server that does not."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,8 +12,9 @@ from contextlib import asynccontextmanager
 class Proxy:
     """Stands between a client and a unix socket."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
         self._target = target
+        self._tls = tls
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -38,6 +40,10 @@ class Proxy:
         if self.refuse:
             writer.transport.abort()
             return
+        if self._tls is not None:
+            await reader.readexactly(8)  # PostgreSQL's question whether there is TLS.
+            writer.write(b"S")
+            await writer.start_tls(self._tls)
         try:
             there_reader, there_writer = await asyncio.open_unix_connection(self._target)
         except OSError:
@@ -57,17 +63,17 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxied(url: str) -> AsyncIterator[tuple[Proxy, str]]:
+async def proxied(url: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Proxy, str]]:
     """A proxy before the server of this URL, and the URL through it."""
     before, _, query = url.partition("?host=")
     folder = query.partition("&")[0]
-    proxy = Proxy(f"{folder}/.s.PGSQL.5432")
+    proxy = Proxy(f"{folder}/.s.PGSQL.5432", tls)
     server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
     scheme, _, rest = before.partition("://")
     user, _, path = rest.partition("@/")
     try:
-        yield proxy, f"{scheme}://{user}@127.0.0.1:{proxy.port}/{path}?sslmode=disable"
+        yield proxy, f"{scheme}://{user}@127.0.0.1:{proxy.port}/{path}?sslmode={'require' if tls else 'disable'}"
     finally:
         proxy.thaw()
         proxy.cut()

@@ -169,7 +169,7 @@ async def test_workers_may_be_processes(bench: Bench) -> None:
 
 async def test_a_second_pool_that_joins_shares_the_chunks_and_the_rate(bench: Bench) -> None:
     await bench.make(2000)
-    dump = await bench.create("items", rate="2000")
+    dump = await bench.create("items", rate="700")  # Slow enough that both are seen at work.
     process = bench.process(dump, count=1)
     shares = set()
     async with bench.running(process) as task:

@@ -8,6 +8,7 @@ the server renders. All sessions run in UTC, so text means the same everywhere.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -43,15 +44,16 @@ from headgate.storages.postgres_catalog import (
     quoted,
     tables,
 )
+from headgate.storages.postgres_relay import AHEAD, BREATH_S, SMALL, leaving
 from headgate.storages.postgres_schema import details
 from headgate.storages.postgres_session import GONE, connect, errors, one_line, where_is
 
 __all__ = ["FAMILY", "PostgresReader", "SnapshotGone", "condition", "errors", "quoted", "reader", "relation", "writer"]
 
 PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
-AHEAD = 4  # Pieces that may wait between reader and writer: enough to bridge a turn of somebody else.
-BREATH_S = 0.001  # The server fills the socket while we do not look: fewer turns for both of us.
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
+WHOLE = ("smallint", "integer", "bigint")
+GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
 
 
 def reader(url: str, snapshot: str | None = None) -> PostgresReader:
@@ -96,6 +98,7 @@ class PostgresReader:
         self._snapshot = snapshot
         self._connection: Any = None
         self._holds = False  # The snapshot that others read.
+        self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
 
     @property
     def url(self) -> str:
@@ -194,9 +197,7 @@ class PostgresReader:
                     "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint", table.name
                 )
                 return (str(blocks - 1),) if blocks else None
-            texts, order = _key_texts(table), ", ".join(f"t.{quoted(name)} DESC" for name in table.key)
-            row = await connection.fetchrow(f"SELECT {texts} FROM {relation(table)} AS t ORDER BY {order} LIMIT 1")
-            return None if row is None else tuple(row)
+            return await _edge(connection, table, "DESC")
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
         """Where so many rows end."""
@@ -207,12 +208,25 @@ class PostgresReader:
             of_a_block = max(1, (table.rows or ROWS_OF_A_BLOCK * blocks) // blocks)
             begin = int(after[0]) if after else -1
             return (str(min(blocks - 1, begin + max(1, rows // of_a_block))),)
-        names, where = ", ".join(map(quoted, table.key)), condition(table, Range(after, top))
-        query = f"SELECT {names} FROM {relation(table)} WHERE {where} ORDER BY {names} OFFSET {rows - 1} LIMIT 1"
         async with self._asking(table.name) as connection:
+            if await self._apart(connection, table, top) <= GAPS:
+                begin = self._lowest[table.name] - 1 if after is None else int(after[0])
+                return (str(min(int(top[0]), begin + rows)),)
+            names, where = ", ".join(map(quoted, table.key)), condition(table, Range(after, top))
+            query = f"SELECT {names} FROM {relation(table)} WHERE {where} ORDER BY {names} OFFSET {rows - 1} LIMIT 1"
             # Text is made outside: inside it would be made of every row that is passed over.
             row = await connection.fetchrow(f"SELECT {_key_texts(table)} FROM ({query}) AS t")
         return top if row is None else tuple(row)
+
+    async def _apart(self, connection: Any, table: Table, top: Bound) -> float:
+        """How far a key is from the next, on average. Where keys count, so many rows end that many numbers further at
+        the earliest, and no row has to be passed over to find a good end."""
+        if len(table.key) > 1 or not table.rows or table.details["key_types"][table.key[0]] not in WHOLE:
+            return math.inf
+        if table.name not in self._lowest:
+            lowest = await _edge(connection, table, "ASC")
+            self._lowest[table.name] = int(lowest[0]) if lowest else 0
+        return (int(top[0]) - self._lowest[table.name] + 1) / table.rows
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """One range through COPY."""
@@ -221,15 +235,12 @@ class PostgresReader:
             native = csv.native == FAMILY
             names = [rendered(column, name, native) for column, name in zip(table.columns, names, strict=True)]
         query = f"SELECT {', '.join(names)} FROM {relation(table)} WHERE {condition(table, range)}"
-        options: dict[str, Any] = {"format": "binary"}
-        if language is Language.CSV:
-            options = {"format": "csv", "null": csv.null, "delimiter": csv.delimiter}
-            if csv.null:
-                options["force_quote"] = True  # Or a text that is the same word would be one.
         connection = await self.session()
-        async with _flowing(connection, query, options, self._url, table.name) as pieces:
-            async for piece in pieces:
-                yield piece
+        flowing = leaving(connection, query) if language is Language.COPY else _flowing(connection, query, csv)
+        with errors(self._url, table.name):
+            async with flowing as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def close(self) -> None:
         """End the session."""
@@ -256,6 +267,13 @@ def condition(table: Table, range: Range) -> str:
     return " AND ".join([*parts, _compared(table, "<=", range.hi)])
 
 
+async def _edge(connection: Any, table: Table, direction: str) -> Bound | None:
+    """The first key in that direction."""
+    texts, order = _key_texts(table), ", ".join(f"t.{quoted(name)} {direction}" for name in table.key)
+    row = await connection.fetchrow(f"SELECT {texts} FROM {relation(table)} AS t ORDER BY {order} LIMIT 1")
+    return None if row is None else tuple(row)
+
+
 def _key_texts(table: Table) -> str:
     """The key as text. Its columns are ordered by `t.…`: a bare name would mean this text."""
     return ", ".join(f"t.{quoted(name)}::text" for name in table.key)
@@ -270,17 +288,15 @@ def _compared(table: Table, operator: str, bound: Bound) -> str:
 
 
 @asynccontextmanager
-async def _flowing(
-    connection: Any, query: str, options: dict[str, Any], url: str, table: str
-) -> AsyncIterator[AsyncIterator[Piece]]:
-    """A COPY that runs beside whoever takes its pieces, a few pieces ahead."""
+async def _flowing(connection: Any, query: str, csv: Csv) -> AsyncIterator[Pieces]:
+    """Rows as CSV, from a COPY that runs beside whoever takes its pieces, a few pieces ahead."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(AHEAD)
     held: list[bytes] = []
     size = 0
 
     async def gather(data: bytes) -> None:
         nonlocal size
-        if len(data) < PIECE // 2:
+        if len(data) < SMALL:
             await asyncio.sleep(BREATH_S)
         held.append(data)
         size += len(data)
@@ -290,21 +306,23 @@ async def _flowing(
             size = 0
 
     async def run() -> None:
+        options: dict[str, Any] = {"format": "csv", "null": csv.null, "delimiter": csv.delimiter}
+        if csv.null:
+            options["force_quote"] = True  # Or a text that is the same word would be one.
         try:
-            with errors(url, table):
-                status = await connection.copy_from_query(query, output=gather, **options)
+            status = await connection.copy_from_query(query, output=gather, **options)
             await queue.put(Piece(b"".join(held), size, int(status.split()[-1])))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)
 
-    async def pieces() -> AsyncIterator[Piece]:
+    async def pieces() -> Pieces:
         while (piece := await queue.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
 
-    task = asyncio.create_task(run(), name=f"copy {table}")
+    task = asyncio.create_task(run(), name="copy")
     try:
         yield pieces()
     finally:

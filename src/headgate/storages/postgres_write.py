@@ -33,6 +33,7 @@ from headgate.storages.convert import Normalizes, json_text
 from headgate.storages.postgres import condition
 from headgate.storages.postgres_catalog import FAMILY, columns_of, find, literal, parts_of, proper, quoted, unique_keys
 from headgate.storages.postgres_fit import check, is_same
+from headgate.storages.postgres_relay import entering
 from headgate.storages.postgres_session import connect, errors, is_gone
 from headgate.storages.postgres_swap import copy_shape, dress, refuse_dependents, swap
 
@@ -251,27 +252,19 @@ class PostgresWriter(Normalizes):
     async def _load(
         self, connection: Any, into: str, columns: Sequence[str], language: Language, pieces: Pieces
     ) -> int:
-        parts = await parts_of(connection, into)
         counted = 0
 
-        async def source() -> AsyncIterator[bytes]:
+        async def counting() -> Pieces:
             nonlocal counted
             async for piece in pieces:
                 counted += piece.rows
-                if piece.data:
-                    yield piece.data
+                yield piece
 
-        options: dict[str, Any] = {"format": "binary"}
+        how = "FORMAT binary"
         if language is Language.CSV:
-            options = {"format": "csv", "null": self.csv.null, "delimiter": self.csv.delimiter}
-        status = await connection.copy_to_table(
-            parts[-1],
-            schema_name=parts[-2] if len(parts) > 1 else None,
-            columns=columns,
-            source=source(),
-            **options,
-        )
-        rows = int(status.split()[-1])
+            how = f"FORMAT csv, NULL {literal(self.csv.null)}, DELIMITER {literal(self.csv.delimiter)}"
+        statement = f"COPY {into} ({', '.join(map(quoted, columns))}) FROM STDIN ({how})"
+        rows = await entering(connection, statement, counting(), in_messages=language is Language.COPY)
         if counted and counted != rows:
             raise StorageError(f"{into}: {counted} rows were read and {rows} written")
         return rows
