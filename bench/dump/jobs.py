@@ -20,8 +20,8 @@ PIPE_THEN_KEY = "psql | psql, binary, then the key"
 SOURCE, TARGET = "psql, the source alone", "psql, the target alone"
 MEMORY_MB = 150.0
 FLAT_MB = 15.0  # How much more memory a table ten times as large may take: noise of the allocator.
-# Ways of dlt, as `backend, loader file format`: all that can be fast. Parquet goes through ADBC.
-WAYS = (("connectorx", "parquet"), ("pyarrow", "parquet"), ("pyarrow", "csv"))
+# Ways of dlt, as `backend, loader file format`: all that can be fast. Parquet goes through ADBC; None: dlt chooses.
+WAYS = (("connectorx", "parquet"), ("pyarrow", "parquet"), ("pyarrow", "csv"), ("connectorx", None))
 AS_IT_COMES = "dlt as it comes"  # With nothing set but what to copy; it takes minutes, and one turn.
 
 
@@ -120,7 +120,7 @@ def _least(title: str, contestants: list[Contestant]) -> Figures:
     return figures
 
 
-def fastest(scene: Scene, asked: Asked) -> tuple[str, str] | None:
+def fastest(scene: Scene, asked: Asked) -> tuple[str, str | None] | None:
     """Which way of dlt is the fastest here, over a small table."""
     rows = asked.small
     scene.fill("small", rows)
@@ -131,7 +131,7 @@ def fastest(scene: Scene, asked: Asked) -> tuple[str, str] | None:
     return min(ran)[1] if ran else None
 
 
-def dlt_into_postgres(scene: Scene, table: str, way: tuple[str, str], want: tuple[object, ...]) -> Contestant:
+def dlt_into_postgres(scene: Scene, table: str, way: tuple[str, str | None], want: tuple[object, ...]) -> Contestant:
     """dlt into a table of the same shape, in a schema of its own."""
     backend, format = way
     job = {
@@ -146,7 +146,7 @@ def dlt_into_postgres(scene: Scene, table: str, way: tuple[str, str], want: tupl
         "dataset": "peer",
     }
     return Contestant(
-        f"dlt, {backend}, {format}",
+        f"dlt, {backend}, {format or 'its own choice'}",
         lambda: peers.dlt(**job),
         lambda: scene.empty(f"peer.{table}"),
         lambda: scene.hashed(scene.target, f"peer.{table}") == want,

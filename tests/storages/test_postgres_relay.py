@@ -159,7 +159,7 @@ async def played(stream: list[bytes], monkeypatch: pytest.MonkeyPatch) -> tuple[
         for part in stream:
             wire.protocol.data_received(part)
         async for piece in pieces:
-            taken.append(piece.data)
+            taken += piece.data
             rows += piece.rows
     assert wire.is_reading_now
     assert not wire.ended

@@ -38,7 +38,7 @@ _READY = b"Z\x00\x00\x00\x05"  # ReadyForQuery, but for its last byte, the state
 
 @asynccontextmanager
 async def leaving(connection: Any, query: str) -> AsyncIterator[Pieces]:
-    """The rows of a query, as binary COPY in the messages that the server has put them into."""
+    """The rows of a query, as binary COPY in the messages that the server sends. A piece is a few buffers."""
     source = _Source(connection)
     with _lent(source):
         source.ask(f"COPY ({query}) TO STDOUT (FORMAT binary); SELECT '{source.word}'")
@@ -149,35 +149,41 @@ class _Source(_Borrower):
         size = len(data)
         if self._quiet is not None:
             self._quiet.cancel()
-        data = self._held + data
-        while not self._begun:
-            if (found := _message(data)) is None:
+        if not self._begun:
+            data, self._held = self._beginning(self._held + data), b""
+            if not self._begun:
                 self._held = data
                 return
+        if len(data) < HELD:
+            data, self._held = self._held + data, b""
+        before, self._held = self._held, data[-HELD:]
+        self._pass_on(before, memoryview(data)[:-HELD])  # Most of it is not copied.
+        if self._held.endswith(self._answer, 0, -1):
+            self._end()
+            return
+        if self._held[-6:-1] == _READY:
+            self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._give_up)
+        self._take_breath(size)
+
+    def _beginning(self, data: bytes) -> bytes:
+        """What follows the server's word that it begins; all of it, if that is not there yet."""
+        while not self._begun and (found := _message(data)) is not None:
             kind, body, data = found
             self._begun = kind == b"H"  # CopyOutResponse.
             if kind == b"E":
                 self.fail(_error(body))
-                return
-        if data.endswith(self._answer, 0, -1):
-            self._end(data)
-            return
-        if data[-6:-1] == _READY:
-            self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._give_up)
-        self._held = data[-HELD:]
-        if len(data) > HELD:
-            self._pass_on(data[:-HELD])
-        self._take_breath(size)
+        return data
 
-    def _end(self, data: bytes) -> None:
+    def _end(self) -> None:
         """After the last row come CopyDone, the number of rows, and our answer."""
-        rows, _, rest = data.rpartition(_DONE + b"C")
+        rows, _, rest = self._held.rpartition(_DONE + b"C")
         counted = rest[4 : rest.index(b"\x00", 4)].split()[-1]
         self.is_over = True
-        self._pass_on(rows, int(counted))
+        self._pass_on(rows, rows=int(counted))
 
-    def _pass_on(self, data: bytes, rows: int = 0) -> None:
-        self._ready.append(Piece(data, len(data), rows))
+    def _pass_on(self, *parts: bytes | memoryview, rows: int = 0) -> None:
+        if (size := sum(map(len, parts))) or rows:
+            self._ready.append(Piece(parts, size, rows))
         self.change()
 
     def _take_breath(self, size: int) -> None:
@@ -214,11 +220,10 @@ class _Target(_Borrower):
         self.rows = 0
         self._rest = b""
 
-    def send(self, data: bytes, in_messages: bool) -> None:
+    def send(self, data: Any, in_messages: bool) -> None:
         """Some rows."""
-        if not in_messages:
-            self.transport.write(b"d" + _length(data))
-        self.transport.write(data)
+        for part in data if in_messages else (b"d" + _length(data), data):
+            self.transport.write(part)
 
     def data_received(self, data: bytes) -> None:
         """Few and short messages: that it accepts, the number of rows, or an error."""
