@@ -2,7 +2,7 @@
 
 What a server sends for COPY TO is, message by message, what another takes for COPY FROM. So the bytes that come from
 one connection go to the other as they are. A driver would take them apart, a message for each row, and put them
-together again, which on two cores is a tenth of all the work that a copy is.
+together again, which is most of what a client does, on cores that the servers may need.
 
 That leaves one thing to find: where the rows end. The COPY is followed, in the same command, by a question whose answer
 is a random word. The last bytes are always held back, and when they are that answer, the rows have ended before it. No
