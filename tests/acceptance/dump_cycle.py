@@ -179,7 +179,7 @@ class Cycle:
                     self.outcome.kills += 1
             code = await ended(process)
             dump = dump or await self._find()
-            if code == 0:
+            if code == 0 or (code < 0 and await self._is_complete(dump)):
                 return dump
             if code > 0:
                 self.outcome.errors.append(f"exit code {code}: {self.place.complained()}")
@@ -200,6 +200,11 @@ class Cycle:
             found: UUID | None = await self._own.fetchval(query, self._table)
             return found
         return None
+
+    async def _is_complete(self, dump: UUID | None) -> bool:
+        """Whether it was killed only after it had ended."""
+        status = await self._own.fetchval("SELECT status FROM headgate.dump WHERE id = $1", dump) if dump else None
+        return bool(status == "completed")
 
     async def _wait_for_a_moment(self, process: subprocess.Popen[bytes]) -> None:
         """Either some time after the start, or when some more chunks are in the ledger, and a little later."""
