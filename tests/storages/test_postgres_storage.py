@@ -635,6 +635,22 @@ async def test_a_session_that_held_the_snapshot_is_not_replaced_in_silence(sourc
                 await holder.tables()
 
 
+async def test_keys_that_count_are_cut_by_reckoning_and_others_by_their_rows(source: Side) -> None:
+    await source.sql.execute(
+        "CREATE TABLE dense (id bigint PRIMARY KEY); INSERT INTO dense SELECT generate_series(-500, 499);"
+        "CREATE TABLE sparse (id bigint PRIMARY KEY); INSERT INTO sparse SELECT 1000 * generate_series(1, 100);"
+        "DELETE FROM dense WHERE id = -401"
+    )
+    await source.sql.execute("ANALYZE dense, sparse")
+    async with reading(source) as reader:
+        dense, sparse = await reader.describe("dense"), await reader.describe("sparse")
+        assert await reader.cut(dense, None, ("499",), 100) == ("-401",), "which no row has"
+        assert await reader.cut(dense, ("-401",), ("499",), 100) == ("-301",)
+        assert await reader.cut(dense, ("450",), ("499",), 100) == ("499",)
+        assert await reader.cut(sparse, None, ("100000",), 10) == ("10000",)
+        assert await reader.cut(sparse, ("95000",), ("100000",), 10) == ("100000",)
+
+
 async def test_whoever_leaves_in_the_middle_of_a_chunk_can_read_again(source: Side) -> None:
     await source.sql.execute("CREATE TABLE t (i int PRIMARY KEY, v text)")
     await source.sql.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 3000) i")

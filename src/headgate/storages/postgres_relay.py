@@ -265,7 +265,7 @@ def _message(data: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 def _error(body: bytes) -> BaseException:
     """An error as the driver would raise it: fields, each a letter and a text."""
-    fields = {part[:1].decode(): part[1:].decode(errors="replace") for part in body.split(b"\x00") if part}
+    fields = {text[:1]: text[1:] for text in body.decode(errors="replace").split("\x00") if text}
     error: BaseException = asyncpg.PostgresError.new(fields)
     return error
 
