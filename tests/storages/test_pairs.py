@@ -16,6 +16,7 @@ import pytest
 from headgate.runtime.dump.plan import Options, Request, Storages, create
 from headgate.runtime.dump.process import StreamProcess
 from headgate.runtime.dump.verify import verify
+from headgate.storages.digest import digest_of_lines
 from headgate.store.database import Database
 from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
@@ -161,6 +162,87 @@ async def test_from_each_language_to_each_and_verified(world: World, kind: str) 
         assert found.rows == ROWS
         assert found.is_equal, f"{kind} → {other}: {found.different}"
         await asyncio.sleep(0)
+
+
+ALIKE = (
+    "CREATE TABLE items (id bigint PRIMARY KEY, n int, price decimal(12,2), rate double, name varchar(80), note text,"
+    " open tinyint(1) NOT NULL, at timestamp(6) NULL, made datetime(3), day date)",
+    "INSERT INTO items VALUES"
+    " (1, -7, 1.50, 0.1, 'a \"b\", c', '', 1, '2026-02-03 04:05:06', '2026-02-03 10:20:30.1', NULL),"
+    " (2, NULL, -0.01, -1.5, 'día ✓ 😀', NULL, 0, NULL, '2026-02-03 00:00:00', '2026-01-10'),"
+    " (3, 0, NULL, NULL, '', 'x\ty', 1, '2026-02-03 04:05:06.100200', NULL, '1999-12-31')",
+)
+
+
+async def from_mariadb(world: World, *statements: str) -> tuple[Any, Storages]:
+    """A dump of a table of MariaDB into PostgreSQL, done."""
+    world.mysql.execute(*statements)
+    source, target = world.urls["mysql"], world.urls["postgresql"]
+    return await world.dump(source, target), Storages(source, target)
+
+
+async def test_values_that_both_sides_write_alike_are_compared_as_text(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump, storages = await from_mariadb(world, *ALIKE)
+    with monkeypatch.context() as patch:
+        patch.delattr("headgate.runtime.dump.verify.digest")
+        found = await verify(world.dumps, dump, storages)
+    assert (found.is_equal, found.rows) == (True, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "note = NULL WHERE id = 1",
+        "note = '' WHERE id = 2",
+        "name = 'a \"b\", c ' WHERE id = 1",
+        "at = at + interval '1 microsecond' WHERE id = 3",
+        "price = 1.51 WHERE id = 1",
+        "open = false WHERE id = 3",
+        "id = 0 WHERE id = 2",
+    ],
+)
+async def test_a_change_of_one_value_is_found_and_repaired(world: World, change: str) -> None:
+    dump, storages = await from_mariadb(world, *ALIKE)
+    await at(world.urls["postgresql"], f"UPDATE items SET {change} RETURNING id")
+    found = await verify(world.dumps, dump, storages, repair=True)
+    assert [one.chunk for one in found.different] == [1]
+    assert found.is_equal, found.different
+    assert (await verify(world.dumps, dump, storages)).different == []
+
+
+async def test_lines_that_change_places_between_values_are_a_difference(world: World) -> None:
+    """The lines of both are the same, taken one by one: values with a newline are not compared as lines."""
+    dump, storages = await from_mariadb(
+        world,
+        "CREATE TABLE items (id int PRIMARY KEY, v text)",
+        "INSERT INTO items VALUES (1, 'a\nb'), (2, 'c\nd')",
+    )
+    assert (await verify(world.dumps, dump, storages)).is_equal
+    swap = "UPDATE items SET v = CASE id WHEN 1 THEN E'a\\nd' ELSE E'c\\nb' END RETURNING id"
+    await at(world.urls["postgresql"], swap)
+    assert [one.why for one in (await verify(world.dumps, dump, storages)).different] == ["values differ"]
+
+
+async def test_where_equal_values_are_written_otherwise_text_is_compared_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB writes a float with the digits of a double."""
+    dump, storages = await from_mariadb(
+        world, "CREATE TABLE items (id int PRIMARY KEY, v float)", "INSERT INTO items SELECT seq, 0.1 FROM seq_1_to_200"
+    )
+    asked = []
+
+    async def lines(*given: Any) -> Any:
+        asked.append(given)
+        return await digest_of_lines(*given)
+
+    monkeypatch.setattr("headgate.runtime.dump.verify.digest_of_lines", lines)
+    found = await verify(world.dumps, dump, storages)
+    assert found.is_equal
+    assert found.chunks > 2  # As many are compared at a time; each has two sides.
+    assert 2 <= len(asked) <= 4
 
 
 # What comes with a table.

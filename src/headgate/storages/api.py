@@ -97,6 +97,7 @@ class Csv:
     null: str = ""  # A word for NULL, without quotes.
     delimiter: str = ","
     native: str = ""  # A family whose own text is welcome, in place of the canonical one.
+    alike: bool = False  # Equal values should have equal text, whoever renders them. It is for comparing.
 
 
 PLAIN = Csv()

@@ -124,9 +124,9 @@ def type_of(native: str, length: int | None, precision: int | None, scale: int |
 # What a dump reads.
 
 
-def rendered(column: Column, collation: str, null: str, null_dates: bool, is_mariadb: bool) -> str:
+def rendered(column: Column, collation: str, csv: Csv, null_dates: bool, is_mariadb: bool) -> str:
     """The SQL for a column's canonical text. It is NULL, and so is the line, only for what may not be copied."""
-    base, name = base_of(column.native), quoted(column.name)
+    base, name, null = base_of(column.native), quoted(column.name), text_literal(csv.null)
     if base in _TEXTS or base in _BYTES or base in _GEOMETRIES:
         if base in _TEXTS:
             text = name if collation.startswith("utf8mb4") else f"CONVERT({name} USING utf8mb4)"
@@ -135,7 +135,10 @@ def rendered(column: Column, collation: str, null: str, null_dates: bool, is_mar
             value = f"CONCAT('\\\\x', LOWER(HEX({name})))"
         # A value too long for the server's buffer is NULL: that must not pass for a NULL of the table.
         return f"IF({name} IS NULL, {null}, {value})" if column.nullable else value
-    value = f"IFNULL({number(column.native, name)}, {null})" if column.nullable else number(column.native, name)
+    value = number(column.native, name)
+    if csv.alike and base in _DATES and size_of(column.native):
+        value = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {value}))"  # Others write no noughts at the end.
+    value = f"IFNULL({value}, {null})" if column.nullable else value
     if base in _DATES:
         return f"IF({is_zero_date(name)}, {null if null_dates else 'NULL'}, {value})"
     if column.type.kind is Kind.BOOL and base != "bit":
@@ -172,11 +175,8 @@ def is_zero_date(name: str) -> str:
 def line(table: Table, csv: Csv, null_dates: bool, is_mariadb: bool) -> str:
     """The SQL for a row as one line of CSV."""
     collations: dict[str, str] = table.details.get("collations", {})
-    null, delimiter = text_literal(csv.null), text_literal(csv.delimiter)
-    parts = [
-        rendered(column, collations.get(column.name, ""), null, null_dates, is_mariadb) for column in table.columns
-    ]
-    return f"CONCAT({f', {delimiter}, '.join(parts)})"
+    parts = [rendered(column, collations.get(column.name, ""), csv, null_dates, is_mariadb) for column in table.columns]
+    return f"CONCAT({f', {text_literal(csv.delimiter)}, '.join(parts)})"
 
 
 def refused_columns(table: Table, null_dates: bool) -> list[tuple[Column, str, str]]:

@@ -236,7 +236,10 @@ class PostgresReader:
             names = [rendered(column, name, native) for column, name in zip(table.columns, names, strict=True)]
         query = f"SELECT {', '.join(names)} FROM {relation(table)} WHERE {condition(table, range)}"
         connection = await self.session()
-        flowing = leaving(connection, query) if language is Language.COPY else _flowing(connection, query, csv)
+        if language is Language.COPY:
+            flowing = leaving(connection, query)
+        else:
+            flowing = _flowing(connection, query, csv, _in_quotes(table.columns, csv))
         with errors(self._url, table.name):
             async with flowing as pieces:
                 async for piece in pieces:
@@ -287,8 +290,15 @@ def _compared(table: Table, operator: str, bound: Bound) -> str:
     return f"({names}) {operator} ({values})"
 
 
+def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:
+    """Which values have quotes that do not need them; True: all."""
+    if csv.null:
+        return True  # Or a text that is the same word would be one.
+    return [column.name for column in columns if csv.alike and column.type.kind is Kind.TEXT]
+
+
 @asynccontextmanager
-async def _flowing(connection: Any, query: str, csv: Csv) -> AsyncIterator[Pieces]:
+async def _flowing(connection: Any, query: str, csv: Csv, in_quotes: bool | list[str]) -> AsyncIterator[Pieces]:
     """Rows as CSV, from a COPY that runs beside whoever takes its pieces, a few pieces ahead."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(AHEAD)
     held: list[bytes] = []
@@ -307,8 +317,8 @@ async def _flowing(connection: Any, query: str, csv: Csv) -> AsyncIterator[Piece
 
     async def run() -> None:
         options: dict[str, Any] = {"format": "csv", "null": csv.null, "delimiter": csv.delimiter}
-        if csv.null:
-            options["force_quote"] = True  # Or a text that is the same word would be one.
+        if in_quotes:
+            options["force_quote"] = in_quotes
         try:
             status = await connection.copy_from_query(query, output=gather, **options)
             await queue.put(Piece(b"".join(held), size, int(status.split()[-1])))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -30,6 +31,7 @@ HELD = 8 << 10  # Bytes held back: the longest end there is, an error with its d
 SMALL = 128 << 10  # After a read that brought less than this,
 BREATH_S = 0.001  # the server fills the socket while we do not look: fewer turns for both of us.
 AHEAD = 4  # Reads that may wait for the writer: enough to bridge a turn of somebody else.
+ROOM = 1 << 20  # Bytes that a local socket may hold, where the system allows so many: what the target eats meanwhile.
 QUIET_S = 1.0  # An error is the end if nothing follows it. Rows that look like one are followed by others.
 
 _DONE = b"c\x00\x00\x00\x04"  # CopyDone, from either side.
@@ -219,6 +221,9 @@ class _Target(_Borrower):
         self.has_room = True
         self.rows = 0
         self._rest = b""
+        held = self.transport.get_extra_info("socket")
+        if held is not None and held.family == socket.AF_UNIX:  # Others grow by themselves.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
 
     def send(self, data: Any, in_messages: bool) -> None:
         """Some rows."""

@@ -19,7 +19,7 @@ from headgate.errors import HeadgateError, NotFound, Refused
 from headgate.runtime.dump.plan import Plan, Storages, plan_of, short
 from headgate.runtime.dump.worker import copy
 from headgate.storages.api import By, Mode, ReadStorage, Table
-from headgate.storages.digest import Digest, digest, digest_in_server, is_comparable
+from headgate.storages.digest import Digest, digest, digest_in_server, digest_of_lines, has_lines, is_comparable
 from headgate.storages.kinds import Kind
 from headgate.storages.postgres import FAMILY
 from headgate.store.dumps import Dumps
@@ -114,6 +114,7 @@ class _Table:
         self._repair = repair
         self._notify = notify
         self._target: Table | None = None
+        self._by_lines = True  # Until a chunk is equal, and its text is not: then the others' is not either.
         self._done = 0
 
     async def compare(self) -> None:
@@ -204,23 +205,29 @@ class _Table:
         self._notify(self._source.name, self._done, len(self._chunks))
 
     async def _compared(self, range: Range, reader: ReadStorage, other: ReadStorage) -> tuple[str, int]:
+        """How a chunk differs, and its rows; by whatever costs the least."""
         assert self._target is not None
         keep = self._is_partial()
-        one: Digest
-        two: Digest
+        read, target, columns = self._read, replace(self._target, by=self._source.by), self._source.columns
         if is_comparable(self._source, self._target) and not keep:
-            target = replace(self._target, details=self._source.details, by=self._source.by)
+            target = replace(target, details=self._source.details)
             one, two = await asyncio.gather(
-                digest_in_server(reader, self._read, range),  # type: ignore[arg-type]
+                digest_in_server(reader, read, range),  # type: ignore[arg-type]
                 digest_in_server(other, target, range),  # type: ignore[arg-type]
             )
-        else:
-            columns = self._source.columns
-            one, two = await asyncio.gather(
-                digest(reader, self._read, range, columns, keep=keep),
-                digest(other, replace(self._target, by=self._source.by), range, columns, keep=keep),
+            return self._told(one, two), one.rows
+        if self._by_lines and not keep and has_lines(reader, other):
+            lines, others = await asyncio.gather(
+                digest_of_lines(reader, read, range), digest_of_lines(other, target, range)
             )
-        return self._told(one, two), one.rows
+            if lines is not None and lines == others:
+                return "", lines.rows
+        one, two = await asyncio.gather(
+            digest(reader, read, range, columns, keep=keep), digest(other, target, range, columns, keep=keep)
+        )
+        if not (why := self._told(one, two)):
+            self._by_lines = False
+        return why, one.rows
 
     def _told(self, one: Digest, two: Digest) -> str:
         if not self._is_partial():
