@@ -27,17 +27,17 @@ test: $(VENV)/.ready packages check ## Set up everything, then run all tests, fo
 	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 check: $(VENV)/.ready ## Lint and type-check
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src simulation tests bench
+	$(BIN)/ruff format --check src simulation tests bench
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_tidy.py
 
 sim: $(VENV)/.ready ## Simulate thousands of faulty runs (SEED=… for one of them, with its story)
 ifdef SEED
-	$(BIN)/python -m headgate.testing.simulator --seed $(SEED) --trace
+	$(BIN)/python -m simulation --seed $(SEED) --trace
 else
 	HEADGATE_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --timeout 900
-	$(BIN)/python -m headgate.testing.simulator --seeds 2000
+	$(BIN)/python -m simulation --seeds 2000
 endif
 
 bench: $(VENV)/.ready ## Measure every figure that the docs state (about twenty minutes)

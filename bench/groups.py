@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from bench.rig import report
-from headgate.core.groups import Confirm, Unregister
+from headgate.core.groups.machine import Confirm, Unregister
 from headgate.store.database import POOL_SIZE, Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.groups import LATELY, Answered, Groups, Joined, Request

@@ -14,7 +14,7 @@ from typing import Any
 import jmespath  # type: ignore[import-untyped]
 import jmespath.functions  # type: ignore[import-untyped]
 
-from headgate.core.mapping import compile_mapping
+from headgate.core.mapping.document import compile_mapping
 
 RECORDS = 100_000
 BATCH = 1_000

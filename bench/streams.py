@@ -26,7 +26,7 @@ import asyncpg
 
 from bench.rig import report
 from headgate.core.streams import Acquire, Checkpoint, Release
-from headgate.runtime.ownership import LANES
+from headgate.runtime.streams.ownership import LANES
 from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate

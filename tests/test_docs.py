@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.config import Settings
-from headgate.connectors import registry
+from headgate.connectors import plugins as registry
 from headgate.telemetry import metrics
 
 ROOT = Path(__file__).parent.parent

@@ -20,13 +20,13 @@ LAYERS = {
     "core": set(),
     "client": {"core"},
     "connectors": {"core"},
-    "storages": {"core"},
     "store": {"core", "connectors"},
-    "runtime": {"core", "connectors", "storages", "store", "telemetry"},
+    "datasources": {"core", "connectors", "store"},
+    "runtime": {"core", "connectors", "store", "datasources", "telemetry"},
     "telemetry": {"core", "store", "runtime"},
-    "web": {"core", "connectors", "storages", "store", "runtime", "telemetry"},
-    "cli": {"core", "connectors", "storages", "store", "runtime", "telemetry", "web"},
-    "testing": {"core", "client", "connectors", "storages", "store", "runtime", "telemetry", "web", "cli"},
+    "web": {"core", "connectors", "store", "datasources", "runtime", "telemetry"},
+    "cli": {"core", "connectors", "store", "datasources", "runtime", "telemetry", "web"},
+    "testing": {"core", "client", "connectors", "store", "datasources", "runtime", "telemetry", "web", "cli"},
 }
 IMPURE = {
     "asyncio",
@@ -73,7 +73,7 @@ def test_dependencies_point_one_way(path: Path) -> None:
         assert parts[0] in {*TOP, *LAYERS[package], package, "__version__"}, f"{name_of(path)} imports {module}"
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "core").glob("*.py")), ids=name_of)
+@pytest.mark.parametrize("path", sorted((SOURCE / "core").rglob("*.py")), ids=name_of)
 def test_the_core_is_pure(path: Path) -> None:
     """No clock, no I/O, no randomness, no logging."""
     for module, names in imports(path):

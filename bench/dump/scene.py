@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.scale import fetch
 from headgate.store.embedded import INSTALLATION, EmbeddedServer
-from tests.storages.mariadb import Database, MariaDb, program
+from tests.connectors.mariadb import Database, MariaDb, program
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "scripts/packages"

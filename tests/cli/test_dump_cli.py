@@ -26,7 +26,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headgate.cli import app
-from headgate.runtime.dump.plan import short
+from headgate.runtime.dumps.plan import short
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 

@@ -22,11 +22,12 @@ from scripted_node import (
     soon,
 )
 
-from headgate.client import ConsumerError, Turn, belief
+from headgate.client import ConsumerError, Turn
 from headgate.client import consumer as consumer_module
 from headgate.client.errors import GROUP_FATAL
 from headgate.core import frames
 from headgate.core.frames import Active, Confirm, Join, StepDown
+from headgate.core.groups import belief
 
 DOCS = Path(__file__).parents[2] / "docs"
 

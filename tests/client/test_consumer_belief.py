@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.belief import Belief, Standing
 from headgate.client.errors import ConsumerError, ConsumerRefused, Lost
 from headgate.core.frames import Active, BeatFrame, Confirm, ErrorFrame, Joined, Leave, StepDown
+from headgate.core.groups.belief import Belief, Standing
 
 LEASE_S = 10.0
 BELIEVED_S = 9.0  # From the sending of a beat that came back.

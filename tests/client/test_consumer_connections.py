@@ -24,10 +24,11 @@ from scripted_node import (
 )
 from websockets.exceptions import ConnectionClosed
 
-from headgate.client import ConsumerError, ConsumerRefused, belief
+from headgate.client import ConsumerError, ConsumerRefused
 from headgate.client import consumer as consumer_module
 from headgate.client.errors import GROUP_FATAL
 from headgate.core.frames import Active, ErrorFrame, Join, StepDown
+from headgate.core.groups import belief
 
 # A belief that ends.
 

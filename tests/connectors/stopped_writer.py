@@ -15,9 +15,9 @@ from uuid import UUID
 
 import asyncpg
 
-from headgate.connectors import postgres
-from headgate.connectors.api import Held, Outgoing
-from headgate.connectors.postgres import PostgresOptions, PostgresSink
+from headgate.connectors.api.streaming import Held, Outgoing
+from headgate.connectors.postgres import sink as postgres
+from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import ConnectorError
 from headgate.testing.factories import make_context, make_grant
 

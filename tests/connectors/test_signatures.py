@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.connectors.signatures import Signature, verify
+from headgate.connectors.webhook.signatures import Signature, verify
 
 NOW_S = 1_700_000_000
 KEY = "it's a secret to everybody"

@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.core import chunks
 from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
-from headgate.testing.simulator.mutations import Mutation, instead
+from simulation.mutations import Mutation, instead
 
 Function = Callable[..., Any]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from headgate.core import groups
-from headgate.core.groups import (
+from headgate.core.groups import machine as groups
+from headgate.core.groups.machine import (
     Able,
     Command,
     Confirm,
@@ -33,7 +33,7 @@ from headgate.core.groups import (
     TellStepDown,
     Unregister,
 )
-from headgate.testing.simulator.mutations import Mutation, instead
+from simulation.mutations import Mutation, instead
 
 Settled = tuple[Group, list[Effect]]
 

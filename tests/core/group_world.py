@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from headgate.core import groups
-from headgate.core.groups import (
+from headgate.core.groups import machine as groups
+from headgate.core.groups.machine import (
     Able,
     Command,
     Confirm,

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.core.chunks import FIRST_ROWS, State
 from headgate.errors import Refused
-from headgate.testing.simulator.mutations import Mutation
+from simulation.mutations import Mutation
 from tests.core import test_chunks as tests
 from tests.core.chunk_mutations import ALL
 from tests.core.chunk_walk import walk, walk_plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.explain_group import (
+from headgate.core.groups.explain import (
     STATUSES,
     Candidate,
     Member,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from headgate.testing.simulator.mutations import Mutation
+from simulation.mutations import Mutation
 from tests.core.group_mutations import ALL
 from tests.core.group_world import Setting
 from tests.core.test_group_vectors import VECTORS, run

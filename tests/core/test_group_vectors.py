@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from headgate.core import groups
-from headgate.core.groups import (
+from headgate.core.groups import machine as groups
+from headgate.core.groups.machine import (
     Command,
     Confirm,
     ConnectionDisconnected,

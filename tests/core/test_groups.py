@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.groups import (
+from headgate.core.groups.machine import (
     Able,
     Activity,
     Command,

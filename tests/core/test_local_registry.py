@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.core.local_registry import (
+from headgate.core.push.local_registry import (
     OWNED_RETRY_MS,
     Accept,
     Ask,
@@ -32,7 +32,7 @@ from headgate.core.local_registry import (
     Updated,
     step,
 )
-from headgate.core.notifier import RETRY_MS, Id, Reason
+from headgate.core.push.notifier import RETRY_MS, Id, Reason
 
 MINE, THEIRS = UUID(int=1), UUID(int=2)
 ASKING = Asking(MINE, "orders:eu")

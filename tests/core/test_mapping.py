@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.core import functions
-from headgate.core.expressions import DEPTH_LIMIT
-from headgate.core.functions import FUNCTIONS
-from headgate.core.mapping import ON_ERROR, PARTS, Mapped, Mapping, compile_mapping
-from headgate.core.operators import BUDGET
+from headgate.core.mapping import functions
+from headgate.core.mapping.document import ON_ERROR, PARTS, Mapped, Mapping, compile_mapping
+from headgate.core.mapping.expressions import DEPTH_LIMIT
+from headgate.core.mapping.functions import FUNCTIONS
+from headgate.core.mapping.operators import BUDGET
 from headgate.errors import ConfigError, Problem
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "mapping.md"

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from headgate.core.notifier import (
+from headgate.core.push.notifier import (
     RETRY_MS,
     Accepted,
     Active,

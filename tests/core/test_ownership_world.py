@@ -21,9 +21,10 @@ from uuid import UUID
 
 import pytest
 
-from headgate.core import local_registry as local
-from headgate.core import notifier, streams
-from headgate.core.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
+from headgate.core import streams
+from headgate.core.push import local_registry as local
+from headgate.core.push import notifier
+from headgate.core.push.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
 
 SEEDS = range(500)
 STEPS = 250  # At most; a world that is stopped earlier closes its sessions in the midst of things.

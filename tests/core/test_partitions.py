@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headgate.core.partitions import (
+from headgate.core.parts import (
     Dealt,
     Keep,
     Member,

@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 from headgate.config import Settings
-from headgate.connectors import registry as connectors
-from headgate.connectors.api import Connector
-from headgate.runtime.documents import read_all
+from headgate.connectors import plugins as connectors
+from headgate.connectors.api.streaming import Connector
+from headgate.datasources.documents import read_all
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
 

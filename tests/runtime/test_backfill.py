@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import NotFound, Refused
-from headgate.runtime.dump import backfill
-from headgate.runtime.dump.plan import Request, create
+from headgate.runtime.dumps import backfill
+from headgate.runtime.dumps.plan import Request, create
 from tests.runtime.conftest import Harness
 
 

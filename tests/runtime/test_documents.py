@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.errors import ConfigError, Problem
-from headgate.runtime.documents import (
+from headgate.datasources.documents import (
     MOST_VALUES,
     Document,
     content_of,
@@ -20,6 +19,7 @@ from headgate.runtime.documents import (
     seconds,
     write_yaml,
 )
+from headgate.errors import ConfigError, Problem
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 

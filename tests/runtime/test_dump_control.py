@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from headgate.errors import ConfigError, NotFound, Refused
-from headgate.runtime.dump import control
-from headgate.runtime.dump.workers import process_name
+from headgate.runtime.dumps import control
+from headgate.runtime.dumps.workers import process_name
 
 
 def row(**facts: Any) -> dict[str, Any]:

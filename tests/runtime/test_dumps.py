@@ -14,14 +14,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from headgate.connectors.api.bulk import Mode
 from headgate.core.chunks import ATTEMPTS, FIRST_ROWS, LOST, State
 from headgate.errors import NotFound, Refused
-from headgate.runtime.dump import process as processes
-from headgate.runtime.dump.plan import Options, Request, Storages, create, parse_rate, plan_of
-from headgate.runtime.dump.process import DumpFailed, Notification, StreamProcess
-from headgate.runtime.dump.verify import verify
-from headgate.runtime.dump.workers import join
-from headgate.storages.api import Mode
+from headgate.runtime.dumps import process as processes
+from headgate.runtime.dumps.plan import Options, Request, Storages, create, parse_rate, plan_of
+from headgate.runtime.dumps.process import DumpFailed, Notification, StreamProcess
+from headgate.runtime.dumps.verify import verify
+from headgate.runtime.dumps.workers import join
 from headgate.store import dumps
 from headgate.store.database import Database
 from headgate.store.dumps import Dumps

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.connectors.api import Batch
+from headgate.connectors.api.streaming import Batch
 from headgate.errors import Fenced
-from headgate.runtime import feed as feeds
-from headgate.runtime.feed import Piece, PushFeed
+from headgate.runtime.push import feed as feeds
+from headgate.runtime.push.feed import Piece, PushFeed
 
 
 def piece(*ids: int, size_bytes: int = 10, event_time_s: float | None = None) -> Piece:

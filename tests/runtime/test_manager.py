@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api import Batch, Connector, Context, Options, SinkKind, SourceKind
+from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SinkKind, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, Refused, StoreError
-from headgate.runtime import manager as managers
+from headgate.runtime.streams import manager as managers
 from tests.proxy import proxied
 from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres, running_node
 
@@ -657,7 +657,7 @@ async def test_a_refused_login_is_survived(url: str, tmp_path: Path) -> None:
 
 async def test_whoever_blocks_in_its_sink_is_known_by_name(hg: Harness, plug: Any) -> None:
     """The beat must find out whose run it was, whichever method blocks."""
-    from headgate.runtime import beat
+    from headgate.runtime.cluster import beat
 
     found: list[Any] = []
 

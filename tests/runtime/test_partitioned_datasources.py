@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from headgate.connectors import generator as generators
-from headgate.connectors import registry as connectors
-from headgate.connectors.api import Batch, Connector, SourceKind
+from headgate.connectors import plugins as connectors
+from headgate.connectors.api.streaming import Batch, Connector, SourceKind
 from headgate.core import lifecycle
+from headgate.datasources import health
 from headgate.errors import Cause, ConfigError, ConnectorError, Refused
-from headgate.runtime import health
 from headgate.store import dealing
 from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres
 

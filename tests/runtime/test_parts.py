@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.api import Batch, Position
-from headgate.core.partitions import with_new
+from headgate.connectors.api.streaming import Batch, Position
+from headgate.core.parts import with_new
 from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected, RetryLater
-from headgate.runtime.parts import Merged, Nothing, Share, take
+from headgate.runtime.streams.parts import Merged, Nothing, Share, take
 
 
 class Part:

@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
+from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import StoreError
-from headgate.runtime import groups as listener
 from headgate.runtime import node as runtime
-from headgate.runtime.groups import Session
-from headgate.runtime.manager import WorkerManager
+from headgate.runtime.groups import listener
+from headgate.runtime.groups.listener import Session
+from headgate.runtime.streams.manager import WorkerManager
 from headgate.store.groups import Joined
 from tests.runtime.conftest import IDS, Harness, generator, postgres
 

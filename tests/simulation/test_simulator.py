@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.testing.simulator import run_seed, seeds_of
-from headgate.testing.simulator.__main__ import main
-from headgate.testing.simulator.mutations import CORE, Mutation
-from headgate.testing.simulator.push_mutations import PUSH
-from headgate.testing.simulator.scenarios import KINDS, kind_of
-from headgate.testing.simulator.shell_mutations import SHELL
+from simulation import run_seed, seeds_of
+from simulation.__main__ import main
+from simulation.mutations import CORE, Mutation
+from simulation.push_mutations import PUSH
+from simulation.scenarios import KINDS, kind_of
+from simulation.shell_mutations import SHELL
 
 SEEDS = 100  # `make sim` runs thousands.
 A_LOT = 25

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from headgate.core import groups as core
-from headgate.core.groups import (
+from headgate.core.groups import machine as core
+from headgate.core.groups.machine import (
     Confirm,
     ConnectionDisconnected,
     ConnectionDown,

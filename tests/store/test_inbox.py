@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from headgate.connectors.api import identity_of
-from headgate.connectors.webhook import WebhookOptions
+from headgate.connectors.api.streaming import identity_of
+from headgate.connectors.webhook.source import WebhookOptions
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.inbox import InboxTable, Limit, Payload

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate.datasources.documents import read_one
+from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Refused
-from headgate.runtime.documents import read_one
-from headgate.runtime.registry import Registry
 from headgate.store.database import Database
 from headgate.store.secrets import Keyring, Secrets, new_master_key
 from headgate.store.wake import Waker

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
-from headgate.runtime.health import HEALTHS
+from headgate.datasources.health import HEALTHS
 from headgate.testing.processes import NodeProcess
 from headgate.web.console import overview, pages, words
 from tests.web.browser import needs_chromium, running_browser, running_node

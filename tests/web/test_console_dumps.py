@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from headgate.runtime.dump.control import STATUSES
+from headgate.runtime.dumps.control import STATUSES
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.dumps import HEADER, MARKS

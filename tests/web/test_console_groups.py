@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import connect
 
-from headgate.core.explain_group import STATUSES
+from headgate.core.groups.explain import STATUSES
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.groups import MARKS
 from tests.web.browser import needs_chromium, running_browser, running_node

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import ClientConnection, connect
 
-from headgate.connectors import registry as connectors
-from headgate.core.explain_group import STATUSES
+from headgate.connectors import plugins as connectors
+from headgate.core.groups.explain import STATUSES
 from tests.web.pushing import LONG_S, Gate, House, house, numbers
 from tests.web_node import BLACKHOLE, GENERATOR, Databases
 

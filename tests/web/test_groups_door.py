@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from headgate.errors import Refused, StoreError
-from headgate.runtime import groups as runtime
+from headgate.runtime.groups import listener as runtime
 from headgate.store.groups import Groups
 from tests.web.pushing import LONG_S, House, house, numbers
 from tests.web_node import Databases

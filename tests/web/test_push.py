@@ -14,13 +14,13 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from headgate.connectors import registry as connectors
+from headgate.connectors import plugins as connectors
 from headgate.core import frames
+from headgate.datasources.documents import read_one
 from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
-from headgate.runtime import push
-from headgate.runtime.documents import read_one
-from headgate.web import push as door
-from headgate.web import sockets
+from headgate.runtime.push import listener as push
+from headgate.web.doors import push as door
+from headgate.web.doors import sockets
 from tests.web.pushing import WINDOW, Gate, House, Program, house, numbers
 from tests.web_node import Databases
 

@@ -16,14 +16,14 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from headgate.connectors import registry as connectors
-from headgate.connectors.api import Held
+from headgate.connectors import plugins as connectors
+from headgate.connectors.api.streaming import Held
 from headgate.core import backoff, frames, lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
-from headgate.runtime import push
-from headgate.runtime.feed import PushFeed
-from headgate.runtime.push import Pushed, Session
-from headgate.web.push import _Connection
+from headgate.runtime.push import listener as push
+from headgate.runtime.push.feed import PushFeed
+from headgate.runtime.push.listener import Pushed, Session
+from headgate.web.doors.push import _Connection
 from tests.proxy import proxied
 from tests.web.pushing import WINDOW, Gate, House, Program, house
 from tests.web_node import Databases

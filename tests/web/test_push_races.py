@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from headgate.core import backoff
-from headgate.core.notifier import Reason
-from headgate.runtime import push
-from headgate.runtime.feed import Piece
-from headgate.runtime.push import Peer, Session
+from headgate.core.push.notifier import Reason
+from headgate.runtime.push import listener as push
+from headgate.runtime.push.feed import Piece
+from headgate.runtime.push.listener import Peer, Session
 from tests.web.pushing import House, house
 
 STREAMS = [f"s{n}" for n in range(5)]

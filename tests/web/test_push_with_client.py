@@ -10,7 +10,7 @@ import pytest
 
 from headgate.client import PushClient, PushError
 from headgate.core import backoff
-from headgate.runtime import push
+from headgate.runtime.push import listener as push
 from tests.web.pushing import House, house
 
 

@@ -22,14 +22,14 @@ from headgate.store.secrets import Secrets, load_keyring
 from headgate.store.wake import Waker
 
 if TYPE_CHECKING:
-    from headgate.runtime.registry import Registry
+    from headgate.datasources.registry import Registry
 
 T = TypeVar("T")
 
 
 def apply(url: str, text: str, file: str) -> dict[str, Any]:
     """Create or update what the text has, in one transaction. Running nodes hear of it."""
-    from headgate.runtime.documents import read_yaml
+    from headgate.datasources.documents import read_yaml
 
     found = read_yaml(text, file)
 
@@ -42,7 +42,7 @@ def apply(url: str, text: str, file: str) -> dict[str, Any]:
 
 def export(url: str) -> str:
     """Every published datasource, as YAML."""
-    from headgate.runtime.documents import write_yaml
+    from headgate.datasources.documents import write_yaml
 
     async def act(registry: Registry) -> str:
         return write_yaml(await registry.export())
@@ -51,7 +51,7 @@ def export(url: str) -> str:
 
 
 async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T:
-    from headgate.runtime.registry import Registry
+    from headgate.datasources.registry import Registry
 
     async with opened(url) as database:
         settings = load(database=url)

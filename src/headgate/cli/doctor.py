@@ -85,7 +85,7 @@ def _disk(home: Path) -> Verdict:
 
 
 def _connectors() -> Verdict:
-    from headgate.connectors import registry
+    from headgate.connectors import plugins as registry
 
     broken = []
     for name in registry.names():

@@ -45,7 +45,7 @@ def parse(text: str, file: str) -> Any:
             return json.loads(text)
         except ValueError:
             pass  # It may still be YAML in flow style; if not, YAML's error has a line and a column too.
-    from headgate.runtime.documents import parse_yaml
+    from headgate.datasources.documents import parse_yaml
 
     return parse_yaml(text, file)
 
@@ -57,7 +57,7 @@ def read_one(file: str, name: str) -> dict[str, Any]:
 
 def pick(found: Any, file: str, name: str) -> dict[str, Any]:
     """One document of what was read. Its shape is checked here: some of what YAML can say is lost in JSON."""
-    from headgate.runtime.documents import read_one as check
+    from headgate.datasources.documents import read_one as check
 
     if isinstance(found, dict) and isinstance(found.get("datasources"), dict):
         among = found["datasources"]

@@ -26,7 +26,7 @@ class ModeName(StrEnum):
 
 def _rate(text: str | None) -> str | None:
     """A rate that can be read; what cannot is a slip of the command line."""
-    from headgate.runtime.dump.plan import parse_rate
+    from headgate.runtime.dumps.plan import parse_rate
 
     try:
         parse_rate(text)
@@ -96,9 +96,9 @@ def dump(
     database: Database = None,
 ) -> None:
     """Copy tables, collections or files to another storage, in chunks that are each written once."""
-    from headgate.runtime.dump import plan
-    from headgate.storages.api import Mode
-    from headgate.storages.registry import whole
+    from headgate.connectors.api.bulk import Mode
+    from headgate.connectors.urls import whole
+    from headgate.runtime.dumps import plan
 
     for_nodes = spread or detach
     request = plan.Request(
@@ -131,7 +131,7 @@ def dump(
             kept = await desk.dumps.urls(made) or {"source": whole(source), "target": whole(target)}
             await dumping.run_here(desk, made, plan.Storages(kept["source"], kept["target"], request.options.own))
         elif detach:
-            from headgate.runtime.dump import control
+            from headgate.runtime.dumps import control
 
             found = await control.describe(desk.dumps, str(made))
             call.say(found, f"dump {found['short']} is left to the nodes (headgate dumps show {found['short']})")

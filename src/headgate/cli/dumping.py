@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headgate.config import Settings
-    from headgate.runtime.dump.plan import Storages
+    from headgate.runtime.dumps.plan import Storages
     from headgate.store.database import Database as Store
     from headgate.store.dumps import Dumps
     from headgate.store.secrets import Keyring
@@ -65,7 +65,7 @@ class Desk:
 
     def command(self, *words: str) -> str:
         """A command that finds the same database."""
-        from headgate.storages.registry import redacted
+        from headgate.connectors.urls import redacted
 
         where = ["--database", redacted(self.given)] if self.given else []
         return " ".join(["headgate", *words, *where])
@@ -153,8 +153,8 @@ def actor() -> str:
 
 async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
     """Run a dump in this process until its end, and say how that was. Ends the command if it was not all done."""
-    from headgate.runtime.dump import control
-    from headgate.runtime.dump.process import DumpFailed, StreamProcess
+    from headgate.runtime.dumps import control
+    from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 
     row = await desk.dumps.find(str(dump))
     options = control.options_of(row)
@@ -191,7 +191,7 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
 
 async def follow(desk: Desk, dump: UUID) -> None:
     """Show a dump that others run, until its end."""
-    from headgate.runtime.dump import control
+    from headgate.runtime.dumps import control
 
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)
@@ -217,7 +217,7 @@ async def follow(desk: Desk, dump: UUID) -> None:
 
 def short_of(dump: UUID) -> str:
     """A dump's id, as a person types it."""
-    from headgate.runtime.dump.plan import short
+    from headgate.runtime.dumps.plan import short
 
     return short(dump)
 
@@ -228,7 +228,7 @@ def _resume(desk: Desk, dump: UUID) -> str:
 
 async def _show_as_json(desk: Desk, dump: UUID) -> None:
     """For a program, also how it did not end well; if the database answers."""
-    from headgate.runtime.dump import control
+    from headgate.runtime.dumps import control
 
     if desk.call.as_json:
         with suppress(StoreError):
@@ -237,7 +237,7 @@ async def _show_as_json(desk: Desk, dump: UUID) -> None:
 
 async def _conclude(desk: Desk, dump: UUID) -> None:
     """One line for each table, one for all, and the exit code."""
-    from headgate.runtime.dump import control
+    from headgate.runtime.dumps import control
 
     found = await control.describe(desk.dumps, str(dump))
     desk.call.show(found, conclusion)

@@ -35,7 +35,7 @@ def list_(call: Call, limit: Limit = 50, database: Database = None) -> None:
     """All dumps, the newest first."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dump import control
+        from headgate.runtime.dumps import control
 
         return {"items": await control.listed(desk.dumps, limit)}
 
@@ -47,7 +47,7 @@ def show(call: Call, id: Id, database: Database = None) -> None:
     """One dump and its tables."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dump import control
+        from headgate.runtime.dumps import control
 
         return await control.describe(desk.dumps, id)
 
@@ -57,7 +57,7 @@ def show(call: Call, id: Id, database: Database = None) -> None:
 @command(app, "pause", asks_node=False)
 def pause(call: Call, id: Id, database: Database = None) -> None:
     """Have a dump begin no more chunks; those under way are finished."""
-    from headgate.runtime.dump import control
+    from headgate.runtime.dumps import control
 
     _told(call, id, database, control.pause, "is paused")
 
@@ -65,7 +65,7 @@ def pause(call: Call, id: Id, database: Database = None) -> None:
 @command(app, "cancel", asks_node=False)
 def cancel(call: Call, id: Id, database: Database = None) -> None:
     """Give a dump up. What it built beside is removed; rows that it appended stay."""
-    from headgate.runtime.dump import control
+    from headgate.runtime.dumps import control
 
     _told(call, id, database, control.cancel, "is {status}")
 
@@ -75,7 +75,7 @@ def delete(call: Call, id: Id, database: Database = None) -> None:
     """Forget a dump that is completed or cancelled, and its history. What it copied stays."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dump import control
+        from headgate.runtime.dumps import control
 
         return await control.delete(desk.dumps, id, desk.settings.home)
 
@@ -86,7 +86,7 @@ def delete(call: Call, id: Id, database: Database = None) -> None:
 @command(app, "rate", asks_node=False)
 def rate(call: Call, id: Id, rate: RateText, database: Database = None) -> None:
     """Have a dump go faster or slower; one that runs does so at once."""
-    from headgate.runtime.dump import control
+    from headgate.runtime.dumps import control
 
     async def set_rate(dumps: Any, id: str) -> dict[str, Any]:
         return await control.set_rate(dumps, id, rate)
@@ -101,8 +101,8 @@ def resume(
     """Go on with a dump: one that is paused goes on where it runs; one that nobody runs is run here."""
 
     async def act(desk: Desk) -> None:
-        from headgate.runtime.dump import control
-        from headgate.storages.registry import whole
+        from headgate.connectors.urls import whole
+        from headgate.runtime.dumps import control
 
         row = await desk.dumps.find(id)
         is_elsewhere = control.is_run(row) or (row["place"] == "nodes" and not here)
@@ -130,10 +130,10 @@ def verify(
     """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dump import control
-        from headgate.runtime.dump.verify import as_dict
-        from headgate.runtime.dump.verify import verify as compare
-        from headgate.storages.registry import whole
+        from headgate.connectors.urls import whole
+        from headgate.runtime.dumps import control
+        from headgate.runtime.dumps.verify import as_dict
+        from headgate.runtime.dumps.verify import verify as compare
 
         row = await desk.dumps.find(id)
         given = [url and whole(url) for url in (source, target)]
@@ -152,7 +152,7 @@ def history(call: Call, id: Id, limit: Limit = 1000, after: After = 0, database:
     """Every attempt of every chunk, oldest first: worker, range, rows, time, error."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dump import control
+        from headgate.runtime.dumps import control
 
         return {"items": await control.history(desk.dumps, id, after, limit)}
 

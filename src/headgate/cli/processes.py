@@ -51,10 +51,10 @@ from headgate.cli.up import (
 from headgate.clock import boot_s
 from headgate.config import Settings
 from headgate.core import backoff
+from headgate.datasources.registry import Registry
+from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
-from headgate.runtime.registry import Registry
-from headgate.runtime.registry_file import RegistryFile
 from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate

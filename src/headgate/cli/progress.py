@@ -20,8 +20,8 @@ from headgate.cli.output import complain, count, size, span, visible
 from headgate.errors import StoreError
 
 if TYPE_CHECKING:
-    from headgate.runtime.dump.process import Notification
-    from headgate.runtime.dump.worker import Progress
+    from headgate.runtime.dumps.process import Notification
+    from headgate.runtime.dumps.worker import Progress
     from headgate.store.dumps import Dumps
 
 BARS_S = 0.25
@@ -63,7 +63,7 @@ class Table:
     """One table, as it is shown."""
 
     def __init__(self, row: Any) -> None:
-        from headgate.runtime.dump.plan import plan_of
+        from headgate.runtime.dumps.plan import plan_of
 
         plan = plan_of(row)
         self.name: str = row["name"]

@@ -19,8 +19,8 @@ import typer
 
 if TYPE_CHECKING:
     from headgate.config import Settings
+    from headgate.datasources.registry import Registry
     from headgate.runtime.node import Node
-    from headgate.runtime.registry import Registry
     from headgate.store.tokens import Tokens
 
 DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
@@ -227,7 +227,7 @@ async def first_token(home: Path, tokens: Tokens) -> str | None:
 
 async def load_demo(registry: Registry, url: str) -> None:
     """The demo's datasources, writing into the node's own database. What somebody has changed stays."""
-    from headgate.runtime.documents import read_yaml
+    from headgate.datasources.documents import read_yaml
 
     if (await registry.secrets.read(["demo-database"])).get("demo-database") != url:
         await registry.set_secret("demo-database", url, "demo")

@@ -18,13 +18,13 @@ from typing import Any, NoReturn, Self, TypeAlias
 from websockets.exceptions import WebSocketException
 
 from headgate.client.addresses import GROUPS_PATH, Addresses
-from headgate.client.belief import Belief, Standing
 from headgate.client.connection import GroupConnection
 from headgate.client.errors import ConsumerError, Left, Lost
 from headgate.client.turn import Turn
 from headgate.clock import boot_s
 from headgate.core import backoff, frames
 from headgate.core.frames import GroupFromClient, GroupFromNode, Join, Leave
+from headgate.core.groups.belief import Belief, Standing
 
 OPEN_S = 3.0  # Several nodes can be tried within a lease.
 LONGEST_WAIT_S = 5.0  # A node that comes back is found within this.

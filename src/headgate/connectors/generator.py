@@ -25,7 +25,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from headgate.connectors.api import Batch, Connector, Context, Options, Position, SourceKind, identity
+from headgate.connectors.api.streaming import Batch, Connector, Context, Options, Position, SourceKind, identity
 from headgate.errors import Cause, ConnectorError, EndOfStream
 
 Kind: TypeAlias = Literal["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]

@@ -1,6 +1,6 @@
 """Push source: programs push records over a WebSocket (`/push`), each stream in order, and are told what is durable.
 
-The session (`headgate.runtime.push`) keeps what has come in and is not durable yet; this source only reads it. The
+The session (`runtime.push.listener`) keeps what has come in and is not durable yet; this source only reads it. The
 position is the id of the last record handled.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headgate.connectors.api import PUSH, Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.connectors.api.streaming import PUSH, Batch, Connector, Context, Feed, Options, Position, SourceKind
 from headgate.errors import Cause, ConnectorError
 
 

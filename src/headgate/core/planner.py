@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from headgate.core import groups
-from headgate.core.groups import Consumer, Group, TellActive, TellStepDown
+from headgate.core.groups import machine as groups
+from headgate.core.groups.machine import Consumer, Group, TellActive, TellStepDown
 
 GAIN = 0.2  # A move must narrow the gap between two nodes by this much of what moves: figures waver.
 

@@ -21,19 +21,19 @@ from headgate.config import Settings
 from headgate.core import lease
 from headgate.core.lease import Observer
 from headgate.core.lifecycle import STOP_S
+from headgate.datasources.documents import Prepared
+from headgate.datasources.registry import Registry
+from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import Refused, StoreError
 from headgate.ids import new_id
-from headgate.runtime import beat as beats
-from headgate.runtime.beat import Beat
-from headgate.runtime.documents import Prepared
-from headgate.runtime.dump.keeper import DumpKeeper
+from headgate.runtime.cluster import beat as beats
+from headgate.runtime.cluster.beat import Beat
+from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
-from headgate.runtime.groups import GroupListener
+from headgate.runtime.groups.listener import GroupListener
 from headgate.runtime.inbox import InboxHub
-from headgate.runtime.manager import WorkerManager
-from headgate.runtime.push import PushListener
-from headgate.runtime.registry import Registry
-from headgate.runtime.registry_file import RegistryFile
+from headgate.runtime.push.listener import PushListener
+from headgate.runtime.streams.manager import WorkerManager
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api import PUSH
+from headgate.connectors.api.streaming import PUSH
 from headgate.core.lifecycle import Wanted
-from headgate.core.partitions import with_new
+from headgate.core.parts import with_new
 from headgate.core.reconcile import Entry
 from headgate.ids import as_id, new_id
 from headgate.store.database import Database, sql

@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api import PUSH
-from headgate.core import partitions
-from headgate.core.partitions import Dealt, Keep, Member, Share, Stop, TakeBack
+from headgate.connectors.api.streaming import PUSH
+from headgate.core import parts as partitions
+from headgate.core.parts import Dealt, Keep, Member, Share, Stop, TakeBack
 from headgate.core.streams import Command, Deal, Stream
 from headgate.ids import lock_key, new_id
 from headgate.store.database import Database, sql

@@ -15,9 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.core import groups as core
-from headgate.core.deadlines import Silent
-from headgate.core.groups import (
+from headgate.core.groups import machine as core
+from headgate.core.groups.deadlines import Silent
+from headgate.core.groups.machine import (
     Command,
     Confirm,
     ConnectionDisconnected,

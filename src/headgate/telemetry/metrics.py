@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from headgate.clock import boot_s, unix_s
 from headgate.core import lifecycle
-from headgate.runtime.handle import Handle
+from headgate.runtime.streams.handle import Handle
 
 FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
 SHARE = 20.0  # nor before so many times what the last asking took.

@@ -19,8 +19,8 @@ from litestar.datastructures import State
 from litestar.routes import HTTPRoute
 
 from headgate.config import Settings
-from headgate.core import groups
 from headgate.core import lifecycle as machine
+from headgate.core.groups import machine as groups
 from headgate.errors import Cause
 from headgate.telemetry import metrics
 from headgate.web.app import make_api

@@ -19,11 +19,11 @@ from headgate.web.api import connectors, dumps, groups, health, nodes, registry,
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
-from headgate.web.groups import GroupDoor
+from headgate.web.doors.groups import GroupDoor
+from headgate.web.doors.push import PushDoor
+from headgate.web.doors.sockets import refuse
+from headgate.web.doors.webhooks import Receive, Scope, Send, WebhookDoor
 from headgate.web.problems import HANDLERS
-from headgate.web.push import PushDoor
-from headgate.web.sockets import refuse
-from headgate.web.webhooks import Receive, Scope, Send, WebhookDoor
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
 

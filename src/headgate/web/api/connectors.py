@@ -6,7 +6,7 @@ from typing import Any
 
 from litestar import get
 
-from headgate.runtime.registry import describe_connector, list_connectors
+from headgate.datasources.registry import describe_connector, list_connectors
 from headgate.web.auth import needs
 
 

@@ -11,13 +11,13 @@ from litestar.connection import Request
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent
 
+from headgate.connectors.api.bulk import StorageError
+from headgate.datasources.documents import Document, read_one
+from headgate.datasources.health import explain, health
+from headgate.datasources.registry import diff
 from headgate.errors import ConfigError, NotFound, Problem, Refused
-from headgate.runtime.documents import Document, read_one
-from headgate.runtime.dump import backfill
-from headgate.runtime.health import explain, health
+from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
-from headgate.runtime.registry import diff
-from headgate.storages.api import StorageError
 from headgate.store.datasources import Content, Version
 from headgate.web import sse
 from headgate.web.api import views

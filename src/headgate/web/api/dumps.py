@@ -16,11 +16,11 @@ import structlog
 from litestar import delete, get, post, put
 from litestar.connection import Request
 
+from headgate.connectors.api.bulk import Mode, StorageError
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
-from headgate.runtime.dump import control, plan
-from headgate.runtime.dump.verify import as_dict, verify
+from headgate.runtime.dumps import control, plan
+from headgate.runtime.dumps.verify import as_dict, verify
 from headgate.runtime.node import Node
-from headgate.storages.api import Mode, StorageError
 from headgate.web.auth import needs
 
 Req = Request[Any, Any, Any]

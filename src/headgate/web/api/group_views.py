@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from headgate.core import explain_group, groups
-from headgate.core.explain_group import Candidate, Member, Outside, Workers
+from headgate.core.groups import explain as explain_group
+from headgate.core.groups import machine as groups
+from headgate.core.groups.explain import Candidate, Member, Outside, Workers
 from headgate.errors import NotFound
 from headgate.runtime.node import SILENT_S, Node
 from headgate.store.groups import LATELY, group_of

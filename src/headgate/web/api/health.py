@@ -6,8 +6,8 @@ from typing import Any
 
 from litestar import Request, Response, get
 
+from headgate.datasources.health import health
 from headgate.errors import StoreError
-from headgate.runtime.health import health
 from headgate.runtime.node import Node
 from headgate.telemetry.metrics import render
 from headgate.web.api import views

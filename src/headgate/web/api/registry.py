@@ -10,7 +10,7 @@ from litestar import Response, get, post
 from litestar.connection import Request
 from litestar.response import ServerSentEvent
 
-from headgate.runtime.documents import Document, read_all, read_yaml, write_yaml
+from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
 from headgate.runtime.node import Node
 from headgate.web import sse
 from headgate.web.api import views

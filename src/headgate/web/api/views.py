@@ -9,11 +9,11 @@ from uuid import UUID
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api import PUSH
-from headgate.runtime.documents import Document
-from headgate.runtime.handle import Handle
-from headgate.runtime.health import Facts, health
+from headgate.connectors.api.streaming import PUSH
+from headgate.datasources.documents import Document
+from headgate.datasources.health import Facts, health
 from headgate.runtime.node import Node
+from headgate.runtime.streams.handle import Handle
 from headgate.store.datasources import Datasource, Version
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.

@@ -13,7 +13,7 @@ from uuid import UUID
 from litestar import Response, get, post
 
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, Unauthorized
-from headgate.runtime.dump import control
+from headgate.runtime.dumps import control
 from headgate.runtime.node import Node
 from headgate.store.tokens import ROLES, Token
 from headgate.web.console import session, words

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from litestar import Response, get
 
-from headgate.core.explain_group import STATUSES, Status
+from headgate.core.groups.explain import STATUSES, Status
 from headgate.errors import NotFound
 from headgate.runtime.node import Node
 from headgate.store.tokens import Token

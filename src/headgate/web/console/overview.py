@@ -7,8 +7,8 @@ from typing import Any
 from litestar import Response, get
 
 from headgate.clock import unix_s
+from headgate.datasources.health import HEALTHS
 from headgate.errors import StoreError
-from headgate.runtime.health import HEALTHS
 from headgate.runtime.node import Node
 from headgate.web.api import views
 from headgate.web.auth import ANYONE

@@ -1,0 +1,129 @@
+"""What must happen in the end: takeovers in time, progress once faults have stopped, and rest once all is stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from simulation.checkers import COOPERATIVE, DURABLE, TAKEOVER
+from simulation.sinks import PlainSink
+from simulation.trace import Violation
+
+if TYPE_CHECKING:
+    from simulation.world import Machine, World
+
+TAKEOVER_S = 7.0
+LOOK_S = 2.0
+MOST_LOOKS = 3
+PROGRESS = "liveness (everything runs again once faults have stopped)"
+OWNER = "liveness (nobody owns a stream that he does not know of)"
+REST = "liveness (a stop gives everything back)"
+
+
+class Liveness:
+    """Raises `Violation` where something that must happen did not."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._positions: dict[UUID, int] = {}
+        self._ignorance: dict[UUID, int] = {}  # For how many looks in a row an owner has not known of its stream.
+        world.loop.after(LOOK_S, self._look)
+
+    # Owners.
+
+    def _look(self) -> None:
+        """Whoever has a stream learns of it, or lives no longer."""
+        world = self._world
+        for stream, row in world.database.streams.items():
+            node = world.node_of(row.owner) if row.owner is not None else None
+            is_running = row.run is not None or world.database.wishes[stream].is_pushed
+            if node is None or not is_running or not node.process.is_alive or node.has_left or node.knows(stream):
+                self._ignorance[stream] = 0
+            elif not node.process.is_paused:
+                self._ignorance[stream] = self._ignorance.get(stream, 0) + 1
+                if self._ignorance[stream] >= MOST_LOOKS:
+                    self._fail_owner(stream, f"is owned by {node.machine.name}, which does not know it")
+        world.loop.after(LOOK_S, self._look)
+
+    def _fail_owner(self, stream: UUID, text: str) -> None:
+        name, owner = self._world.name(stream), self._world.database.streams[stream].owner
+        raise Violation(OWNER, f"{name} {text}", (name, self._world.node_name(owner)))
+
+    # Takeover.
+
+    def killed(self, machine: Machine) -> None:
+        """A node was killed: unless more happens, others have its streams in time."""
+        world, process = self._world, machine.last_process
+        incarnations = [row.id for row in world.database.nodes.values() if row.name == machine.name]
+        owned = [row.id for row in world.database.streams.values() if row.owner in incarnations]
+        workers = [stream for stream in owned if not world.database.wishes[stream].is_pushed]
+        healthy = [one for one in world.machines if one is not machine and one.is_ready()]
+        if workers and healthy and process is not None and world.network.is_fair():
+            now_s = world.loop.now_s
+            epochs = {stream: world.database.streams[stream].epoch for stream in workers}
+            world.loop.after(TAKEOVER_S, self._check_takeover, machine, now_s, epochs, incarnations)
+
+    def _check_takeover(
+        self, machine: Machine, killed_at_s: float, epochs: dict[UUID, int], incarnations: list[UUID]
+    ) -> None:
+        world = self._world
+        if world.is_disturbed_since(killed_at_s, machine) or world.database.mode != "up" or not world.network.is_fair():
+            return
+        world.trace.count("takeovers in time")
+        for stream, epoch in epochs.items():
+            row = world.database.streams[stream]
+            is_moved = row.owner is not None and row.owner not in incarnations and row.epoch > epoch
+            if not is_moved and world.database.wishes[stream].is_enabled:
+                text = f"{world.name(stream)} was not granted elsewhere {TAKEOVER_S:.0f} s after a kill"
+                raise Violation(TAKEOVER, text, (world.name(stream), machine.name))
+
+    # In the end.
+
+    def remember(self) -> None:
+        """Where every stream stands, some time after the last fault."""
+        self._check_owners()
+        for stream in self._world.worker_streams:
+            held = self._world.database.streams[stream].held
+            self._positions[stream] = held.n
+
+    def check_progress(self) -> None:
+        """Every stream has moved since then, and every client is done."""
+        world = self._world
+        self._check_owners()
+        for stream in world.worker_streams:
+            row = world.database.streams[stream]
+            if row.owner is None or row.held.n <= self._positions[stream]:
+                raise Violation(PROGRESS, f"{world.name(stream)} does not move", (world.name(stream),))
+        for client in world.clients:
+            if not client.is_done:
+                about = (world.name(client.stream), client.name)
+                raise Violation(PROGRESS, f"{client.name} did not get its records through", about)
+        for machine in world.machines:
+            node = machine.node
+            if node is None or node.incarnation not in world.database.nodes:
+                raise Violation(PROGRESS, f"{machine.name} is alive and has no row", (machine.name,))
+
+    def _check_owners(self) -> None:
+        world = self._world
+        for stream, row in world.database.streams.items():
+            node = world.node_of(row.owner) if row.owner is not None else None
+            if row.owner is not None and (node is None or row.owner not in world.database.nodes):
+                self._fail_owner(stream, "is owned by somebody who is gone")
+
+    def check_rest(self) -> None:
+        """Everything was given back, and the registry stands where the sinks do."""
+        world = self._world
+        for stream, row in world.database.streams.items():
+            name, sink = world.name(stream), world.sinks[row.sink_identity or "plain"]
+            if row.owner is not None:
+                raise Violation(REST, f"{name} still has an owner", (name, world.node_name(row.owner)))
+            if not isinstance(sink, PlainSink):
+                held = sink.rows.held(stream)
+                if held.edits == row.held.edits and held.position != row.held.position:
+                    text = f"{name} stands at {row.held} in the registry and at {held} in its sink"
+                    raise Violation(COOPERATIVE, text, (name,))
+        for client in world.clients:
+            position = world.index(client.stream, world.database.streams[client.stream].held.position)
+            if position < client.acked:
+                text = f"{world.name(client.stream)} stands before what {client.name} was told"
+                raise Violation(DURABLE, text, (client.name,))

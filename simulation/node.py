@@ -1,0 +1,228 @@
+"""A simulated node: beat, observe, tick, and one manager for each incarnation.
+
+Its decisions are those of `headgate.core`; only the loops around them are rewritten here, on virtual time. Like a real
+node it trusts itself by its own clock alone, and writes nothing without trust. A write under way when trust ends is
+cut off; but a process that was paused then cannot know it, so that its next step goes out before it looks at the clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headgate.core import lease
+from headgate.core.lease import Expired, NodeBeat, Observer, Trust
+from simulation.database import NodeRow
+from simulation.kernel import Process, Signal
+from simulation.manager import Manager
+from simulation.network import Away
+from simulation.sinks import Batch, Outcome, Write
+from simulation.store import Store
+
+if TYPE_CHECKING:
+    from simulation.world import Machine, World
+
+SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
+TRUST_POLL_S = 0.1
+REJOIN_S = 1.0
+WRITE_WEIGHT = 12  # A stumble in the middle of a write is worth more than one anywhere else;
+EXPIRE_WEIGHT = 100  # one between the look at a silent node and its end is worth most.
+
+
+class Node:
+    """One process."""
+
+    def __init__(self, world: World, machine: Machine, process: Process) -> None:
+        self.world = world
+        self.machine = machine
+        self.process = process
+        self.store = Store(world.database, process)
+        self.trust = Trust(UUID(int=0))
+        self.manager: Manager | None = None
+        self.is_leaving = False
+        self.has_left = False  # It beats no more, so that whatever it could not give back is taken.
+        self._observer = Observer({})
+        self._look = Signal()  # There may be free streams.
+        self._writes: list[Write] = []
+        self._watched_until_s = 0.0
+        world.database.listen(process, self._look)
+        process.spawn(self._live())
+
+    @property
+    def incarnation(self) -> UUID:
+        """Who it is now."""
+        return self.trust.incarnation
+
+    def has_trust(self) -> bool:
+        """Whether it may act."""
+        return self.trust.left_s(self.process.clock_s()) > 0.0
+
+    def knows(self, stream: UUID) -> bool:
+        """Whether it is aware of having this stream, or of asking for it."""
+        return self.manager is not None and self.manager.knows(stream)
+
+    async def _live(self) -> None:
+        await self._incarnate()
+        for loop in (self._observe_loop(), self._tick_loop()):
+            self.process.spawn(loop)
+        while not self.has_left:
+            sent_at_s = self.process.clock_s()
+            await self._beat()
+            spent_s = self.process.clock_s() - sent_at_s
+            await self.process.sleep(max(0.05, lease.BEAT_S - spent_s))
+
+    # Incarnations.
+
+    async def _incarnate(self) -> None:
+        """Join under a new id. An attempt that may have been carried out leaves a row that falls silent."""
+        while True:
+            row = NodeRow(self.world.new_incarnation(self.machine.name), self.machine.name, lease.LEASE_S)
+            try:
+                await self.store.join(row)
+                break
+            except Away:
+                await self.process.sleep(REJOIN_S)
+        self.trust = Trust(row.id)
+        self.manager = Manager(self)
+        self.world.note((self.machine.name,), "is now {}", row.id.int & 0xFFFF)
+        await self._beat()
+
+    async def _beat(self) -> None:
+        sent_at_s = self.process.clock_s()
+        self.world.faults.beating(self.machine)
+        try:
+            alive = await self.store.beat(self.incarnation)
+        except Away:
+            return
+        if alive:
+            self._trust_from(sent_at_s)
+        else:
+            await self._refused()
+
+    def _trust_from(self, sent_at_s: float) -> None:
+        self.trust = lease.beat_answered(self.trust, sent_at_s)
+        self._watch_trust()
+
+    async def _refused(self) -> None:
+        """Somebody found us dead: everything we held is somebody else's by now."""
+        self.world.note((self.machine.name,), "was taken for dead")
+        self.trust = lease.beat_refused(self.trust)
+        if self.manager is not None:
+            self.manager.lose_all()
+        self._cut_writes()
+        if not self.is_leaving:
+            await self._incarnate()
+
+    async def leave(self) -> None:
+        """SIGTERM: give everything back, end the incarnation, and end the process."""
+        self.is_leaving = True
+        manager = self.manager
+        with contextlib.suppress(Away):
+            await self.store.set_draining(self.incarnation, True)
+        if manager is not None:
+            manager.drain(True)
+            while not manager.is_idle() and self.has_trust():
+                await self.process.sleep(0.05)
+            manager.lose_all()
+        self._cut_writes()
+        self.has_left = True
+        with contextlib.suppress(Away):
+            await self.store.end(self.incarnation)
+        self.machine.ended(self.process)
+
+    # Others.
+
+    async def _observe_loop(self) -> None:
+        while True:
+            await self.process.sleep(lease.OBSERVE_S)
+            asked_at_s = self.process.clock_s()
+            try:
+                rows = await self.store.observe()
+            except Away:
+                self._observer = lease.unanswered(self._observer)
+                continue
+            for one in self._observed(rows, asked_at_s):
+                await self.process.spawn(self._expire(one), EXPIRE_WEIGHT).ended
+
+    async def _expire(self, one: Expired) -> None:
+        try:
+            if await self.store.expire(one, self.incarnation):
+                self._look.set()
+        except Away:
+            self._observer = lease.unanswered(self._observer)
+
+    def _observed(self, rows: Sequence[NodeRow], asked_at_s: float) -> list[Expired]:
+        """Take in what was seen of the others, and of an operator's wish for us."""
+        me = self.incarnation
+        beats = [NodeBeat(row.id, row.beat, row.lease_s) for row in rows if row.id != me]
+        self._observer, expired = lease.observed(self._observer, beats, asked_at_s, self.process.clock_s())
+        draining = [row for row in rows if row.id == me and row.draining_since_s is not None]
+        if self.manager is not None:
+            self.manager.drain(bool(draining) or self.is_leaving)
+        return expired
+
+    async def _tick_loop(self) -> None:
+        while True:
+            await self._look.wait(self.process, lease.OBSERVE_S)
+            if not self.has_trust():
+                continue
+            now_s = self.process.clock_s()
+            silent = [node for node, seen in self._observer.seen.items() if now_s - seen.since_s > SILENT_S]
+            try:
+                if await self.store.place(silent, partial(self.world.faults.placing, self.machine)):
+                    self.world.database.wake()
+            except Away:
+                continue
+
+    # Acting.
+
+    async def write(self, batch: Batch, is_wanted: Callable[[], bool]) -> Outcome:
+        """Make a batch durable, if and as long as we may act. Waits for trust, and is cut off when it ends."""
+        while not self._may_write():
+            await self.process.sleep(TRUST_POLL_S)
+        if not is_wanted():
+            return "fenced"  # Lost while it waited.
+        write = Write(batch, self.incarnation, self.world.loop.now_s, self.process)
+        write.task = self.process.spawn(self.world.sinks[batch.sink].write(write), WRITE_WEIGHT)
+        self._writes.append(write)
+        outcome = await write.task.ended
+        self._writes.remove(write)
+        return outcome or "failed"
+
+    def cut_writes_of(self, stream: UUID) -> None:
+        """What this stream has under way is of no use any more."""
+        for write in self._writes:
+            if write.batch.stream == stream and write.task is not None:
+                write.task.cancel()
+
+    def _may_write(self) -> bool:
+        return self.has_trust()
+
+    def _cut_writes(self) -> None:
+        for write in self._writes:
+            if write.task is not None:
+                write.task.cancel()
+
+    def _watch_trust(self) -> None:
+        """See to it that what is under way is cut off when trust ends: one timer for all."""
+        now_s = self.process.clock_s()
+        if now_s >= self._watched_until_s:
+            self._watched_until_s = self.trust.until_s
+            self.process.after(self.trust.until_s - now_s, self._trust_may_have_ended)
+
+    def _trust_may_have_ended(self) -> None:
+        now_s = self.process.clock_s()
+        left_s = self.trust.left_s(now_s)
+        if left_s > 1e-9:
+            self._watched_until_s = self.trust.until_s
+            self.process.after(left_s, self._trust_may_have_ended)
+        else:
+            self._watched_until_s = now_s
+            self.trust_ended()
+
+    def trust_ended(self) -> None:
+        """A write that lasts longer than our trust is cut off, not awaited."""
+        self._cut_writes()

@@ -1,0 +1,312 @@
+"""What a storage is: the public contract between a dump and the code that speaks to one kind of database or file.
+
+A dump copies tables (collections, files) in chunks. A `ReadStorage` describes its tables, says where chunks end, and
+answers `query` for one range. A `WriteStorage` prepares a table, tells which chunks it has, and writes one chunk so
+that it is there wholly or not at all. Each object is one session: a worker builds its own from the URL, and uses it
+for one thing at a time.
+
+**Ranges.** A range is the rows after `lo` up to and including `hi`. A bound is the source's own text, one for each
+column of the key, and only the source compares bounds: it knows its collations. Where there is no key a bound is a
+number: of a block, of a row, of a byte.
+
+**Languages.** Data travels in pieces, in the fastest language that both sides speak:
+
+    COPY    the source's own bytes, passed on untouched: PostgreSQL's binary COPY, MongoDB's BSON. Only between two
+            storages of one kind, and columns of equal types
+    CSV     bytes of comma-separated text. Every value is in the canonical text of its kind (`values.kinds`)
+    ARROW   `pyarrow.RecordBatch`, with the types that `kinds.arrow_type` gives for the columns
+    ROWS    lists of dicts, with Python values
+
+A storage names what it speaks, best first; `values.convert` translates. CSV has no header. NULL is an
+empty field without quotes and the empty string is a pair of quotes, unless the writer asks for another `Csv`. A piece
+may end anywhere, also inside a value.
+
+**Once only.** A transactional target keeps a ledger, the table `headgate_dump_chunk`, and writes a chunk's line in
+the transaction of its rows, as its last statement; the line is unique, so a chunk that two workers write is written
+by one of them, and the other gets `AlreadyWritten`. Files are written beside and renamed. A target with neither
+compensates: `undo` removes what a broken chunk left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
+from uuid import UUID
+
+from headgate.connectors.values.kinds import Type
+from headgate.core.chunks import Bound, Range
+from headgate.errors import HeadgateError
+
+__all__ = [
+    "PLAIN",
+    "AlreadyWritten",
+    "Bound",
+    "By",
+    "Column",
+    "Csv",
+    "Foreign",
+    "Index",
+    "Job",
+    "Language",
+    "Mode",
+    "Piece",
+    "Pieces",
+    "Range",
+    "ReadStorage",
+    "StorageError",
+    "StorageGone",
+    "Table",
+    "WriteStorage",
+    "target_of",
+]
+
+
+class Language(StrEnum):
+    """How data travels."""
+
+    COPY = "copy"
+    CSV = "csv"
+    ARROW = "arrow"
+    ROWS = "rows"
+
+
+class Mode(StrEnum):
+    """What happens with rows that the target has."""
+
+    APPEND = "append"  # They stay.
+    REPLACE = "replace"  # A new table is built beside, and takes the place of the old one at once.
+    UPSERT = "upsert"  # A row with the same key is overwritten.
+    ABSENT = "absent"  # A row with the same key stays as it is: for backfill beside a live stream.
+
+
+class By(StrEnum):
+    """What a table is cut by."""
+
+    KEY = "key"
+    BLOCK = "block"  # PostgreSQL's ctid: only within one snapshot.
+    OFFSET = "offset"  # Numbers of rows, for whatever has nothing else. From nought; `lo` is passed over.
+    BYTES = "bytes"  # A place in a file.
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """How a writer wants its CSV."""
+
+    null: str = ""  # A word for NULL, without quotes.
+    delimiter: str = ","
+    native: str = ""  # A family whose own text is welcome, in place of the canonical one.
+    alike: bool = False  # Equal values should have equal text, whoever renders them. It is for comparing.
+
+
+PLAIN = Csv()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, as both sides understand it."""
+
+    name: str
+    type: Type
+    nullable: bool = True
+    native: str = ""  # What its own storage calls the type, such as `varchar(20)` or `inet`.
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index that every database can have: of whole columns, over all rows."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A foreign key."""
+
+    name: str
+    columns: tuple[str, ...]
+    refers: str  # The table, as the source knows it.
+    to: tuple[str, ...]  # Its columns.
+    on_delete: str = "NO ACTION"
+    on_update: str = "NO ACTION"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table, collection or file."""
+
+    name: str  # As its storage knows it, such as `public.orders`.
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()  # Unique and NOT NULL.
+    by: By = By.KEY
+    rows: int | None = None  # About how many, for the progress bar.
+    size: int | None = None  # About how many bytes.
+    family: str = ""  # `postgresql`, `mysql`, …: who understands `native` and `details`.
+    details: dict[str, Any] = field(default_factory=dict)  # JSON: indexes, sequences, what a file was when it was read.
+    sampled: bool = False  # The columns are a guess from the first records.
+    counts: str = ""  # The column that counts by itself.
+    indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
+    foreign: tuple[Foreign, ...] = ()
+
+    def named(self, columns: Sequence[str]) -> tuple[Column, ...]:
+        """The columns of these names, in this order."""
+        found = {column.name: column for column in self.columns}
+        return tuple(found[name] for name in columns)
+
+    def with_columns(self, columns: Sequence[Column]) -> Table:
+        """The same table with other columns."""
+        return replace(self, columns=tuple(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One table's part of a dump: what a writer needs to know."""
+
+    dump: UUID
+    source: Table  # Only the columns that are copied.
+    target: str  # The target's name for the table.
+    mode: Mode = Mode.APPEND
+    aside: bool = False  # Build `<target>__hg_<dump>` and put it in place at the end; `replace` always does.
+    key: tuple[str, ...] = ()  # By which `upsert` and `absent` find a row. Default: the source's key.
+    created: bool = False  # The dump made the table: indexes, constraints and sequences are its business, too.
+
+    @property
+    def beside(self) -> str:
+        """The name of the table that is built beside."""
+        return f"{self.target}__hg_{self.dump.hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of a chunk's data."""
+
+    data: Any  # Bytes, a RecordBatch, or a list of dicts.
+    size: int  # In bytes; for progress, the rate and the memory budget.
+    rows: int = 0  # As far as known. Those that only the end tells come with the last piece.
+
+
+Pieces: TypeAlias = AsyncIterator[Piece]
+
+
+def target_of(refers: str, targets: Mapping[str, str]) -> str:
+    """The target's name for a table of the source. One that was not copied may be there by its own name."""
+    last = refers.rpartition(".")[2]
+    alike = [target for name, target in targets.items() if name.rpartition(".")[2] == last]
+    return targets.get(refers) or (alike[0] if len(alike) == 1 else last.strip('"'))
+
+
+class StorageError(HeadgateError):
+    """This chunk, or this table, cannot be copied. Others can."""
+
+    code = "storage"
+
+
+class StorageGone(StorageError):
+    """The storage does not answer any more: nothing can be copied until it is back."""
+
+    code = "storage_gone"
+
+
+class AlreadyWritten(StorageError):
+    """The ledger has this chunk: another worker was faster, or we were, before a crash."""
+
+    code = "already_written"
+
+
+class ReadStorage(Protocol):
+    """The side that is read. One object is one session."""
+
+    languages: Sequence[Language]
+
+    async def tables(self) -> list[str]:
+        """The names of all there is to copy."""
+        ...
+
+    async def describe(self, table: str) -> Table:
+        """What the table looks like. Raises `NotFound`."""
+        ...
+
+    async def begin(self) -> str | None:
+        """Hold the present state, as long as this session lives. Others read it when they are opened with this name.
+        None: this storage cannot, and each chunk is read as it is at its time."""
+        ...
+
+    async def top(self, table: Table) -> Bound | None:
+        """The greatest bound there is now. None: the table is empty."""
+        ...
+
+    async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
+        """The bound that ends a chunk of about so many rows; `top` if there are no more than that."""
+        ...
+
+    def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
+        """The rows of one range, with the columns of `table` in their order."""
+        ...
+
+    async def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class WriteStorage(Protocol):
+    """The side that is written. One object is one session."""
+
+    languages: Sequence[Language]
+    csv: Csv
+    attempt: int  # How often the next chunk has been leased: whoever comes later may end who came before.
+    transactional: bool  # Rows and ledger commit together. If not, `undo` is called before a chunk is tried again.
+    family: str
+
+    async def look(self, table: str) -> Table | None:
+        """What is there; None: nothing. `rows` is 0 only if the table has none."""
+        ...
+
+    async def prepare(self, job: Job) -> Table:
+        """Have the table, its ledger, and where the job builds beside, the table beside. Returns the table that chunks
+        go into. Doing it again changes nothing."""
+        ...
+
+    async def done(self, job: Job) -> dict[Range, int]:
+        """The chunks that the ledger has, with their rows."""
+        ...
+
+    async def unfinished(self, target: str) -> list[UUID]:
+        """Dumps that have lines in the ledger for this table and are not finished."""
+        ...
+
+    def accepts(self, table: Table, job: Job) -> Sequence[Language]:
+        """The languages in which this job's source may write into this table: COPY only if the types are equal."""
+        ...
+
+    def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
+        """The same data in a language of ours."""
+        ...
+
+    async def write(
+        self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
+    ) -> int:
+        """Write one chunk, whole or not at all. Returns its rows. Raises `AlreadyWritten`.
+
+        `again`: what the range has, rows and line, goes first, in the same transaction; for a repair."""
+        ...
+
+    async def undo(self, job: Job, table: Table, range: Range) -> None:
+        """Remove what a broken write of this chunk left."""
+        ...
+
+    async def finish(self, job: Job) -> None:
+        """Everything is written: indexes, constraints, sequences; put what was built beside in its place; mark the
+        job finished in the ledger. Doing it again changes nothing."""
+        ...
+
+    async def drop(self, job: Job) -> None:
+        """Remove what was built beside: the dump is cancelled, or begins again. Also its lines in the ledger, if they
+        spoke of that."""
+        ...
+
+    async def close(self) -> None:
+        """End the session."""
+        ...

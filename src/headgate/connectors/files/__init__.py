@@ -1,0 +1,1 @@
+"""Files and folders: JSON Lines, CSV and Parquet."""

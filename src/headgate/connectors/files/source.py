@@ -1,0 +1,299 @@
+"""Reads and writes JSON Lines: files with one JSON value per line.
+
+Neither side keeps a file open between calls: each read and each write does its work in a thread, from open to close. A
+cancelled call leaves nothing behind, and a file that was replaced in between is noticed.
+
+The source's position is a file, the offset after the last line handled, and a mark: a hash of the bytes just before
+that offset. If they are no longer there, this is not the file that was read, and the source says so. Unlike an inode
+number, a mark survives a copy or a restored backup, and notices a file that was truncated and written anew.
+
+Several streams may write one file: each batch is appended under a lock on the file, and only after a torn last line,
+left by a crash, was repaired: two records are never glued together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import glob
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import Field
+
+from headgate.connectors.api import streaming as api
+from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
+
+MARK_BYTES = 1024  # Enough to hold what makes a line unlike others.
+LEAST_READ_BYTES = 1 << 18  # A read asks for twice what the last one used, so that little is read in vain.
+
+# The file or the folder is not as configured, and will not be until somebody changes it.
+LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+NOT_JSON = (TypeError, ValueError, RecursionError)  # What encoding and decoding raise for what is not JSON.
+
+_encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+_decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+
+
+class FilesSourceOptions(api.Options):
+    """Which files to read, and how."""
+
+    path: str = api.identity(min_length=1, description="A file, or a glob; read in the order of the names.")
+    follow: bool = Field(False, description="Wait for more lines, and for later files, instead of ending.")
+    poll_s: float = Field(0.5, gt=0, allow_inf_nan=False, description="How often to look for more when following.")
+    batch: int = Field(5000, ge=1, le=100_000, description="The most records in one batch.")
+    batch_bytes: int = Field(8 << 20, ge=1, description="The most bytes in one batch, unless one line is longer.")
+    max_line_bytes: int = Field(16 << 20, ge=1, description="A longer line stops the stream.")
+
+
+class FilesSinkOptions(api.Options):
+    """Which file to write, and how."""
+
+    path: str = api.identity(min_length=1, description="The file to append to; made if absent.")
+    sync: bool = Field(True, description="Whether a write ends only when the disk has the data (fsync).")
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A position: where the last line handled ends."""
+
+    file: str
+    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    mark: str = ""  # Absent at a file's beginning, and where an operator set the position.
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What one look at the files gave."""
+
+    place: Place  # Where to go on.
+    records: list[Any]
+    size_bytes: int = 0
+    bad: str = ""  # What is wrong with the only line taken.
+
+
+class FilesSource:
+    """Reads lines in order. A line that is not JSON is met alone, and reading again goes on after it."""
+
+    def __init__(self, options: FilesSourceOptions, context: api.Context) -> None:
+        self._options = options
+        self._place: Place | None = None
+        self._most_bytes = min(options.batch_bytes, options.max_line_bytes + 1)
+        self._read_bytes = min(LEAST_READ_BYTES, self._most_bytes)
+
+    async def check(self) -> None:
+        with _opened(self._files()[0]):
+            pass
+
+    async def partitions(self) -> Sequence[str]:
+        return [""]
+
+    async def open(self, position: api.Position) -> None:
+        try:
+            self._place = msgspec.convert(position, Place | None)
+        except msgspec.ValidationError as error:
+            raise ConnectorError(f"not a position in a file: {error}", cause=Cause.CONFIG) from error
+        place = self._place or Place(self._files()[0])
+        with _opened(place.file) as descriptor:
+            _read_on(descriptor, place, 0)
+
+    async def read(self) -> api.Batch:
+        while True:
+            before = self._place
+            taken = await asyncio.to_thread(self._take, before)
+            self._place = taken.place
+            self._read_bytes = min(self._most_bytes, max(2 * taken.size_bytes, LEAST_READ_BYTES))
+            if taken.bad:
+                raise BadRecord(taken.bad, index=0)
+            if taken.records:
+                meta = [{"file": taken.place.file}] * len(taken.records)
+                return api.Batch(taken.records, msgspec.to_builtins(taken.place), taken.size_bytes, meta=meta)
+            if taken.place != before:
+                continue
+            if not self._options.follow:
+                raise EndOfStream(f"all of {self._options.path} was read")
+            await asyncio.sleep(self._options.poll_s)
+
+    async def ack(self, position: api.Position) -> None:
+        """Files stay as they are."""
+
+    async def close(self) -> None:
+        """No file is held open."""
+
+    def _files(self) -> list[str]:
+        """The files there are now, in the order of their names."""
+        path = self._options.path
+        found = [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
+        if not found and self._options.follow:
+            raise NotConnected(f"no file matches {path} yet")
+        if not found:
+            raise ConnectorError(f"no file matches {path}", cause=Cause.CONFIG, hint="correct `path`, or set `follow`")
+        return found
+
+    def _take(self, place: Place | None) -> Taken:
+        """The next lines, or the beginning of the next file. Changes nothing: the reader may have been cancelled."""
+        # Listed before reading: if a later file is there already, this one has got all of its lines.
+        files = self._files()
+        place = place or Place(files[0])
+        later = next((file for file in files if file > place.file), None)
+        taken = self._take_lines(place, has_ended=later is not None or not self._options.follow)
+        return Taken(Place(later), []) if later and not taken.size_bytes else taken
+
+    def _take_lines(self, place: Place, has_ended: bool) -> Taken:
+        """The next lines of one file. Its last line may lack the line feed only if the file has ended."""
+        most, size = self._options.batch, self._read_bytes
+        with _opened(place.file) as descriptor:
+            before, data = _read_on(descriptor, place, size)
+            while len(data) == size and b"\n" not in data:
+                if size > self._options.max_line_bytes:
+                    message = f"{place.file}, offset {place.offset}: the line is too long"
+                    raise ConnectorError(message, cause=Cause.CONFIG, hint="raise `max_line_bytes`")
+                size = min(2 * size, self._options.max_line_bytes + 1)
+                before, data = _read_on(descriptor, place, size)
+        *lines, rest = data.split(b"\n", most)
+        if rest and has_ended and len(data) < size and len(lines) < most:
+            lines.append(rest)
+        records, number, error = _decoded(lines)
+        used = min(len(data), sum(map(len, lines[:number])) + number)
+        start = place.offset + sum(map(len, lines[: number - 1])) + number - 1
+        bad = f"{place.file}, offset {start}: the line is not JSON: {error}" if error else ""
+        mark = _mark((before + data[:used])[-MARK_BYTES:])
+        return Taken(Place(place.file, place.offset + used, mark), records, used, bad)
+
+
+def _read_on(descriptor: int, place: Place, size: int) -> tuple[bytes, bytes]:
+    """The bytes before the place, which its mark vouches for, and at most `size` after it."""
+    back = min(MARK_BYTES, place.offset)
+    data = os.pread(descriptor, back + size, place.offset - back)
+    if len(data) < back or (place.mark and place.mark != _mark(data[:back])):
+        message = f"{place.file} was truncated or replaced: what was read before offset {place.offset} is gone"
+        hint = "bring the file back, or set the position to null to begin anew"
+        raise ConnectorError(message, cause=Cause.CONFIG, hint=hint)
+    return data[:back], data[back:]
+
+
+def _mark(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def _decoded(lines: list[bytes]) -> tuple[list[Any], int, str]:
+    """Records, how many lines they take, and an error if the last of these is bad, which is so only without records."""
+    records: list[Any] = []
+    for number, line in enumerate(lines):
+        try:
+            if line and not line.isspace():
+                records.append(_decode(line))
+        except NOT_JSON as error:
+            return (records, number, "") if records else ([], number + 1, str(error))
+    return records, len(lines), ""
+
+
+class FilesSink:
+    """Appends lines. A batch that fails leaves nothing behind."""
+
+    def __init__(self, options: FilesSinkOptions, context: api.Context) -> None:
+        self._path = options.path
+        self._sync = options.sync
+        self._log = context.log
+        self._trust_left_s: Callable[[], float] = lambda: 0.0
+
+    async def check(self) -> None:
+        path = Path(self._path)
+        if path.exists() and not path.is_file():
+            raise ConnectorError(f"{path} is not a regular file", cause=Cause.CONFIG)
+        if not path.parent.is_dir():
+            raise ConnectorError(f"there is no folder {path.parent}", cause=Cause.CONFIG, hint="make it first")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConnectorError(f"{path} may not be written", cause=Cause.CONFIG)
+
+    async def open(self, grant: api.Grant) -> api.Held | None:
+        await self.check()
+        self._trust_left_s = grant.trust_left_s
+        await asyncio.to_thread(self._append, b"")
+        return None
+
+    async def write(self, batch: api.Outgoing) -> None:
+        await asyncio.to_thread(self._append, _lines(batch.records))
+
+    async def close(self) -> None:
+        """No file is held open."""
+
+    def _append(self, data: bytes) -> None:
+        with _opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if self._trust_left_s() <= 0:
+                raise Fenced(f"the right to write {self._path} has ended")
+            size = self._repair(descriptor)
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+                if self._sync:
+                    os.fsync(descriptor)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
+        if self._sync and size == 0:  # The name of a new file must be durable too.
+            with _opened(str(Path(self._path).parent)) as folder:
+                os.fsync(folder)
+
+    def _repair(self, descriptor: int) -> int:
+        """See to it that the file ends with a whole line, and return its size."""
+        size = os.fstat(descriptor).st_size
+        if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+            return size
+        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
+            start = data.rfind(b"\n") + 1
+            torn = data[start:]
+        try:
+            _decode(torn)
+        except NOT_JSON:
+            os.ftruncate(descriptor, start)
+            self._log.warning("torn last line removed", path=self._path, offset=start, size_bytes=len(torn))
+            return start
+        return size + os.write(descriptor, b"\n")  # The record is whole; only its line feed is missing.
+
+
+def _lines(records: list[dict[str, Any]]) -> bytes:
+    """The records as JSON Lines."""
+    lines = []
+    for index, record in enumerate(records):
+        try:
+            lines.append(_encode(record))
+        except NOT_JSON as error:
+            raise BadRecord(f"record {index} cannot be written as JSON: {error}", index=index) from error
+    return b"\n".join([*lines, b""])
+
+
+@contextmanager
+def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    with _steering(path):
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _steering(path: str) -> Iterator[None]:
+    """Turn the operating system's errors into those that steer the worker."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in LASTING:
+            raise ConnectorError(f"{path}: {error.strerror}", cause=Cause.CONFIG) from error
+        raise NotConnected(f"{path}: {error.strerror}") from error  # A full disk too: somebody will make room.
+
+
+CONNECTOR = api.Connector(
+    name="files",
+    summary="Reads and appends JSON Lines",
+    source=api.SourceKind(options=FilesSourceOptions, build=FilesSource),
+    sink=api.SinkKind(options=FilesSinkOptions, build=FilesSink),
+)

@@ -1,0 +1,437 @@
+"""Writing files: one part for each chunk, written beside and renamed, so that it is there wholly or not at all.
+
+In a folder a table is a folder of parts, `<table>/<dump>-<mark>.ext`. Beside each part lies, hidden, the ledger's line
+of its chunk: written before the part gets its name, so a part without a line is not ours, and a line without its part
+says nothing. At the end the lines go into the manifest, and the parts begin to count for readers. `replace` builds
+`.<table>.hg_<dump>/` and puts it in place with two renames; which of these folders are there tells how far a swap came.
+
+Into a single file (`orders.csv`) the parts are built in `.orders.csv.hg_<dump>/` and joined at the end, in the order of
+the source: each chunk begins where another ended. The joined file takes the place of the old one with one rename, and
+the number of its inode, written down before, tells whether that has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headgate.connectors.api.bulk import (
+    PLAIN,
+    AlreadyWritten,
+    Column,
+    Job,
+    Language,
+    Mode,
+    Pieces,
+    Range,
+    StorageError,
+    StorageGone,
+    Table,
+)
+from headgate.connectors.files.reader import (
+    MANIFEST,
+    Line,
+    Manifest,
+    beside_file,
+    fields_of,
+    manifest_of,
+    path_and_options,
+    sidecar_of,
+)
+from headgate.connectors.sql import ledger
+from headgate.connectors.values.convert import Normalizes
+from headgate.connectors.values.kinds import TEXT
+from headgate.errors import Refused
+
+T = TypeVar("T")
+_JOINED = "joined"
+_STATE = "state.json"
+
+
+class Joining(msgspec.Struct):
+    """Written before a joined file takes its place."""
+
+    inode: int
+    manifest: Manifest
+
+
+class FileWriter(Normalizes):
+    """One session that writes files. How rows become bytes is said by the kind of file."""
+
+    languages: Sequence[Language]
+    csv = PLAIN
+    transactional = False
+    family: str
+    endings: Sequence[str]
+
+    def __init__(self, url: str) -> None:
+        self._path, _ = path_and_options(url, ())
+        self._is_file = self._path.is_file() or (self._path.suffix.lower() in self.endings and not self._path.is_dir())
+
+    # What a kind of file says.
+
+    async def fill(self, file: BinaryIO, job: Job, pieces: Pieces) -> int:
+        """Write one part. Returns its rows."""
+        raise NotImplementedError
+
+    def join(self, old: Path | None, parts: list[Path], job: Job, out: BinaryIO) -> None:
+        """Write what the old file has, and the parts, as one file."""
+        raise NotImplementedError
+
+    def columns_of(self, path: Path) -> list[str] | None:
+        """The names of a file's columns. None: it does not tell."""
+        raise NotImplementedError
+
+    # Where things are.
+
+    def _place(self, target: str) -> Path:
+        if self._is_file:
+            return self._path
+        if not target or target.startswith((".", "_")) or "/" in target or "\0" in target:
+            raise Refused(f"{target!r} cannot be the name of a folder", hint="name the target with --to")
+        return self._path / target
+
+    def _beside(self, job: Job) -> Path:
+        place = self._place(job.target)
+        return place.with_name(f".{place.name}.hg_{job.dump.hex[:8]}")
+
+    def _is_beside(self, job: Job) -> bool:
+        return self._is_file or job.aside or job.mode is Mode.REPLACE
+
+    def _folder(self, job: Job) -> Path:
+        """Where this job's parts go."""
+        return self._beside(job) if self._is_beside(job) else self._place(job.target)
+
+    def _part(self, job: Job, range: Range) -> Path:
+        return self._folder(job) / f"{job.dump.hex[:8]}-{ledger.mark_of(range)}{self.endings[0]}"
+
+    def _parts(self, folder: Path) -> list[Path]:
+        if not folder.is_dir():
+            return []
+        return [
+            one
+            for one in sorted(folder.iterdir())
+            if one.suffix.lower() in self.endings and not one.name.startswith((".", "_"))
+        ]
+
+    def _lines(self, folder: Path) -> dict[str, Line]:
+        """The lines of the parts that are there and not in a manifest yet."""
+        found = {}
+        for part in self._parts(folder):
+            with suppress(FileNotFoundError):
+                found[part.name] = msgspec.json.decode(sidecar_of(part).read_bytes(), type=Line)
+        return found
+
+    # The contract.
+
+    async def look(self, table: str) -> Table | None:
+        """What is there."""
+        return await self._run(table, self._look, table)
+
+    def _look(self, table: str) -> Table | None:
+        place = self._place(table)
+        if not place.exists():
+            return None
+        manifest = manifest_of(place)
+        parts = [place] if self._is_file else self._parts(place)
+        names = next(filter(None, map(self.columns_of, parts)), None) if manifest is None else None
+        columns = manifest.types() if manifest else tuple(Column(name, TEXT) for name in names or ())
+        return Table(table, columns, rows=self._rows(place, parts, manifest), family=self.family)
+
+    def _rows(self, place: Path, parts: list[Path], manifest: Manifest | None) -> int | None:
+        if not any(part.stat().st_size for part in parts):
+            return 0
+        if self._is_file:
+            return sum(line.rows for line in manifest.parts) if manifest and manifest.columns else None
+        known = {line.name: line.rows for line in manifest.parts} if manifest else {}
+        known |= {name: line.rows for name, line in self._lines(place).items()}
+        return sum(known[part.name] for part in parts) if all(part.name in known for part in parts) else None
+
+    async def prepare(self, job: Job) -> Table:
+        """The folder that parts go into."""
+        return await self._run(job.target, self._prepare, job)
+
+    def _prepare(self, job: Job) -> Table:
+        if job.mode in (Mode.UPSERT, Mode.ABSENT):
+            raise Refused(f"files have no keys: {job.mode} cannot be", hint="use append or replace")
+        place = self._place(job.target)
+        table = Table(job.target, job.source.columns, rows=None, family=self.family)
+        if self._is_finished(job):
+            return table
+        if job.mode is Mode.REPLACE:
+            self._refuse_strangers(place)
+        else:
+            self._refuse_others(job, place)
+        folder = self._folder(job)
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._is_file:
+            held = folder / "target"
+            if held.exists() and held.read_text() != job.target:
+                raise Refused(f"{place} holds one table, and that is {held.read_text()}", hint="name a folder")
+            held.write_text(job.target)
+        return table
+
+    def _refuse_strangers(self, place: Path) -> None:
+        """A folder that is to be replaced must hold nothing but a table."""
+        if self._is_file or not place.exists():
+            return
+        ours = {MANIFEST, *(part.name for part in self._parts(place))}
+        for one in place.iterdir() if place.is_dir() else [place]:
+            is_ours = one.name in ours or one.suffix == ".part" or one.name[1:].removesuffix(".json") in ours
+            if not is_ours:
+                raise Refused(f"{place} has {one.name}, which would be lost", hint="replace another folder, or move it")
+
+    def _refuse_others(self, job: Job, place: Path) -> None:
+        """What is appended to must have the same columns."""
+        manifest = manifest_of(place)
+        wanted = fields_of(job.source.columns)
+        if manifest is not None and manifest.columns:
+            same = [(one.name, one.type) for one in manifest.columns] == [(one.name, one.type) for one in wanted]
+        else:
+            parts = [place] if self._is_file else self._parts(place)
+            names = next((found for part in parts if part.exists() and (found := self.columns_of(part))), None)
+            same = names is None or names == [one.name for one in wanted]
+        if not same:
+            raise Refused(f"{place} has other columns", code="columns_differ", hint="replace it, or name another")
+
+    def _is_finished(self, job: Job) -> bool:
+        manifest = manifest_of(self._place(job.target))
+        return manifest is not None and str(job.dump) in manifest.finished
+
+    async def done(self, job: Job) -> dict[Range, int]:
+        """The chunks whose parts are there."""
+        return await self._run(job.target, self._done, job)
+
+    def _done(self, job: Job) -> dict[Range, int]:
+        place, folder = self._place(job.target), self._folder(job)
+        lines: dict[str, Line] = {}
+        for one in dict.fromkeys([place, folder]):
+            lines |= {line.name: line for line in (manifest_of(one) or Manifest()).parts} | self._lines(one)
+        own = [line for line in lines.values() if line.dump == str(job.dump)]
+        return {ledger.range_of(line.lo, line.hi): line.rows for line in own}
+
+    async def unfinished(self, target: str) -> list[UUID]:
+        """Dumps that have begun with this table."""
+        return await self._run(target, self._unfinished, target)
+
+    def _unfinished(self, target: str) -> list[UUID]:
+        place = self._place(target)
+        finished = set((manifest_of(place) or Manifest()).finished)
+        beside = sorted(place.parent.glob(f".{_escaped(place.name)}.hg_????????")) if place.parent.is_dir() else []
+        found = {line.dump for folder in [place, *beside] for line in self._lines(folder).values()}
+        for folder in beside:  # All its parts are in its manifest, and it is not in its place.
+            found |= set((manifest_of(folder) or Manifest()).finished)
+        return [UUID(dump) for dump in sorted(found - finished)]
+
+    def accepts(self, table: Table, job: Job) -> Sequence[Language]:
+        """The languages of a file."""
+        return self.languages
+
+    async def write(
+        self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
+    ) -> int:
+        """One part: written beside; then its line; then its name."""
+        part = self._part(job, range)
+        if await self._run(job.target, self._has, job, range):
+            if not again:
+                raise AlreadyWritten(f"{part.name} of {job.target} is there already")
+            if self._is_file and self._is_finished(job):
+                raise Refused(f"{self._path} is one file: a part of it cannot be written anew", hint="dump it again")
+            if self._is_finished(job):
+                part = self._place(job.target) / part.name
+        stray = part.with_name(f".{part.name}.{secrets.token_hex(4)}.part")
+        try:
+            with _telling(part), stray.open("xb") as file:
+                rows = await self.fill(file, job, pieces)
+                await asyncio.to_thread(_synced, file)
+            line = Line(part.name, str(job.dump), *ledger.line_of(range)[1:], rows)
+            await self._run(job.target, self._publish, stray, part, line, again)
+        except BaseException:
+            with suppress(OSError):
+                stray.unlink(missing_ok=True)
+            raise
+        return rows
+
+    def _has(self, job: Job, range: Range) -> bool:
+        return self._part(job, range).exists() or (self._is_finished(job) and range in self._done(job))
+
+    def _publish(self, stray: Path, part: Path, line: Line, again: bool) -> None:
+        with _locked(part.parent):
+            if part.exists() and not again:
+                raise AlreadyWritten(f"{part.name} is there already")
+            _put(sidecar_of(part), msgspec.json.encode(line))
+            stray.rename(part)
+            _sync_folder(part.parent)
+
+    async def undo(self, job: Job, table: Table, range: Range) -> None:
+        """Remove what a worker left that died while it wrote."""
+        await self._run(job.target, self._undo, self._part(job, range))
+
+    def _undo(self, part: Path) -> None:
+        for stray in part.parent.glob(f".{_escaped(part.name)}.*.part"):
+            stray.unlink(missing_ok=True)
+
+    async def finish(self, job: Job) -> None:
+        """The parts begin to count; what was built beside takes its place."""
+        await self._run(job.target, self._finish_file if self._is_file else self._finish_folder, job)
+
+    def _finish_folder(self, job: Job) -> None:
+        place, beside = self._place(job.target), self._beside(job)
+        old = beside.with_name(f"{beside.name}.old")
+        if not self._is_beside(job):
+            self._fold(place, job)
+        elif beside.exists() and job.mode is not Mode.REPLACE and place.exists():
+            for part in self._parts(beside):
+                with suppress(FileNotFoundError):  # It went before a crash; its part did not.
+                    sidecar_of(part).rename(sidecar_of(place / part.name))
+                part.rename(place / part.name)
+            self._fold(place, job)
+            shutil.rmtree(beside)
+        elif beside.exists():
+            self._fold(beside, job)
+            if place.exists():
+                place.rename(old)
+            beside.rename(place)
+            _sync_folder(place.parent)
+        elif not self._is_finished(job):
+            raise StorageError(f"{beside} is not there any more", hint="dump the table again")
+        if old.exists():
+            shutil.rmtree(old)
+
+    def _fold(self, folder: Path, job: Job) -> None:
+        """Put the lines of this dump into the manifest. One that is in both counts once."""
+        with _locked(folder):
+            manifest = manifest_of(folder) or Manifest()
+            own = {name: line for name, line in self._lines(folder).items() if line.dump == str(job.dump)}
+            manifest.parts = [line for line in manifest.parts if line.name not in own] + list(own.values())
+            manifest.columns = manifest.columns or fields_of(job.source.columns)
+            if str(job.dump) not in manifest.finished:
+                manifest.finished.append(str(job.dump))
+            _put(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+            for stray in folder.glob(f".{job.dump.hex[:8]}-*"):
+                stray.unlink(missing_ok=True)
+
+    def _finish_file(self, job: Job) -> None:
+        place, folder = self._path, self._beside(job)
+        if self._is_finished(job) or not folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        state, joined = folder / _STATE, folder / _JOINED
+        if not state.exists():
+            lines = _chained(list(self._lines(folder).values()))
+            old = place if job.mode is not Mode.REPLACE and place.exists() and place.stat().st_size else None
+            before = (manifest_of(place) if old else None) or Manifest()
+            with joined.open("wb") as out:
+                self.join(old, [folder / line.name for line in lines], job, out)
+                _synced(out)
+                size, mtime_ns = os.fstat(out.fileno()).st_size, os.fstat(out.fileno()).st_mtime_ns
+            known = before.parts if before.parts or old is None else None
+            parts = [*(known or []), *lines]
+            columns = fields_of(job.source.columns) if known is not None else []
+            finished = [*before.finished, str(job.dump)]
+            joining = Joining(joined.stat().st_ino, Manifest(columns, parts, finished, size, mtime_ns))
+            _put(state, msgspec.json.encode(joining))
+        joining = msgspec.json.decode(state.read_bytes(), type=Joining)
+        if joined.exists():
+            if joined.stat().st_ino != joining.inode:
+                raise StorageError(f"{joined} is not what was written", hint=f"remove {folder} and dump again")
+            joined.replace(place)
+            _sync_folder(place.parent)
+        _put(beside_file(place), msgspec.json.encode(joining.manifest))
+        shutil.rmtree(folder)
+
+    async def drop(self, job: Job) -> None:
+        """Remove what was built beside."""
+        await self._run(job.target, self._drop, job)
+
+    def _drop(self, job: Job) -> None:
+        if self._is_beside(job) and not self._is_finished(job):
+            shutil.rmtree(self._beside(job), ignore_errors=True)
+
+    async def close(self) -> None:
+        """No file is held open."""
+
+    async def _run(self, target: str, work: Callable[..., T], *args: Any) -> T:
+        def run() -> T:
+            with _telling(self._place(target)):
+                return work(*args)
+
+        return await asyncio.to_thread(run)
+
+
+def _chained(lines: list[Line]) -> list[Line]:
+    """The lines in the order of the source: each begins where another ended."""
+    after = {line.lo: line for line in lines}
+    chain = []
+    at = ledger.text_of(None)
+    while at in after:
+        line = after.pop(at)
+        chain.append(line)
+        at = line.hi
+    if after or len(chain) != len(lines):
+        raise StorageError(f"{len(lines) - len(chain)} parts do not follow on the others", hint="resume the dump")
+    return chain
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{one}]" if one in "*?[" else one for one in name)
+
+
+def _synced(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a small file, wholly or not at all."""
+    stray = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with stray.open("xb") as file:
+            file.write(data)
+            _synced(file)
+        stray.replace(path)
+    except BaseException:
+        stray.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One at a time gives names in this folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _telling(what: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageGone(f"{error.filename or what} is not there any more") from None
+    except OSError as error:
+        hint = "make room and resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise StorageError(f"{what} cannot be written: {error.strerror or error}", hint=hint) from None

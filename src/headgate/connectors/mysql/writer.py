@@ -1,0 +1,437 @@
+"""MySQL and MariaDB as a target: each chunk is one LOAD DATA and one line in the ledger, in one transaction.
+
+The rows go to the server through a pipe that the client library reads as if it were a file. LOAD DATA LOCAL turns
+errors into warnings, cuts what is too long and skips what is there already. So each warning, and each row that is not
+there in the end, rolls the chunk back. A server that does not allow LOAD DATA LOCAL gets INSERT statements.
+
+Only InnoDB rolls back: a table of another engine is refused. Sessions are strict, wait for locks a few seconds only,
+and are ended by the server when their client stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import pymysql
+
+from headgate.connectors.api.bulk import (
+    AlreadyWritten,
+    By,
+    Column,
+    Job,
+    Language,
+    Mode,
+    Pieces,
+    Range,
+    StorageError,
+    Table,
+)
+from headgate.connectors.mysql import schema
+from headgate.connectors.mysql.load import CSV, Feed, records_of
+from headgate.connectors.mysql.session import Session, Where, number_of
+from headgate.connectors.mysql.types import FAMILY, condition, has_order, quoted, takes, text_literal, written
+from headgate.connectors.sql import ledger
+from headgate.connectors.values.convert import Normalizes
+from headgate.errors import Refused
+
+_SETUP = (
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
+    "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1",
+    "SET SESSION foreign_key_checks = 1, unique_checks = 1, sql_notes = 1, innodb_lock_wait_timeout = 10",
+    "SET SESSION lock_wait_timeout = 30, net_read_timeout = 300, net_write_timeout = 300, wait_timeout = 600",
+)
+_STAGE = "headgate_stage"
+_SWAPPING = "swapping"
+_DUPLICATE = 1062
+_EARLIER = 5  # Attempts that may still be under way.
+_ROLL_BACK_S = 60
+_LEDGER = f"""
+CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
+    dump CHAR(36) NOT NULL, target VARCHAR(190) NOT NULL, mark CHAR(32) NOT NULL, lo LONGTEXT NOT NULL,
+    hi LONGTEXT NOT NULL, `rows` BIGINT NOT NULL, at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    PRIMARY KEY (dump, target, mark)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin ROW_FORMAT = DYNAMIC
+"""
+_OF_JOB = f"FROM {ledger.TABLE} WHERE dump = {{dump}} AND target = {{target}}"
+_UNFINISHED = f"""
+SELECT DISTINCT dump FROM {ledger.TABLE} a WHERE target = {{target}} AND NOT EXISTS (
+    SELECT 1 FROM {ledger.TABLE} b WHERE b.dump = a.dump AND b.target = a.target AND b.mark = '{ledger.FINISHED}')
+"""
+
+
+class MysqlWriter(Normalizes):
+    """One session that writes."""
+
+    languages: Sequence[Language] = (Language.CSV,)
+    csv = CSV
+    transactional = True
+    family = FAMILY
+
+    def __init__(self, url: str) -> None:
+        self._session = Session(Where(url), _SETUP, local_infile=True, autocommit=None)
+
+    # The table.
+
+    async def look(self, table: str) -> Table | None:
+        """What is there."""
+        return await self._session.run(lambda: self._looked(table))
+
+    def _looked(self, table: str) -> Table | None:
+        found = schema.described(self._session, table)
+        if found is None:
+            return None
+        name = schema.sql_name(self._session, table)
+        has_rows = bool(self._session.rows(f"SELECT 1 FROM {name} LIMIT 1"))
+        rows = max(1, found.rows or 0) if has_rows else 0
+        return Table(found.name, found.columns, found.key, found.by, rows, found.size, FAMILY, found.details)
+
+    async def prepare(self, job: Job) -> Table:
+        """The table that chunks go into, and the ledger."""
+        return await self._session.run(lambda: self._prepared(job))
+
+    def _prepared(self, job: Job) -> Table:
+        session, beside = self._session, schema.beside_of(job)
+        if len(job.target) > 190:
+            raise Refused(f"{job.target} is too long a name for the ledger", code="name")
+        if not schema.exists(session, ledger.TABLE):
+            session.execute(_LEDGER)
+        there = schema.described(session, job.target)
+        exists, name = there is not None, job.target
+        if there is not None:
+            self._check(job, there)  # Before anything is made in its likeness.
+        if _is_beside(job) and not self._is_placed(job):
+            name = beside
+            if job.mode is Mode.REPLACE and exists:
+                schema.refuse_dependents(session, job.target)
+            if exists:
+                schema.copy_shape(session, job.target, beside)
+            else:
+                schema.make_table(session, job, beside)
+        elif not exists:
+            schema.make_table(session, job, name)
+        table = schema.described(session, name)
+        assert table is not None, name
+        self._check(job, table)
+        return table
+
+    def _check(self, job: Job, table: Table) -> None:
+        """The table must roll back, and each column must be there and hold what comes; nothing is guessed."""
+        engine = table.details["engine"]
+        if engine.lower() != "innodb":
+            raise Refused(
+                f"{job.target} is a table of {engine or 'no engine'}, which cannot roll back",
+                code="engine",
+                hint=f"ALTER TABLE {job.target} ENGINE = InnoDB",
+            )
+        there = {column.name: column for column in table.columns}
+        for column in job.source.columns:
+            if column.name not in there:
+                raise Refused(
+                    f"{job.target} has no column {column.name!r}", code="no_column", hint="add it, or --exclude it"
+                )
+            target = there[column.name]
+            if not takes(target, column, _is_own(job)):
+                raise Refused(
+                    f"{job.target}.{column.name} is {target.native} and cannot hold {column.native or column.type}",
+                    code="cannot_hold",
+                    hint="change the target's column; nothing is rounded or cut",
+                )
+        if job.mode in (Mode.UPSERT, Mode.ABSENT):
+            key = _key(job)
+            if not key:
+                raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
+            if set(key) not in schema.unique_keys(table):
+                raise Refused(
+                    f"{job.target} has no unique index on ({', '.join(key)})", code="no_key", hint="create one first"
+                )
+
+    def accepts(self, table: Table, job: Job) -> Sequence[Language]:
+        """CSV, always."""
+        return self.languages
+
+    # The ledger.
+
+    async def done(self, job: Job) -> dict[Range, int]:
+        """What the ledger has."""
+        wanted = f"SELECT lo, hi, `rows` {_of(job)} AND mark NOT IN ('{ledger.FINISHED}', '{_SWAPPING}')"
+        rows = await self._session.run(lambda: self._lines(wanted))
+        return {ledger.range_of(lo, hi): int(count) for lo, hi, count in rows}
+
+    async def unfinished(self, target: str) -> list[UUID]:
+        """Dumps that have begun with this table."""
+        wanted = _UNFINISHED.format(target=text_literal(target))
+        rows = await self._session.run(lambda: self._lines(wanted))
+        return [UUID(str(row[0])) for row in rows]
+
+    def _lines(self, wanted: str) -> tuple[tuple[Any, ...], ...]:
+        return self._session.rows(wanted) if schema.exists(self._session, ledger.TABLE) else ()
+
+    def _has_line(self, job: Job, mark: str) -> bool:
+        return bool(self._session.rows(f"SELECT 1 {_of(job)} AND mark = {text_literal(mark)}"))
+
+    def _write_line(self, job: Job, line: tuple[str, str, str], rows: int) -> None:
+        values = ", ".join(map(text_literal, (str(job.dump), job.target, *line)))
+        insert = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, `rows`) VALUES ({values}, {rows})"
+        try:
+            self._session.execute(insert)
+        except pymysql.IntegrityError as error:
+            if number_of(error) != _DUPLICATE:
+                raise
+            raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+
+    def _is_placed(self, job: Job) -> bool:
+        """Whether the table beside has become the target, or its rows have been added."""
+        if self._has_line(job, ledger.FINISHED):
+            return True
+        return self._has_line(job, _SWAPPING) and not schema.exists(self._session, schema.beside_of(job))
+
+    # Chunks.
+
+    async def write(
+        self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
+    ) -> int:
+        """One chunk and its line."""
+        if again:
+            _refuse_blind_repair(job, table)
+        feed = Feed()
+        loading = self._session.submit(lambda: self._chunk(job, table, range, feed, again))
+        try:
+            await feed.pour(pieces)
+            return await self._session.ended(loading)
+        except asyncio.CancelledError:
+            self._session.cut()
+            if loading.cancel():
+                feed.close()  # It had not begun.
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await self._session.ended(loading)  # It rolls back.
+            raise
+
+    def _chunk(self, job: Job, table: Table, range: Range, feed: Feed, again: bool) -> int:
+        mark, lo, hi = ledger.line_of(range)
+        name = f"headgate {job.dump.hex[:8]} {mark[:16]} "
+        own = text_literal(name + str(self.attempt))
+        try:
+            self._end_earlier(name)
+            self._session.value(f"SELECT GET_LOCK({own}, 0)")
+            with self._session.transaction():
+                if again:
+                    self._erase(job, table, range)
+                elif self._has_line(job, mark):
+                    raise AlreadyWritten(f"a chunk of {job.target} is there already")
+                rows = self._loaded(job, table, feed)
+                self._write_line(job, (mark, lo, hi), rows)
+                return rows
+        except (pymysql.MySQLError, StorageError) as error:
+            # Whoever was faster has the rows' locks first, and its rows are duplicates before its line is one.
+            if not again and number_of(error) in (0, _DUPLICATE, 1205, 1213) and self._is_there(job, mark):
+                raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+            raise
+        finally:
+            feed.close()
+            with contextlib.suppress(Exception):
+                self._session.value(f"SELECT RELEASE_LOCK({own})")
+
+    def _end_earlier(self, name: str) -> None:
+        """End earlier attempts at the chunk, each of which has a named lock: their process has been stopped, or cut
+        off, and what they have locked stays locked. Whatever they would commit meets our line."""
+        for earlier in range(max(1, self.attempt - _EARLIER), self.attempt):
+            lock = text_literal(name + str(earlier))
+            if (holder := self._session.value(f"SELECT IS_USED_LOCK({lock})")) is None:
+                continue
+            with contextlib.suppress(pymysql.MySQLError):  # It has just ended by itself.
+                self._session.execute(f"KILL CONNECTION {int(holder)}")
+            self._session.value(f"SELECT GET_LOCK({lock}, {_ROLL_BACK_S})")  # It is free when all is rolled back.
+            self._session.value(f"SELECT RELEASE_LOCK({lock})")
+
+    def _is_there(self, job: Job, mark: str) -> bool:
+        with contextlib.suppress(Exception):
+            return self._has_line(job, mark)
+        return False
+
+    def _erase(self, job: Job, table: Table, range: Range) -> None:
+        natives = {column.name: column.native for column in table.columns}
+        own = Table(
+            table.name, table.columns, job.source.key, job.source.by, family=FAMILY, details={"key_types": natives}
+        )
+        _, warnings = self._session.execute(f"DELETE FROM {self._sql(table.name)} WHERE {condition(own, range)}")
+        self._refuse_warnings(job, warnings)  # A bound that was not understood would mean other rows.
+        self._session.execute(f"DELETE {_of(job)} AND mark = {text_literal(ledger.mark_of(range))}")
+
+    def _loaded(self, job: Job, table: Table, feed: Feed) -> int:
+        """The rows, in the table; by way of a stage where rows of the same key may be there."""
+        is_staged = job.mode in (Mode.UPSERT, Mode.ABSENT)
+        into = quoted(_STAGE) if is_staged else self._sql(table.name)
+        if is_staged:
+            self._session.execute(f"DROP TEMPORARY TABLE IF EXISTS {into}")
+            self._session.execute(f"CREATE TEMPORARY TABLE {into} LIKE {self._sql(table.name)}")
+        load = self._load if self._session.value("SELECT @@local_infile") else self._insert
+        rows = load(job, table, into, feed)
+        if not feed.is_whole:
+            raise StorageError(f"{job.target}: the rows of a chunk ended too early")
+        if feed.rows and feed.rows != rows:
+            raise StorageError(f"{job.target}: {feed.rows} rows were read and {rows} written")
+        if is_staged:
+            for statement in _merge(job, table, self._sql(table.name), into):
+                self._session.execute(statement)
+            self._session.execute(f"DROP TEMPORARY TABLE {into}")
+        return rows
+
+    def _load(self, job: Job, table: Table, into: str, feed: Feed) -> int:
+        places, changes = [], []
+        for number, (column, target) in enumerate(_pairs(job, table)):
+            change = written(target, column, f"@v{number}", _is_own(job))
+            is_computed = column.name in table.details["computed"]
+            places.append(f"@v{number}" if change or is_computed else quoted(column.name))
+            if change and not is_computed:
+                changes.append(f"{quoted(column.name)} = {change}")
+        changed, warnings = self._session.execute(
+            f"LOAD DATA LOCAL INFILE '/dev/fd/{feed.end}' INTO TABLE {into} CHARACTER SET utf8mb4"
+            f" FIELDS TERMINATED BY '{CSV.delimiter}' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY ''"
+            f" LINES TERMINATED BY '\\n' ({', '.join(places)})" + (f" SET {', '.join(changes)}" if changes else "")
+        )
+        self._refuse_warnings(job, warnings)
+        return changed
+
+    def _insert(self, job: Job, table: Table, into: str, feed: Feed) -> int:
+        """The same without LOAD DATA: the text is taken apart here."""
+        computed = table.details["computed"]
+        pairs = [(place, *pair) for place, pair in enumerate(_pairs(job, table)) if pair[0].name not in computed]
+        names = ", ".join(quoted(column.name) for _, column, _ in pairs)
+        rows = 0
+        for records in records_of(feed.end, len(job.source.columns)):
+            lines = []
+            for record in records:
+                values = [
+                    written(target, column, record[place], _is_own(job)) or record[place]
+                    for place, column, target in pairs
+                ]
+                lines.append(f"({', '.join(values)})")
+            changed, warnings = self._session.execute(f"INSERT INTO {into} ({names}) VALUES {', '.join(lines)}")
+            self._refuse_warnings(job, warnings)
+            rows += changed
+        return rows
+
+    def _refuse_warnings(self, job: Job, warnings: int) -> None:
+        if warnings:
+            found = sorted(self._session.rows("SHOW WARNINGS LIMIT 5"), key=lambda one: one[0] == "Note")
+            told = " ".join(str(found[0][2]).split())[:300] if found else "a value was changed"
+            more = f", and {warnings - 1} more" if warnings > 1 else ""
+            raise StorageError(f"{job.target}: {told}{more}", hint="the chunk was rolled back")
+
+    async def undo(self, job: Job, table: Table, range: Range) -> None:
+        """Nothing to undo: a transaction leaves nothing."""
+
+    # The end.
+
+    async def finish(self, job: Job) -> None:
+        """Indexes and the counter; then what was built beside takes its place, and the last line is written."""
+        await self._session.run(lambda: self._finish(job))
+
+    def _finish(self, job: Job) -> None:
+        session, beside, last = self._session, schema.beside_of(job), (ledger.FINISHED, "", "")
+        if not _is_beside(job):
+            if not self._has_line(job, ledger.FINISHED):
+                if job.created:
+                    schema.complete(session, job, job.target)
+                self._write_line(job, last, 0)
+            return
+        if not self._is_placed(job):
+            exists = schema.exists(session, job.target)
+            if job.mode is Mode.REPLACE or not exists:
+                if not exists:
+                    schema.complete(session, job, beside)
+                if not self._has_line(job, _SWAPPING):
+                    self._write_line(job, (_SWAPPING, "", ""), 0)
+                schema.put_in_place(session, job)
+            else:
+                table = schema.described(session, job.target)
+                assert table is not None, job.target
+                with session.transaction():
+                    for statement in _merge(job, table, self._sql(job.target), self._sql(beside)):
+                        session.execute(statement)
+                    self._write_line(job, last, 0)
+        if not self._has_line(job, ledger.FINISHED):
+            self._write_line(job, last, 0)
+        for name in (beside, schema.old_of(job)):
+            session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
+
+    async def index(self, job: Job) -> list[str]:
+        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        return await self._session.run(lambda: schema.index(self._session, job))
+
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+        """Foreign keys. Returns those that cannot be."""
+        return await self._session.run(lambda: schema.link(self._session, job, targets))
+
+    async def drop(self, job: Job) -> None:
+        """Remove what was built beside, and its lines."""
+        await self._session.run(lambda: self._drop(job))
+
+    def _drop(self, job: Job) -> None:
+        if not _is_beside(job) or not schema.exists(self._session, ledger.TABLE) or self._is_placed(job):
+            return
+        self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.beside_of(job))}")
+        self._session.execute(f"DELETE {_of(job)}")
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._session.close()
+
+    def _sql(self, table: str) -> str:
+        return schema.sql_name(self._session, table)
+
+
+def _is_beside(job: Job) -> bool:
+    return job.aside or job.mode is Mode.REPLACE
+
+
+def _is_own(job: Job) -> bool:
+    return job.source.family == FAMILY
+
+
+def _key(job: Job) -> tuple[str, ...]:
+    return job.key or job.source.key
+
+
+def _of(job: Job) -> str:
+    return _OF_JOB.format(dump=text_literal(str(job.dump)), target=text_literal(job.target))
+
+
+def _pairs(job: Job, table: Table) -> list[tuple[Column, Column]]:
+    """Each column that is copied, and the one that it goes into."""
+    there = {column.name: column for column in table.columns}
+    return [(column, there[column.name]) for column in job.source.columns]
+
+
+def _refuse_blind_repair(job: Job, table: Table) -> None:
+    """A range is deleted only where it means the same rows here as at the source."""
+    if job.source.by is By.KEY and has_order(job.source, table):
+        return
+    if job.source.by is By.OFFSET and job.created:
+        return  # The one chunk of a table that is all ours.
+    raise StorageError(
+        f"{job.target}: a chunk cannot be replaced, since its keys have another order here",
+        hint="copy the table again with --mode replace, or by key with --mode upsert",
+    )
+
+
+def _merge(job: Job, shape: Table, table: str, stage: str) -> list[str]:
+    """What brings staged rows into the table. Only the key decides; a conflict with another index ends the chunk."""
+    names = [column.name for column in job.source.columns if column.name not in shape.details["computed"]]
+    listed = ", ".join(map(quoted, names))
+    insert = f"INSERT INTO {table} ({listed}) SELECT {', '.join(f's.{quoted(name)}' for name in names)} FROM {stage} s"
+    if job.mode not in (Mode.UPSERT, Mode.ABSENT):
+        return [insert]
+    key = _key(job)
+    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    others = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names if name not in key)
+    absent = f"{insert} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {same})"
+    if job.mode is Mode.ABSENT or not others:
+        return [absent]
+    return [f"UPDATE {table} t JOIN {stage} s ON {same} SET {others}", absent]

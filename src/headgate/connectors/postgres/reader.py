@@ -1,0 +1,342 @@
+"""PostgreSQL as a storage: read by key or by block within one snapshot, and passed on as COPY.
+
+A session that reads is one transaction in the snapshot that another session exported, or plain statements if there is
+none. Rows leave the server as binary COPY, untouched, when the target has the same types; else as canonical CSV, which
+the server renders. All sessions run in UTC, so text means the same everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import asyncpg
+
+from headgate.connectors.api.bulk import (
+    Bound,
+    By,
+    Column,
+    Csv,
+    Language,
+    Piece,
+    Pieces,
+    Range,
+    StorageError,
+    StorageGone,
+    Table,
+)
+from headgate.connectors.postgres.catalog import (
+    FAMILY,
+    about_rows,
+    columns_of,
+    find,
+    foreign_of,
+    indexes_of,
+    key_of,
+    literal,
+    proper,
+    quoted,
+    tables,
+)
+from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, leaving
+from headgate.connectors.postgres.schema import details
+from headgate.connectors.postgres.session import GONE, connect, errors, one_line, where_is
+from headgate.connectors.values.kinds import Kind
+from headgate.errors import NotFound
+
+__all__ = ["FAMILY", "PostgresReader", "SnapshotGone", "condition", "errors", "quoted", "reader", "relation", "writer"]
+
+PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
+ROWS_OF_A_BLOCK = 50  # Where nobody counted.
+WHOLE = ("smallint", "integer", "bigint")
+GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
+
+
+def reader(url: str, snapshot: str | None = None) -> PostgresReader:
+    """A session that reads."""
+    return PostgresReader(url, snapshot)
+
+
+def writer(url: str) -> Any:
+    """A session that writes."""
+    from headgate.connectors.postgres.writer import PostgresWriter
+
+    return PostgresWriter(url)
+
+
+def rendered(column: Column, name: str, native: bool) -> str:
+    """The SQL for a column's text: the canonical one, or one that only PostgreSQL understands, and better."""
+    if column.native == "money":
+        return f"{name}::numeric"  # Its own text depends on the server's language.
+    match column.type.kind:
+        case Kind.BOOL:
+            return f"{name}::int"
+        case Kind.TIMESTAMPTZ if not native:
+            return f"{name} AT TIME ZONE 'UTC'"
+        case Kind.JSON if not native and column.native not in ("json", "jsonb", ""):
+            return f"to_jsonb({name})"
+    return name
+
+
+def relation(table: Table) -> str:
+    """What to select from. A table that others inherit from has rows of its own only: theirs are copied with them."""
+    return f"ONLY {table.name}" if table.details.get("only") else table.name
+
+
+class PostgresReader:
+    """One session that reads."""
+
+    languages: Sequence[Language] = (Language.COPY, Language.CSV)
+    family = FAMILY
+
+    def __init__(self, url: str, snapshot: str | None) -> None:
+        self._url = url
+        self._snapshot = snapshot
+        self._connection: Any = None
+        self._holds = False  # The snapshot that others read.
+        self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
+
+    @property
+    def url(self) -> str:
+        """Where it reads."""
+        return self._url
+
+    async def session(self) -> Any:
+        """The connection, in its snapshot if it has one."""
+        is_open = self._connection is not None and not self._connection.is_closed()
+        if self._holds and not is_open:
+            raise StorageGone(f"the session that held the snapshot of {where_is(self._url)} has ended")
+        if not is_open:
+            connection = await connect(self._url, default_transaction_read_only="on")
+            if self._snapshot is not None:
+                try:
+                    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(self._snapshot)}")
+                except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                    connection.terminate()
+                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {one_line(error)}") from None
+            self._connection = connection
+        return self._connection
+
+    @asynccontextmanager
+    async def _asking(self, what: str) -> AsyncIterator[Any]:
+        """The session, for one question. If that fails, the transaction that holds the snapshot goes on all the same:
+        one bad table does not stop the others."""
+        connection = await self.session()
+        with errors(self._url, what):
+            if self._holds:
+                await connection.execute("SAVEPOINT question")
+            try:
+                yield connection
+            except Exception:
+                if self._holds:
+                    with suppress(*GONE, asyncpg.PostgresError):
+                        await connection.execute("ROLLBACK TO question; RELEASE question")
+                raise
+            if self._holds:
+                await connection.execute("RELEASE question")  # Locks stay: nobody may rewrite what is being read.
+
+    async def tables(self) -> list[str]:
+        """All tables that are not ours, by the name that finds them."""
+        async with self._asking("list tables") as connection:
+            return await tables(connection)
+
+    async def describe(self, table: str) -> Table:
+        """Columns, key and whatever the schema has."""
+        async with self._asking(table) as connection:
+            found = await find(connection, table)
+            if found is None:
+                raise NotFound(
+                    f"{where_is(self._url)} has no table {table}",
+                    hint="name it as schema.table, with double quotes where letters are capital",
+                )
+            kind, name = found["kind"], await proper(connection, table)
+            columns, more = await columns_of(connection, found["oid"])
+            key = await key_of(connection, found["oid"])
+            known = await details(connection, found)
+            described = Table(
+                name=name,
+                columns=columns,
+                key=key,
+                by=By.KEY if key else By.BLOCK if kind in ("r", "m") and found["is_heap"] else By.OFFSET,
+                size=found["size"],
+                family=FAMILY,
+                details={**more, "only": found["has_children"], **known},
+                counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
+                indexes=await indexes_of(connection, found["oid"]),
+                foreign=await foreign_of(connection, found["oid"]),
+            )
+            return replace(described, rows=await about_rows(connection, found, relation(described)))
+
+    async def begin(self) -> str | None:
+        """Export the snapshot of this session. It ends with the session."""
+        connection = await self.session()
+        with errors(self._url, "export a snapshot"):
+            await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                snapshot: str = await connection.fetchval("SELECT pg_export_snapshot()")
+            except (asyncpg.FeatureNotSupportedError, asyncpg.ObjectNotInPrerequisiteStateError):
+                await connection.execute("ROLLBACK")  # A standby that cannot, or a pooler in between.
+                return None
+            self._holds = True
+            return snapshot
+
+    async def top(self, table: Table) -> Bound | None:
+        """The greatest key, or the last block."""
+        if table.by is By.OFFSET:
+            return ("1",)  # No way to cut it: one chunk, read in one statement.
+        async with self._asking(table.name) as connection:
+            if table.by is By.BLOCK:
+                # Read for its lock, which stays until the snapshot ends: a table that is rewritten has other blocks.
+                await connection.execute(f"SELECT FROM {relation(table)} LIMIT 0")
+                blocks = await connection.fetchval(
+                    "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint", table.name
+                )
+                return (str(blocks - 1),) if blocks else None
+            return await _edge(connection, table, "DESC")
+
+    async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
+        """Where so many rows end."""
+        if table.by is By.OFFSET:
+            return top
+        if table.by is By.BLOCK:
+            blocks = int(top[0]) + 1
+            of_a_block = max(1, (table.rows or ROWS_OF_A_BLOCK * blocks) // blocks)
+            begin = int(after[0]) if after else -1
+            return (str(min(blocks - 1, begin + max(1, rows // of_a_block))),)
+        async with self._asking(table.name) as connection:
+            if await self._apart(connection, table, top) <= GAPS:
+                begin = self._lowest[table.name] - 1 if after is None else int(after[0])
+                return (str(min(int(top[0]), begin + rows)),)
+            names, where = ", ".join(map(quoted, table.key)), condition(table, Range(after, top))
+            query = f"SELECT {names} FROM {relation(table)} WHERE {where} ORDER BY {names} OFFSET {rows - 1} LIMIT 1"
+            # Text is made outside: inside it would be made of every row that is passed over.
+            row = await connection.fetchrow(f"SELECT {_key_texts(table)} FROM ({query}) AS t")
+        return top if row is None else tuple(row)
+
+    async def _apart(self, connection: Any, table: Table, top: Bound) -> float:
+        """How far a key is from the next, on average. Where keys count, so many rows end that many numbers further at
+        the earliest, and no row has to be passed over to find a good end."""
+        if len(table.key) > 1 or not table.rows or table.details["key_types"][table.key[0]] not in WHOLE:
+            return math.inf
+        if table.name not in self._lowest:
+            lowest = await _edge(connection, table, "ASC")
+            self._lowest[table.name] = int(lowest[0]) if lowest else 0
+        return (int(top[0]) - self._lowest[table.name] + 1) / table.rows
+
+    async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
+        """One range through COPY."""
+        names = [quoted(column.name) for column in table.columns]
+        if language is Language.CSV:
+            native = csv.native == FAMILY
+            names = [rendered(column, name, native) for column, name in zip(table.columns, names, strict=True)]
+        query = f"SELECT {', '.join(names)} FROM {relation(table)} WHERE {condition(table, range)}"
+        connection = await self.session()
+        if language is Language.COPY:
+            flowing = leaving(connection, query)
+        else:
+            flowing = _flowing(connection, query, csv, _in_quotes(table.columns, csv))
+        with errors(self._url, table.name):
+            async with flowing as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(Exception):
+                await connection.close(timeout=2.0)
+
+
+class SnapshotGone(StorageError):
+    """The session that held the snapshot has ended. What was read in it stays good."""
+
+    code = "snapshot_gone"
+
+
+def condition(table: Table, range: Range) -> str:
+    """The rows of a range, in SQL."""
+    if table.by is By.OFFSET:
+        return "true"
+    if table.by is By.BLOCK:
+        begin = int(range.lo[0]) + 1 if range.lo else 0
+        return f"ctid >= '({begin},0)' AND ctid < '({int(range.hi[0]) + 1},0)'"
+    parts = [] if range.lo is None else [_compared(table, ">", range.lo)]
+    return " AND ".join([*parts, _compared(table, "<=", range.hi)])
+
+
+async def _edge(connection: Any, table: Table, direction: str) -> Bound | None:
+    """The first key in that direction."""
+    texts, order = _key_texts(table), ", ".join(f"t.{quoted(name)} {direction}" for name in table.key)
+    row = await connection.fetchrow(f"SELECT {texts} FROM {relation(table)} AS t ORDER BY {order} LIMIT 1")
+    return None if row is None else tuple(row)
+
+
+def _key_texts(table: Table) -> str:
+    """The key as text. Its columns are ordered by `t.…`: a bare name would mean this text."""
+    return ", ".join(f"t.{quoted(name)}::text" for name in table.key)
+
+
+def _compared(table: Table, operator: str, bound: Bound) -> str:
+    """A comparison of the whole key, in the order of its index."""
+    natives = table.details["key_types"]
+    names = ", ".join(map(quoted, table.key))
+    values = ", ".join(f"{literal(text)}::{natives[name]}" for name, text in zip(table.key, bound, strict=True))
+    return f"({names}) {operator} ({values})"
+
+
+def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:
+    """Which values have quotes that do not need them; True: all."""
+    if csv.null:
+        return True  # Or a text that is the same word would be one.
+    return [column.name for column in columns if csv.alike and column.type.kind is Kind.TEXT]
+
+
+@asynccontextmanager
+async def _flowing(connection: Any, query: str, csv: Csv, in_quotes: bool | list[str]) -> AsyncIterator[Pieces]:
+    """Rows as CSV, from a COPY that runs beside whoever takes its pieces, a few pieces ahead."""
+    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(AHEAD)
+    held: list[bytes] = []
+    size = 0
+
+    async def gather(data: bytes) -> None:
+        nonlocal size
+        if len(data) < SMALL:
+            await asyncio.sleep(BREATH_S)
+        held.append(data)
+        size += len(data)
+        if size >= PIECE:
+            await queue.put(Piece(b"".join(held) if len(held) > 1 else data, size))
+            held.clear()
+            size = 0
+
+    async def run() -> None:
+        options: dict[str, Any] = {"format": "csv", "null": csv.null, "delimiter": csv.delimiter}
+        if in_quotes:
+            options["force_quote"] = in_quotes
+        try:
+            status = await connection.copy_from_query(query, output=gather, **options)
+            await queue.put(Piece(b"".join(held), size, int(status.split()[-1])))
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+    async def pieces() -> Pieces:
+        while (piece := await queue.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+
+    task = asyncio.create_task(run(), name="copy")
+    try:
+        yield pieces()
+    finally:
+        if not task.done():
+            task.cancel()
+            connection.terminate()  # Whoever leaves early needs this session no more.
+        await asyncio.gather(task, return_exceptions=True)

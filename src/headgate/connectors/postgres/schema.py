@@ -1,0 +1,416 @@
+"""A table's schema in PostgreSQL: read from the source, made at the target.
+
+Columns, defaults, generated columns, identities and sequences come with the table. Keys, indexes and checks follow the
+data, when each is made in one go; foreign keys follow when all tables are there. Types that a database defines itself
+are made where they are enumerations, and must exist already where they are anything else. Of another kind of database a
+table has its key, its counter, its plain indexes and its foreign keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import asyncpg
+
+from headgate.connectors.api.bulk import Column, Job, Mode, StorageError, Table, target_of
+from headgate.connectors.postgres.catalog import FAMILY, find, literal, parts_of, proper, quoted
+from headgate.connectors.values.kinds import Kind
+
+LONGEST = 63  # Bytes of a name.
+
+_DEFAULTS = """
+SELECT a.attname AS name, a.attidentity::text AS identity, a.attgenerated::text AS generated,
+       pg_get_expr(d.adbin, d.adrelid) AS expression, s.oid::regclass::text AS sequence,
+       format('INCREMENT BY %s MINVALUE %s MAXVALUE %s START WITH %s CACHE %s %sCYCLE', s.seqincrement, s.seqmin,
+              s.seqmax, s.seqstart, s.seqcache, CASE WHEN s.seqcycle THEN '' ELSE 'NO ' END) AS options,
+       format_type(s.seqtypid, NULL) AS counts, has_sequence_privilege(s.oid, 'SELECT') AS is_readable,
+       CASE WHEN a.attcollation <> t.typcollation THEN quote_ident(cn.nspname) || '.' || quote_ident(c.collname) END
+           AS collation
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace cn ON cn.oid = c.collnamespace
+LEFT JOIN LATERAL (
+    SELECT k.oid, q.* FROM pg_depend p JOIN pg_class k ON k.oid = p.objid AND k.relkind = 'S'
+    JOIN pg_sequence q ON q.seqrelid = k.oid WHERE p.classid = 'pg_class'::regclass
+      AND p.refobjid = a.attrelid AND p.refobjsubid = a.attnum AND p.deptype IN ('a', 'i') LIMIT 1
+) s ON true
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+CONSTRAINTS = """
+SELECT c.conname AS name, c.contype::text AS type, pg_get_constraintdef(c.oid) AS definition,
+       c.confrelid::regclass::text AS refers, c.confrelid = c.conrelid AS is_own, ic.relname AS index,
+       array(SELECT attname::text FROM pg_attribute WHERE attrelid = c.conrelid AND attnum = ANY (c.conkey)) AS columns
+FROM pg_constraint c LEFT JOIN pg_class ic ON ic.oid = c.conindid AND c.contype <> 'f'
+WHERE c.conrelid = $1 AND c.contype IN ('p', 'u', 'x', 'c', 'f') AND (c.conparentid = 0 OR c.contype <> 'f')
+ORDER BY position(c.contype in 'puxcf'), c.conname
+"""
+# `rest` is all that follows the table's name.
+INDEXES = """
+SELECT c.relname AS name, i.indisunique AS is_unique, substr(pg_get_indexdef(i.indexrelid), 1 + length(format(
+           'CREATE %sINDEX %I ON %s%I.%I', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname,
+           CASE WHEN t.relkind = 'p' THEN 'ONLY ' ELSE '' END, n.nspname, t.relname))) AS rest,
+       array(SELECT DISTINCT a.attname::text FROM pg_depend d JOIN pg_attribute a ON a.attnum = d.refobjsubid
+             AND a.attrelid = i.indrelid WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+             AND d.refobjid = i.indrelid) AS columns
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
+JOIN pg_namespace n ON n.oid = t.relnamespace
+WHERE i.indrelid = $1 AND i.indisvalid
+  AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
+ORDER BY c.relname
+"""
+_ENUMS = """
+SELECT DISTINCT format_type(t.oid, NULL) AS name, (
+    SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid) AS labels
+FROM pg_attribute a JOIN pg_type c ON c.oid = a.atttypid
+JOIN pg_type t ON t.oid = CASE WHEN c.typtype = 'd' THEN c.typbasetype WHEN c.typelem <> 0 AND c.typcategory = 'A'
+                               THEN c.typelem ELSE c.oid END
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND t.typtype = 'e'
+"""
+# Whose an index of this name is, or a constraint of the table: indexes share their names with all of the schema.
+_OWNER_OF = """
+SELECT coalesce(i.indrelid = t.oid, false) AS is_ours FROM pg_class t
+JOIN pg_class c ON c.relnamespace = t.relnamespace AND c.relname = $1 LEFT JOIN pg_index i ON i.indexrelid = c.oid
+WHERE t.oid = to_regclass($2)
+UNION ALL SELECT true FROM pg_constraint WHERE conrelid = to_regclass($2) AND conname = $1
+"""
+_COUNTER = """
+SELECT s.oid::regclass::text AS name, q.seqincrement > 0 AS rises, q.seqmin, q.seqmax
+FROM pg_class s JOIN pg_sequence q ON q.seqrelid = s.oid
+WHERE s.oid = pg_get_serial_sequence($1, $2)::regclass AND has_sequence_privilege(s.oid, 'SELECT')
+  AND has_sequence_privilege(s.oid, 'UPDATE')
+"""
+_HAS_CONSTRAINT = "SELECT count(*) FROM pg_constraint WHERE conrelid = to_regclass($1) AND conname = $2"
+# Rows that do not fit, types that do not go together, values that are too long for an index.
+_CANNOT_BE = (
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.SyntaxOrAccessError,
+    asyncpg.ProgramLimitExceededError,
+    StorageError,
+)
+_NAMES = """
+SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
+
+_TYPES = {
+    Kind.BOOL: "boolean",
+    Kind.INT16: "smallint",
+    Kind.INT32: "integer",
+    Kind.INT64: "bigint",
+    Kind.NUMERIC: "numeric",
+    Kind.FLOAT32: "real",
+    Kind.FLOAT64: "double precision",
+    Kind.TEXT: "text",
+    Kind.BYTES: "bytea",
+    Kind.DATE: "date",
+    Kind.TIME: "time",
+    Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamptz",
+    Kind.UUID: "uuid",
+    Kind.JSON: "jsonb",
+}
+
+
+# Read.
+
+
+async def details(connection: Any, found: Any) -> dict[str, Any]:
+    """Whatever a copy of the table should have besides its columns."""
+    oid = found["oid"]
+    defaults = await defaults_of(connection, oid)
+    sequences = {row["name"]: await _counted(connection, row) for row in defaults if row["sequence"]}
+    return {
+        "kind": found["kind"],
+        "defaults": defaults,
+        "sequences": sequences,
+        "constraints": [dict(row) for row in await connection.fetch(CONSTRAINTS, oid)],
+        "indexes": [dict(row) for row in await connection.fetch(INDEXES, oid)],
+        "enums": {row["name"]: list(row["labels"]) for row in await connection.fetch(_ENUMS, oid)},
+    }
+
+
+async def defaults_of(connection: Any, oid: int) -> list[dict[str, Any]]:
+    """For each column its default, identity, sequence, generation and collation."""
+    return [dict(row) for row in await connection.fetch(_DEFAULTS, oid)]
+
+
+async def _counted(connection: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """How far a sequence is; nothing is known of one that we may not read."""
+    last = None
+    if row["is_readable"]:
+        last = await connection.fetchrow(f"SELECT last_value, is_called FROM {row['sequence']}")
+    return {"last": last and last["last_value"], "called": last and last["is_called"]}
+
+
+# Make.
+
+
+def native_type(column: Column, source: Table) -> str:
+    """The type of a column that is made."""
+    if source.family == FAMILY and column.native:
+        return column.native
+    if column.type.kind is Kind.DECIMAL:
+        return f"numeric({column.type.precision},{column.type.scale})"
+    if column.type.kind is Kind.TEXT and column.type.length:
+        return f"varchar({column.type.length})"
+    return _TYPES[column.type.kind]
+
+
+async def make_table(connection: Any, job: Job, name: str) -> None:
+    """The table without anything that would slow the copy down; with its key if rows are found by it."""
+    schema = await _make_schema(connection, name)
+    await _make_types(connection, job)
+    rows = _defaults(job)
+    counters = await _make_sequences(connection, job, schema)
+    lines = [_line(column, job, rows.get(column.name), counters.get(column.name)) for column in job.source.columns]
+    copied = {column.name for column in job.source.columns}
+    dropped = {one["name"]: one["native"] for one in job.source.details.get("dropped", ())}
+    for row in rows.values():
+        if row["generated"] and row["name"] in dropped and row["name"] not in copied:
+            kind = "STORED" if row["generated"] == "s" else "VIRTUAL"
+            generated = f"GENERATED ALWAYS AS ({row['expression']}) {kind}"
+            lines.append(f"{quoted(row['name'])} {dropped[row['name']]} {generated}")
+    if finds_rows(job) and not job.aside:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, job.key))})")
+    await connection.execute(f"CREATE TABLE {name} ({', '.join(lines)})")
+    for column, sequence in counters.items():
+        await connection.execute(f"ALTER SEQUENCE {sequence} OWNED BY {name}.{quoted(column)}")
+
+
+async def _make_schema(connection: Any, name: str) -> str:
+    """Have the schema of a name. Returns it with a dot, or nothing if the name has none."""
+    parts = await parts_of(connection, name)
+    if len(parts) == 1:
+        return ""
+    schema = quoted(parts[-2])
+    if await connection.fetchval("SELECT to_regnamespace($1)", schema) is None:
+        await connection.execute(f"CREATE SCHEMA {schema}")
+    return f"{schema}."
+
+
+def _line(column: Column, job: Job, row: dict[str, Any] | None, counter: str | None) -> str:
+    parts = [quoted(column.name), native_type(column, job.source)]
+    if row is not None and column.native:
+        if row["collation"]:
+            parts.append(f"COLLATE {row['collation']}")
+        if row["identity"]:
+            always = "ALWAYS" if row["identity"] == "a" else "BY DEFAULT"
+            parts.append(f"GENERATED {always} AS IDENTITY ({row['options']})")
+        elif row["expression"] and not row["generated"]:
+            expression: str = row["expression"]
+            if counter:
+                old, new = literal(row["sequence"]), literal(counter)
+                expression = expression.replace(f"nextval({old}::regclass)", f"nextval({new}::regclass)")
+            parts.append(f"DEFAULT {expression}")
+    is_whole = column.type.kind in (Kind.INT16, Kind.INT32, Kind.INT64)
+    if not _is_own(job) and column.name == job.source.counts and is_whole:
+        parts.append("GENERATED BY DEFAULT AS IDENTITY")
+    if not column.nullable:
+        parts.append("NOT NULL")
+    return " ".join(parts)
+
+
+async def _make_types(connection: Any, job: Job) -> None:
+    enums: dict[str, list[str]] = job.source.details.get("enums", {}) if _is_own(job) else {}
+    for name, labels in enums.items():
+        if await connection.fetchval("SELECT to_regtype($1)", name) is None:
+            await _make_schema(connection, name)
+            await connection.execute(f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, labels))})")
+    for column in job.source.columns:
+        native = native_type(column, job.source)
+        if await connection.fetchval("SELECT to_regtype($1)", native) is None:
+            raise StorageError(
+                f"column {column.name!r} has the type {native}, which the target does not have",
+                hint="create the type (or its extension) there first",
+            )
+
+
+async def _make_sequences(connection: Any, job: Job, schema: str) -> dict[str, str]:
+    """The sequence of each column that counts by its default. Those of identities are made with the column."""
+    counters: dict[str, str] = {}
+    copied = {column.name for column in job.source.columns if column.native}
+    for row in _defaults(job).values():
+        if not row["sequence"] or row["identity"] or row["name"] not in copied:
+            continue
+        last = (await parts_of(connection, row["sequence"]))[-1]
+        name = schema + quoted(last)
+        if await connection.fetchval("SELECT to_regclass($1)", name) is not None:
+            name = schema + quoted(other_name(last, job.dump.hex[:8]))  # Another table's.
+        await connection.execute(f"CREATE SEQUENCE {name} AS {row['counts']} {row['options']}")
+        counters[row["name"]] = name
+    return counters
+
+
+# Complete.
+
+
+async def complete(connection: Any, job: Job, name: str) -> None:
+    """Keys, indexes and checks of a table that the dump made, from the source's schema. What is there is not made
+    again, and what needs a column that was not copied is left out."""
+    suffix, found = job.dump.hex[:8], job.source.details if _is_own(job) else {}
+    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
+    key = job.key if finds_rows(job) else () if _is_own(job) else job.source.key
+    if key and there.issuperset(key) and not await _has_key(connection, name):
+        await connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quoted, key))})")
+    for one in _possible(found.get("constraints", ()), there):
+        if one["type"] == "f" or (one["type"] == "p" and await _has_key(connection, name)):
+            continue
+        if given := await _name_for(connection, one["name"], name, suffix):
+            await connection.execute(f"ALTER TABLE {name} ADD CONSTRAINT {quoted(given)} {one['definition']}")
+    for one in _possible(found.get("indexes", ()), there):
+        if given := await _name_for(connection, one["name"], name, suffix):
+            await connection.execute(index_on(one, given, name))
+
+
+def _possible(found: Iterable[dict[str, Any]], there: set[str]) -> list[dict[str, Any]]:
+    return [one for one in found if there.issuperset(one["columns"])]
+
+
+async def advance(connection: Any, job: Job, name: str) -> None:
+    """Let sequences go on after what was copied, and where the table is ours, after what the source had counted."""
+    known = job.source.details.get("sequences", {}) if _is_own(job) and job.created else {}
+    for column in job.source.columns:
+        counter = await connection.fetchrow(_COUNTER, name, column.name)
+        if counter is None or column.type.kind not in (Kind.INT16, Kind.INT32, Kind.INT64):
+            continue
+        rises = counter["rises"]
+        query = f"SELECT {'max' if rises else 'min'}({quoted(column.name)})::bigint FROM {name}"
+        high = await connection.fetchval(query)
+        now = tuple(await connection.fetchrow(f"SELECT last_value, is_called FROM {counter['name']}"))
+        before = known.get(column.name, {})
+        places = [now, (before.get("last"), before.get("called")), (high, True)]
+        reached = [one for one in places if one[0] is not None and counter["seqmin"] <= one[0] <= counter["seqmax"]]
+        # In the order of the sequence: a number that was given away comes after the same that was not.
+        last = max(reached, key=lambda one: (one[0], one[1]) if rises else (-one[0], one[1]))
+        if last != now:
+            await connection.execute("SELECT setval($1::text::regclass, $2, $3)", counter["name"], *last)
+
+
+async def _has_key(connection: Any, name: str) -> bool:
+    query = "SELECT count(*) FROM pg_index WHERE indrelid = to_regclass($1) AND indisprimary"
+    return bool(await connection.fetchval(query, name))
+
+
+def index_on(index: Any, name: str, table: str) -> str:
+    """The statement that makes this index, under this name, on another table."""
+    return f"CREATE {'UNIQUE ' if index['is_unique'] else ''}INDEX {quoted(name)} ON {table}{index['rest']}"
+
+
+async def _name_for(connection: Any, name: str, table: str, suffix: str) -> str | None:
+    """The name to give an index or a constraint: its own, unless another table has that. None: it is there already."""
+    for candidate in (name, other_name(name, suffix)):
+        owner = await owner_of(connection, candidate, table)
+        if owner is None:
+            return candidate
+        if owner["is_ours"]:
+            return None
+    raise StorageError(f"{table}: the name {name} is another's, and so is {candidate}")
+
+
+async def owner_of(connection: Any, name: str, table: str) -> Any:
+    """Whether a name is taken, and if so, by the table. None: it is free."""
+    return await connection.fetchrow(_OWNER_OF, name, table)
+
+
+def other_name(name: str, suffix: str) -> str:
+    """A name of at most 63 bytes that no other index has, and no other long name is cut to."""
+    if len(name.encode()) + 1 + len(suffix) > LONGEST:
+        suffix = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}_{suffix}"
+    return name.encode()[: LONGEST - 1 - len(suffix)].decode(errors="ignore") + "_" + suffix
+
+
+# Indexes of another kind of database, and foreign keys.
+
+
+async def index(connection: Any, job: Job, name: str) -> list[str]:
+    """Plain indexes of another kind of database. Returns those that cannot be, and why."""
+    if _is_own(job):
+        return []  # They came with the table.
+    missing = []
+    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
+    table = (await parts_of(connection, name))[-1]
+    for one in job.source.indexes:
+        if not there.issuperset(one.columns):
+            missing.append(f"index {one.name} (its columns were not copied)")
+            continue
+        wanted = f"{table}_{'_'.join(one.columns)}_{'key' if one.unique else 'idx'}"
+        if len(wanted.encode()) > LONGEST:
+            wanted = other_name(wanted, hashlib.sha256(wanted.encode()).hexdigest()[:8])
+        try:
+            if given := await _name_for(connection, wanted, name, job.dump.hex[:8]):
+                columns = ", ".join(map(quoted, one.columns))
+                unique = "UNIQUE " if one.unique else ""
+                await connection.execute(f"CREATE {unique}INDEX {quoted(given)} ON {name} ({columns})")
+        except _CANNOT_BE as error:
+            missing.append(f"index {one.name} ({error.args[0]})")
+    return missing
+
+
+async def _link_other(connection: Any, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
+    """Foreign keys of another kind of database."""
+    missing = []
+    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
+    for one in job.source.foreign:
+        refers = await proper(connection, target_of(one.refers, targets))
+        if await connection.fetchval(_HAS_CONSTRAINT, name, one.name):
+            continue
+        if not there.issuperset(one.columns):
+            missing.append(f"{one.name} (its columns were not copied)")
+        elif await find(connection, refers) is None:
+            missing.append(f"{one.name} (there is no {refers})")
+        else:
+            columns, to = (", ".join(map(quoted, some)) for some in (one.columns, one.to))
+            rest = f"REFERENCES {refers} ({to}) ON DELETE {one.on_delete} ON UPDATE {one.on_update}"
+            try:
+                await connection.execute(
+                    f"ALTER TABLE {name} ADD CONSTRAINT {quoted(one.name)} FOREIGN KEY ({columns}) {rest}"
+                )
+            except _CANNOT_BE as error:
+                missing.append(f"{one.name} ({error.args[0]})")
+    return missing
+
+
+async def link(connection: Any, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
+    """Foreign keys, once all tables are there. Returns those that cannot be, and why."""
+    if not _is_own(job):
+        return await _link_other(connection, job, name, targets)
+    missing = []
+    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
+    for one in job.source.details.get("constraints", ()):
+        if one["type"] != "f" or await connection.fetchval(_HAS_CONSTRAINT, name, one["name"]):
+            continue
+        if not there.issuperset(one["columns"]):
+            missing.append(f"{one['name']} (its columns were not copied)")
+        elif not one["is_own"] and await find(connection, one["refers"]) is None:
+            missing.append(f"{one['name']} (there is no {one['refers']})")
+        else:
+            try:
+                await connection.execute(
+                    f"ALTER TABLE {name} ADD CONSTRAINT {quoted(one['name'])} {referring(one, name)}"
+                )
+            except _CANNOT_BE as error:
+                missing.append(f"{one['name']} ({error.args[0]})")
+    return missing
+
+
+def referring(constraint: Any, table: str) -> str:
+    """A constraint's definition for another table: one that refers to its own table goes on to do so."""
+    definition: str = constraint["definition"]
+    if not constraint["is_own"]:
+        return definition
+    return definition.replace(f" REFERENCES {constraint['refers']}(", f" REFERENCES {table}(", 1)
+
+
+def finds_rows(job: Job) -> bool:
+    """Whether the job looks rows up by their key."""
+    return job.mode in (Mode.UPSERT, Mode.ABSENT) and bool(job.key)
+
+
+def _is_own(job: Job) -> bool:
+    return job.source.family == FAMILY
+
+
+def _defaults(job: Job) -> dict[str, dict[str, Any]]:
+    found: Sequence[dict[str, Any]] = job.source.details.get("defaults", ()) if _is_own(job) else ()
+    return {row["name"]: row for row in found}

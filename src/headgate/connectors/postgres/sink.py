@@ -1,0 +1,373 @@
+"""PostgreSQL sink: rows and the stream's position in one transaction, fenced by the epoch.
+
+`headgate_position`, beside the data, holds for each stream (installation, stream): epoch, edits, n, position.
+
+`open` raises the epoch in a transaction of its own, before the source is opened. From then on no older run can commit:
+the last statement of every write is an update of that row `WHERE epoch = mine`, and a write that updates nothing rolls
+back. Reading the position without raising the epoch would not do: an older run's transaction, open at that moment,
+could still commit after it.
+
+A process that is stopped inside its transaction must not block its successor. Between statements the server ends such
+a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on
+its stream, and `open` ends the session of whoever holds it.
+
+Rows go in by binary COPY. Where a value does not fit its column's type as it is (text for a timestamp, say), and for
+upserts, the batch goes as JSON and PostgreSQL converts it by its own rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from operator import itemgetter
+from typing import Any, Literal
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import asyncpg
+import msgspec
+from pydantic import Field, SecretStr, field_validator
+
+from headgate.connectors.api.streaming import Connector, Context, Grant, Held, Options, Outgoing, SinkKind, identity
+from headgate.connectors.postgres.values import as_json_rows, fitted, only, type_of
+from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
+
+POOL_SIZE = 8
+CONNECT_S = 10.0
+OPEN_S = 15.0
+
+_CREATE_POSITION = """
+CREATE TABLE IF NOT EXISTS headgate_position (
+    installation uuid NOT NULL, stream uuid NOT NULL, epoch bigint NOT NULL,
+    edits integer NOT NULL, n bigint NOT NULL, position json,
+    PRIMARY KEY (installation, stream)
+) WITH (fillfactor = 50)
+"""
+_READ_EPOCH = "SELECT epoch FROM headgate_position WHERE installation = $1 AND stream = $2"
+_END_HOLDERS = """
+SELECT pg_terminate_backend(pid) FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid <> pg_backend_pid()
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (classid::bigint << 32 | objid::bigint) = $1
+"""
+# A new row has fewer edits than any registry has, so the registry decides where its stream begins.
+_RAISE_EPOCH = """
+INSERT INTO headgate_position AS p (installation, stream, epoch, edits, n) VALUES ($1, $2, $3, -1, 0)
+ON CONFLICT (installation, stream) DO UPDATE SET epoch = excluded.epoch WHERE p.epoch < excluded.epoch
+RETURNING edits, n, position
+"""
+_BEGIN = """
+BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL idle_in_transaction_session_timeout = 1000;
+SET LOCAL lock_timeout = 5000; SELECT pg_advisory_xact_lock({key})
+"""
+_ADVANCE = """
+UPDATE headgate_position SET edits = $4, n = $5, position = $6
+WHERE installation = $1 AND stream = $2 AND epoch = $3
+"""
+_COLUMNS = """
+SELECT a.attname AS name, t.typname AS type FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+"""
+
+
+class PostgresOptions(Options):
+    """Options of the PostgreSQL sink."""
+
+    url: SecretStr = identity(description="postgresql://user:password@host/database")
+    table: str = identity(description="The table, with its schema if it is not on the search path.")
+    mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
+    create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
+    columns: dict[str, str] = Field({}, description="Types for a table that is created; others are guessed.")
+
+    @field_validator("url")
+    @classmethod
+    def _url_form(cls, value: SecretStr) -> SecretStr:
+        text = value.get_secret_value()
+        if not text.startswith(("postgresql://", "postgres://")):
+            raise ValueError("must begin with postgresql://")
+        if not _is_whole(text):
+            raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
+        return value
+
+
+def _is_whole(url: str) -> bool:
+    """Whether the URL ends where it seems to. A special character in a password would end it early."""
+    try:
+        parts = urlsplit(url)
+        return not parts.fragment and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
+def _where(url: str) -> str:
+    """The server, for messages: no user, no password."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "a local socket"
+
+
+def quoted(name: str) -> str:
+    """An identifier, quoted; a dot separates schema and table."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def lock_key(installation: UUID, stream: UUID) -> int:
+    """The advisory lock of one stream's writes, below 2^63 so that both halves are plain numbers."""
+    digest = hashlib.sha256(b"headgate-sink" + installation.bytes + stream.bytes).digest()
+    return int.from_bytes(digest[:8]) >> 1
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A pooled session that is not reset between uses: nothing of ours outlives its transaction."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class PostgresSink:
+    """Writes one stream into one table."""
+
+    def __init__(self, options: PostgresOptions, context: Context) -> None:
+        self._options = options
+        self._context = context
+        self._url = options.url.get_secret_value()
+        self._where = _where(self._url)
+        self._share = "postgres " + hashlib.sha256(self._url.encode()).hexdigest()
+        self._pool: Any = None
+        self._grant: Grant | None = None
+        self._columns: dict[str, str] = {}
+        self._as_json = options.mode == "upsert"
+
+    async def check(self) -> None:
+        """Connect, and see that the table is there or may be made."""
+        with _steering(self._options.table, self._where):
+            connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
+            try:
+                if not await connection.fetch(_COLUMNS, quoted(self._options.table)) and not self._options.create:
+                    raise self._no_table()
+            finally:
+                await connection.close(timeout=2.0)
+
+    async def open(self, grant: Grant) -> Held | None:
+        """Fence every older run; return where the data stand."""
+        self._grant = grant
+        self._pool = await self._context.shared.get(self._share, self._make_pool)
+        with _steering(self._options.table, self._where):
+            async with asyncio.timeout(OPEN_S), self._pool.acquire(timeout=CONNECT_S) as connection:
+                await self._ensure_position_table(connection)
+                held = await self._raise_epoch(connection, grant)
+                await self._look(connection)
+                return held
+
+    async def write(self, batch: Outgoing) -> None:
+        """Rows and position, in one transaction. Cancelled, it lets go of the session at once."""
+        grant = self._grant
+        assert grant is not None
+        with _steering(self._options.table, self._where):
+            try:
+                await self._write(grant, batch)
+            except (asyncpg.DataError, TypeError, OverflowError, asyncpg.DatatypeMismatchError) as error:
+                if self._as_json or isinstance(error, asyncpg.PostgresError):
+                    raise
+                self._as_json = True  # A value needs converting: let PostgreSQL do it, from now on.
+                await self._write(grant, batch)
+
+    async def close(self) -> None:
+        """Give the pool back."""
+        if self._pool is not None:
+            self._pool = None
+            await self._context.shared.give_back(self._share)
+
+    async def _make_pool(self) -> Any:
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=POOL_SIZE,
+            timeout=CONNECT_S,
+            connection_class=_Connection,
+            max_inactive_connection_lifetime=60.0,
+        )
+
+    async def _ensure_position_table(self, connection: Any) -> None:
+        if await connection.fetchval("SELECT to_regclass('headgate_position')") is None:
+            # Two sessions that create at once collide in the catalog: one after the other, then.
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_position', 0))")
+                await connection.execute(_CREATE_POSITION)
+
+    async def _raise_epoch(self, connection: Any, grant: Grant) -> Held:
+        present = await connection.fetchval(_READ_EPOCH, grant.installation, grant.stream)
+        if present is not None and present >= grant.epoch:
+            raise Fenced(f"epoch {present} has been here; ours is {grant.epoch}")
+        await connection.execute(_END_HOLDERS, lock_key(grant.installation, grant.stream))
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = 5000")
+            row = await connection.fetchrow(_RAISE_EPOCH, grant.installation, grant.stream, grant.epoch)
+        if row is None:
+            raise Fenced(f"a newer epoch than {grant.epoch} has been here")
+        position = None if row["position"] is None else msgspec.json.decode(row["position"])
+        return Held(row["edits"], row["n"], position)
+
+    async def _look(self, connection: Any) -> None:
+        """Read the table's columns."""
+        self._columns = {
+            row["name"]: row["type"] for row in await connection.fetch(_COLUMNS, quoted(self._options.table))
+        }
+
+    async def _write(self, grant: Grant, batch: Outgoing) -> None:
+        async with self._session() as connection:
+            if batch.records and not self._columns:
+                await self._create_table(connection, batch)
+            if batch.records:
+                columns, rows = self._rows(batch.records)
+            await connection.execute(_BEGIN.format(key=lock_key(grant.installation, grant.stream)))
+            if batch.records:
+                await self._insert(connection, columns, rows, batch)
+            held = batch.held
+            position = msgspec.json.encode(held.position).decode()
+            status = await connection.execute(
+                _ADVANCE, grant.installation, grant.stream, grant.epoch, held.edits, held.n, position
+            )
+            if status != "UPDATE 1":
+                raise Fenced(f"another run holds this stream; our epoch was {grant.epoch}")
+            await connection.execute("COMMIT")
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Any]:
+        """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns."""
+        async with self._pool.acquire(timeout=CONNECT_S) as connection:
+            try:
+                yield connection
+            except (asyncpg.PostgresError, ConnectorError, TypeError, OverflowError, asyncpg.InterfaceError):
+                if not connection.is_closed() and connection.is_in_transaction():
+                    await connection.execute("ROLLBACK")
+                raise
+            except BaseException:  # Cancelled, or out of trust: do not wait for an answer.
+                connection.terminate()
+                raise
+
+    def _rows(self, records: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The batch as columns and tuples. Records usually have the same fields; a missing one is NULL."""
+        columns = list(records[0])
+        pick: Callable[[dict[str, Any]], Any] = itemgetter(*columns) if len(columns) > 1 else only(columns[0])
+        try:
+            rows = list(map(pick, records))
+            is_even = all(len(record) == len(columns) for record in records)
+        except KeyError:
+            is_even = False
+        if not is_even:
+            columns = list(dict.fromkeys(field for record in records for field in record))
+            rows = [tuple(map(record.get, columns)) for record in records]
+        if unknown := [column for column in columns if column not in self._columns]:
+            raise ConnectorError(
+                f"table {self._options.table} has no column {unknown[0]!r}",
+                cause=Cause.CONFIG,
+                hint=f"ALTER TABLE {quoted(self._options.table)} ADD COLUMN {quoted(unknown[0])} …, then restart",
+            )
+        if not self._as_json:
+            for index, column in enumerate(columns):
+                rows = fitted(rows, index, self._columns[column])
+        return columns, rows
+
+    async def _insert(self, connection: Any, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
+        schema, _, table = self._options.table.rpartition(".")
+        if not self._as_json:
+            await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=rows)
+            return
+        if self._options.mode == "upsert":
+            places = [columns.index(field) for field in batch.key]
+            rows = list({tuple(row[place] for place in places): row for row in rows}.values())  # The last one wins.
+        await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, rows))
+
+    def _statement(self, columns: list[str], key: tuple[str, ...]) -> str:
+        table, names = quoted(self._options.table), ", ".join(map(quoted, columns))
+        text = f"INSERT INTO {table} ({names}) SELECT {names} FROM json_populate_recordset(NULL::{table}, $1::json)"
+        if self._options.mode == "upsert":
+            others = [f"{quoted(c)} = excluded.{quoted(c)}" for c in columns if c not in key]
+            action = f"UPDATE SET {', '.join(others)}" if others else "NOTHING"
+            text += f" ON CONFLICT ({', '.join(map(quoted, key))}) DO {action}"
+        return text
+
+    async def _create_table(self, connection: Any, batch: Outgoing) -> None:
+        """Make the table from the first batch, unless somebody has made it meanwhile."""
+        await self._look(connection)
+        if self._columns:
+            return
+        if not self._options.create:
+            raise self._no_table()
+        fields = dict.fromkeys(field for record in batch.records for field in record)
+        lines = [f"{quoted(field)} {self._type(field, batch.records)}" for field in fields]
+        if self._options.mode == "upsert":
+            lines.append(f"PRIMARY KEY ({', '.join(map(quoted, batch.key))})")
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", self._options.table)
+            await connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._options.table)} ({', '.join(lines)})")
+        self._context.log.info("table created", table=self._options.table)
+        await self._look(connection)
+
+    def _type(self, field: str, records: list[dict[str, Any]]) -> str:
+        if field in self._options.columns:
+            return self._options.columns[field]
+        value = next((record[field] for record in records if record.get(field) is not None), None)
+        return type_of(value)
+
+    def _no_table(self) -> ConnectorError:
+        return ConnectorError(
+            f"there is no table {self._options.table}", cause=Cause.CONFIG, hint="create it, or set create: true"
+        )
+
+
+class _steering:
+    """Turn what the driver raises into the error that steers the worker."""
+
+    def __init__(self, table: str, where: str) -> None:
+        self._table = table
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, ConnectorError) or not isinstance(error, Exception):
+            return
+        text = " ".join(str(error).split()) or kind.__name__
+        match error:
+            case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InsufficientPrivilegeError():
+                raise ConnectorError(text, cause=Cause.AUTH) from error
+            case asyncpg.DiskFullError() | asyncpg.TransactionRollbackError() | asyncpg.LockNotAvailableError():
+                raise NotConnected(text) from error
+            case (
+                asyncpg.InvalidCatalogNameError()
+                | asyncpg.SyntaxOrAccessError()
+                | asyncpg.InvalidSchemaNameError()
+                | asyncpg.ClientConfigurationError()
+            ):
+                raise ConnectorError(f"{self._table}: {text}", cause=Cause.CONFIG) from error
+            case asyncpg.DataError() | asyncpg.IntegrityConstraintViolationError() | TypeError() | OverflowError():
+                raise BadRecord(f"{self._table}: {text}") from error
+            case ValueError():  # Of the driver, about the URL: its text may hold a part of the password.
+                raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
+            case (
+                OSError()
+                | TimeoutError()
+                | asyncpg.InterfaceError()
+                | asyncpg.InternalClientError()
+                | asyncpg.PostgresError()
+            ):
+                raise NotConnected(f"PostgreSQL at {self._where}: {text}") from error
+
+
+CONNECTOR = Connector(
+    name="postgres",
+    summary="Write rows into a PostgreSQL table, exactly once",
+    sink=SinkKind(
+        PostgresOptions,
+        PostgresSink,
+        transactional=True,
+        needs_key=lambda options: options.mode == "upsert",
+        storage=lambda options: (
+            (options.url.get_secret_value(), quoted(options.table)) if options.mode == "upsert" else None
+        ),
+    ),
+)

@@ -1,0 +1,402 @@
+"""PostgreSQL as a target: each chunk is one COPY and one line in the ledger, in one transaction, the line last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from headgate.connectors.api.bulk import (
+    AlreadyWritten,
+    By,
+    Csv,
+    Job,
+    Language,
+    Mode,
+    Piece,
+    Pieces,
+    Range,
+    StorageError,
+    StorageGone,
+    Table,
+)
+from headgate.connectors.postgres import binary, schema
+from headgate.connectors.postgres.catalog import (
+    FAMILY,
+    columns_of,
+    find,
+    literal,
+    parts_of,
+    proper,
+    quoted,
+    unique_keys,
+)
+from headgate.connectors.postgres.fit import check, is_same
+from headgate.connectors.postgres.reader import condition
+from headgate.connectors.postgres.relay import entering
+from headgate.connectors.postgres.session import connect, errors, is_gone
+from headgate.connectors.postgres.swap import copy_shape, dress, refuse_dependents, swap
+from headgate.connectors.sql import ledger
+from headgate.connectors.values.convert import Normalizes, json_text
+from headgate.errors import HeadgateError, Refused
+
+_LEDGER = f"""
+CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
+    dump uuid NOT NULL, target text NOT NULL, mark text NOT NULL, lo text NOT NULL, hi text NOT NULL,
+    rows bigint NOT NULL, at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (dump, target, mark)
+)
+"""
+_LINE = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, rows) VALUES ($1, $2, $3, $4, $5, $6)"
+_FINISH = f"{_LINE} ON CONFLICT (dump, target, mark) DO NOTHING"
+_DONE = f"SELECT lo, hi, rows FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark <> '{ledger.FINISHED}'"
+_IS_FINISHED = f"SELECT count(*) FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark = '{ledger.FINISHED}'"
+_HAS_LINE = f"SELECT count(*) FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark = $3"
+_FORGET = f"DELETE FROM {ledger.TABLE} WHERE dump = $1 AND target = $2"
+_FORGET_ONE = f"{_FORGET} AND mark = $3"
+_UNFINISHED = f"""
+SELECT DISTINCT dump, target FROM {ledger.TABLE} a WHERE NOT EXISTS (
+    SELECT FROM {ledger.TABLE} b WHERE b.dump = a.dump AND b.target = a.target AND b.mark = '{ledger.FINISHED}')
+"""
+# Every chunk is in the ledger: whoever still writes into the table writes what will be refused, and may be stopped.
+_END_WRITERS = """
+SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = to_regclass($1) AND l.pid <> pg_backend_pid()
+  AND starts_with(a.application_name, 'headgate dump')
+"""
+# Earlier attempts at a chunk: their process has been stopped, or cut off, and what they have locked stays locked. The
+# chunk is ours by now, and whatever they would commit meets our line.
+_END_EARLIER = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND starts_with(application_name, $1) AND pid <> pg_backend_pid()
+  AND substr(application_name, length($1) + 1)::bigint < $2
+"""
+
+
+class PostgresWriter(Normalizes):
+    """One session that writes."""
+
+    languages: Sequence[Language] = (Language.COPY, Language.CSV)
+    csv = Csv(native=FAMILY)
+    transactional = True
+    family = FAMILY
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: Any = None
+
+    async def session(self) -> Any:
+        """The connection."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._url, lc_monetary="C")  # Where 1.50 means that.
+        return self._connection
+
+    async def look(self, table: str) -> Table | None:
+        """What is there."""
+        connection = await self.session()
+        with errors(self._url, table):
+            found = await find(connection, table)
+            if found is None:
+                return None
+            name = await proper(connection, table)
+            has_rows = await connection.fetchval(f"SELECT EXISTS (SELECT FROM {name})")
+            there = await self._table(connection, name)
+            return replace(there, rows=max(1, found["rows"]) if has_rows else 0)
+
+    async def prepare(self, job: Job) -> Table:
+        """The table that chunks go into, and the ledger. All at once: what is refused leaves nothing."""
+        with errors(self._url, job.target):
+            async with self._transaction() as connection:
+                await self._make_ledger(connection)
+                name, beside = await proper(connection, job.target), await self._beside(connection, job)
+                found = await find(connection, name)
+                if found is not None and found["kind"] not in ("r", "p", "f"):
+                    raise Refused(f"{job.target} is a view", code="not_a_table", hint="name a table")
+                if _is_beside(job) and not await self._is_finished(connection, job):
+                    if job.mode is Mode.REPLACE:
+                        await refuse_dependents(connection, name)
+                    if found is not None:
+                        await copy_shape(connection, name, beside)
+                    elif await find(connection, beside) is None:
+                        await schema.make_table(connection, job, beside)
+                    into = await self._table(connection, beside)
+                else:
+                    if found is None:
+                        await schema.make_table(connection, job, name)
+                    into = await self._table(connection, name)
+                check(job, into)
+                if job.mode in (Mode.UPSERT, Mode.ABSENT):
+                    await self._check_key(connection, job, found)
+                return into
+
+    async def _make_ledger(self, connection: Any) -> None:
+        if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_dump_chunk', 0))")
+            await connection.execute(_LEDGER)
+
+    async def _beside(self, connection: Any, job: Job) -> str:
+        """The name of the table beside, in the schema of the target."""
+        name = await proper(connection, job.target)
+        parts, found = await parts_of(connection, name), await find(connection, name)
+        parts[-1] = schema.other_name(parts[-1], f"_hg_{job.dump.hex[:8]}")
+        if len(parts) == 1 and found is not None:
+            parts.insert(0, found["schema"])  # The search path may find the old one elsewhere.
+        return ".".join(map(quoted, parts))
+
+    async def _table(self, connection: Any, name: str) -> Table:
+        found = await find(connection, name)
+        assert found is not None, name
+        columns, details = await columns_of(connection, found["oid"])
+        return Table(name, columns, family=FAMILY, details={**details, "kind": found["kind"]})
+
+    async def _check_key(self, connection: Any, job: Job, found: Any) -> None:
+        if not job.key:
+            raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
+        if found is None:
+            return  # The table is made with its key.
+        keys = [sorted(key) for key in await unique_keys(connection, found["oid"])]
+        if sorted(job.key) not in keys:
+            raise Refused(
+                f"{job.target} has no unique index on ({', '.join(job.key)})", code="no_key", hint="create one first"
+            )
+
+    def accepts(self, table: Table, job: Job) -> Sequence[Language]:
+        """COPY only if each column has the same type on both sides; Arrow only if we can make COPY of each column."""
+        if job.mode is Mode.ABSENT:
+            return (Language.ROWS,)
+        if is_same(job, table):
+            return self.languages
+        return (Language.ARROW, Language.CSV) if binary.is_spoken(job, table) else (Language.CSV,)
+
+    async def done(self, job: Job) -> dict[Range, int]:
+        """What the ledger has."""
+        connection = await self.session()
+        with errors(self._url, ledger.TABLE):
+            if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+                return {}
+            rows = await connection.fetch(_DONE, job.dump, job.target)
+            return {ledger.range_of(row["lo"], row["hi"]): row["rows"] for row in rows}
+
+    async def unfinished(self, target: str) -> list[UUID]:
+        """Dumps that have begun with this table."""
+        connection = await self.session()
+        with errors(self._url, ledger.TABLE):
+            if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+                return []
+            wanted = await self._identity(connection, target)
+            rows = await connection.fetch(_UNFINISHED)
+            return [row["dump"] for row in rows if await self._identity(connection, row["target"]) == wanted]
+
+    async def _identity(self, connection: Any, target: str) -> Any:
+        """What tells whether two names mean the same table."""
+        found = await find(connection, target)
+        return await proper(connection, target) if found is None else found["oid"]
+
+    async def write(
+        self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
+    ) -> int:
+        """One chunk and its line."""
+        with errors(self._url, job.target):
+            try:
+                async with self._transaction() as connection:
+                    await self._announce(connection, job, range)
+                    if again:
+                        await self._erase(connection, job, table, range)
+                    rows = await self._copied(connection, job, table, language, pieces)
+                    await connection.execute(_LINE, job.dump, job.target, *ledger.line_of(range), rows)
+                    return rows
+            except asyncpg.UniqueViolationError:
+                # Of the line, or of a key whose rows came with it.
+                if again or not await self._has_line(job, range):
+                    raise
+                raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+
+    async def _announce(self, connection: Any, job: Job, range: Range) -> None:
+        """Say which chunk and which attempt this transaction is, and end earlier ones."""
+        name = f"headgate dump {job.dump.hex[:8]} {ledger.mark_of(range)[:16]} "
+        await connection.execute(f"SET LOCAL application_name = {literal(name + str(self.attempt))}")
+        if self.attempt > 1:
+            await connection.execute(_END_EARLIER, name, self.attempt)
+
+    async def _has_line(self, job: Job, range: Range) -> bool:
+        connection = await self.session()
+        return bool(await connection.fetchval(_HAS_LINE, job.dump, job.target, ledger.mark_of(range)))
+
+    async def _copied(self, connection: Any, job: Job, table: Table, language: Language, pieces: Pieces) -> int:
+        columns = [column.name for column in job.source.columns]
+        if language is Language.ROWS:
+            return await self._add_absent(connection, job, table, columns, pieces)
+        into, staged = table.name, schema.finds_rows(job) and not job.aside
+        if staged:
+            into = "headgate_stage"
+            await connection.execute(f"CREATE TEMP TABLE {into} (LIKE {table.name}) ON COMMIT DROP")
+            for column in table.columns:
+                if column.name not in columns and not column.nullable:
+                    await connection.execute(f"ALTER TABLE {into} ALTER {quoted(column.name)} DROP NOT NULL")
+        if language is Language.ARROW:
+            pieces = _as_copy(pieces, binary.encoder(job.source.columns, table))
+        rows = await self._load(connection, into, columns, language, pieces)
+        if staged:
+            await connection.execute(_merge(job, table.name, into))
+        return rows
+
+    async def _add_absent(self, connection: Any, job: Job, table: Table, columns: Sequence[str], pieces: Pieces) -> int:
+        """Records as JSON, read by the server as the live stream's are. A row that is there stays as it is."""
+        names, key = ", ".join(map(quoted, columns)), ", ".join(map(quoted, job.key))
+        statement = (
+            f"INSERT INTO {table.name} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM"
+            f" json_populate_recordset(NULL::{table.name}, $1::json) ON CONFLICT ({key}) DO NOTHING"
+        )
+        rows = 0
+        async for piece in pieces:
+            rows += len(piece.data)
+            await connection.execute(statement, json_text(piece.data))
+        return rows
+
+    async def _load(
+        self, connection: Any, into: str, columns: Sequence[str], language: Language, pieces: Pieces
+    ) -> int:
+        counted = 0
+
+        async def counting() -> Pieces:
+            nonlocal counted
+            async for piece in pieces:
+                counted += piece.rows
+                yield piece
+
+        how = "FORMAT binary"
+        if language is Language.CSV:
+            how = f"FORMAT csv, NULL {literal(self.csv.null)}, DELIMITER {literal(self.csv.delimiter)}"
+        statement = f"COPY {into} ({', '.join(map(quoted, columns))}) FROM STDIN ({how})"
+        rows = await entering(connection, statement, counting(), in_messages=language is Language.COPY)
+        if counted and counted != rows:
+            raise StorageError(f"{into}: {counted} rows were read and {rows} written")
+        return rows
+
+    async def _erase(self, connection: Any, job: Job, table: Table, range: Range) -> None:
+        """Make room for a chunk that is written again. The line goes first: whoever else repairs it waits there."""
+        await connection.execute(_FORGET_ONE, job.dump, job.target, ledger.mark_of(range))
+        if schema.finds_rows(job):
+            return  # Its rows are overwritten, and others in between are not ours.
+        if job.source.by is not By.KEY:
+            raise StorageError(
+                f"{job.target} has no key to tell a chunk's rows by", hint="--mode replace copies it anew"
+            )
+        own = replace(job.source, name=table.name, details=table.details)
+        await connection.execute(f"DELETE FROM {table.name} WHERE {condition(own, range)}")
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Any]:
+        connection = await self.session()
+        try:
+            await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 60000")
+            yield connection
+            await connection.execute("COMMIT")
+        except BaseException as error:
+            # A COPY that was broken off, or a session that is lost, is not worth an answer.
+            answers = isinstance(error, asyncpg.PostgresError | HeadgateError) and not is_gone(error)
+            if answers and not isinstance(error, StorageGone):
+                with suppress(Exception):
+                    await connection.execute("ROLLBACK")
+            else:
+                connection.terminate()
+                self._connection = None
+            raise
+
+    async def undo(self, job: Job, table: Table, range: Range) -> None:
+        """Nothing to undo: a transaction leaves nothing."""
+
+    async def finish(self, job: Job) -> None:
+        """Indexes, constraints and sequences; then the swap and the last line, together."""
+        connection = await self.session()
+        with errors(self._url, job.target):
+            if await self._is_finished(connection, job):
+                return
+            name, beside = await proper(connection, job.target), await self._beside(connection, job)
+            suffix = job.dump.hex[:8]
+            exists = await find(connection, name) is not None
+            if _is_beside(job):
+                await connection.execute(_END_WRITERS, beside)
+                if not exists:
+                    await schema.complete(connection, job, beside)
+                elif job.mode is Mode.REPLACE:
+                    await dress(connection, name, beside, suffix)
+            elif job.created:
+                await connection.execute(_END_WRITERS, name)
+                await schema.complete(connection, job, name)
+            async with self._transaction() as connection:
+                if _is_beside(job) and (job.mode is Mode.REPLACE or not exists):
+                    await swap(connection, name, beside, suffix)
+                elif _is_beside(job):
+                    await connection.execute(_merge(job, name, beside))
+                    await connection.execute(f"DROP TABLE {beside}")
+                await schema.advance(connection, job, name)
+                await connection.execute(_FINISH, job.dump, job.target, ledger.FINISHED, "", "", 0)
+            with suppress(asyncpg.PostgresError):
+                # Whoever has it locked is most likely about to do the same: the server's own housekeeping.
+                await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
+
+    async def index(self, job: Job) -> list[str]:
+        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        connection = await self.session()
+        with errors(self._url, job.target):
+            return await schema.index(connection, job, await proper(connection, job.target))
+
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+        """Foreign keys. Returns those that cannot be."""
+        connection = await self.session()
+        with errors(self._url, job.target):
+            return await schema.link(connection, job, await proper(connection, job.target), targets)
+
+    async def _is_finished(self, connection: Any, job: Job) -> bool:
+        return bool(await connection.fetchval(_IS_FINISHED, job.dump, job.target))
+
+    async def drop(self, job: Job) -> None:
+        """Remove what was built beside, and its lines."""
+        connection = await self.session()
+        with errors(self._url, job.target):
+            if not _is_beside(job) or await self._is_finished(connection, job):
+                return
+            beside = await self._beside(connection, job)
+            await connection.execute(_END_WRITERS, beside)
+            async with self._transaction() as connection:
+                await connection.execute(f"DROP TABLE IF EXISTS {beside}")
+                await connection.execute(_FORGET, job.dump, job.target)
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(Exception):
+                await connection.close(timeout=2.0)
+
+
+async def _as_copy(pieces: Pieces, encode: Callable[[Any], list[memoryview]]) -> Pieces:
+    """Batches as binary COPY."""
+    yield Piece(binary.HEADER, len(binary.HEADER))
+    async for piece in pieces:
+        rows = piece.rows
+        for data in await asyncio.to_thread(encode, piece.data):
+            yield Piece(data, len(data), rows)
+            rows = 0
+    yield Piece(binary.END, len(binary.END))
+
+
+def _is_beside(job: Job) -> bool:
+    return job.aside or job.mode is Mode.REPLACE
+
+
+def _merge(job: Job, table: str, stage: str) -> str:
+    """The statement that puts staged rows into the table."""
+    columns = [column.name for column in job.source.columns]
+    names = ", ".join(map(quoted, columns))
+    insert = f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {stage}"
+    if not schema.finds_rows(job):
+        return insert
+    others = [f"{quoted(name)} = excluded.{quoted(name)}" for name in columns if name not in job.key]
+    action = f"UPDATE SET {', '.join(others)}" if others and job.mode is Mode.UPSERT else "NOTHING"
+    return f"{insert} ON CONFLICT ({', '.join(map(quoted, job.key))}) DO {action}"

@@ -1,0 +1,1 @@
+"""What the SQL databases share: the ledger of dumps."""

@@ -1,0 +1,429 @@
+"""SQLite as a target: each chunk is one transaction with its line in the ledger, the line last.
+
+Writers take the database's only lock when their first rows are there, and queue up for it. Numbers with a fixed point
+and times are kept as text, in columns whose declared type says so (`DECIMAL TEXT(12,2)`): SQLite would make floats of
+them. Definitions are transactional, too, so what was built beside takes its place together with the last line.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.connectors.api.bulk import (
+    PLAIN,
+    AlreadyWritten,
+    Column,
+    Job,
+    Language,
+    Mode,
+    Pieces,
+    Range,
+    StorageError,
+    Table,
+)
+from headgate.connectors.sql import ledger
+from headgate.connectors.sqlite.reader import (
+    FAMILY,
+    OURS,
+    Session,
+    affinity,
+    columns_of,
+    condition,
+    indexes,
+    quoted,
+    table_info,
+)
+from headgate.connectors.values.convert import Normalizes
+from headgate.connectors.values.kinds import Kind, holds
+from headgate.errors import Refused
+
+_LEDGER = f"""
+CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
+    dump TEXT NOT NULL, target TEXT NOT NULL, mark TEXT NOT NULL, lo TEXT NOT NULL, hi TEXT NOT NULL,
+    rows INTEGER NOT NULL, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (dump, target, mark)
+) WITHOUT ROWID
+"""
+_LINE = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, rows) VALUES (?, ?, ?, ?, ?, ?)"
+_HAS = f"SELECT 1 FROM {ledger.TABLE} WHERE dump = ? AND target = ? AND mark = ?"
+_DONE = f"SELECT lo, hi, rows FROM {ledger.TABLE} WHERE dump = ? AND target = ? AND mark <> '{ledger.FINISHED}'"
+_FORGET = f"DELETE FROM {ledger.TABLE} WHERE dump = ? AND target = ?"
+_UNFINISHED = f"""
+SELECT DISTINCT dump FROM {ledger.TABLE} a WHERE target = ? AND NOT EXISTS (
+    SELECT 1 FROM {ledger.TABLE} b WHERE b.dump = a.dump AND b.target = a.target AND b.mark = '{ledger.FINISHED}')
+"""
+_NAMED = re.compile(r"""CREATE TABLE\s*("(?:[^"]|"")*"|'(?:[^']|'')*'|`[^`]*`|\[[^]]*\]|[^\s(]+)\s*(?=\()""", re.I)
+_WHOLE = (Kind.INT16, Kind.INT32, Kind.INT64)
+_MOST_LOOKED_AT = 100_000
+_EXACT_DIGITS = 15  # Of a float: SQLite makes one of a number in text, and takes that for the same.
+
+
+class SqliteWriter(Normalizes):
+    """One session that writes."""
+
+    languages: Sequence[Language] = (Language.ARROW,)
+    csv = PLAIN
+    transactional = True
+    family = FAMILY
+
+    def __init__(self, url: str) -> None:
+        self._session = Session(url, "rwc")
+
+    async def look(self, table: str) -> Table | None:
+        """What is there."""
+        if not self._session.path.exists():
+            return None
+        return await self._session.run(_look, table)
+
+    async def prepare(self, job: Job) -> Table:
+        """The table that chunks go into, and the ledger."""
+        return await self._session.run(_prepare, job)
+
+    async def done(self, job: Job) -> dict[Range, int]:
+        """What the ledger has."""
+        lines = await self._lines(_DONE, str(job.dump), job.target)
+        return {ledger.range_of(lo, hi): rows for lo, hi, rows in lines}
+
+    async def unfinished(self, target: str) -> list[UUID]:
+        """Dumps that have begun with this table."""
+        return [UUID(dump) for (dump,) in await self._lines(_UNFINISHED, target)]
+
+    async def _lines(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        def read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            has = table_info(connection, ledger.TABLE) is not None
+            return connection.execute(query, values).fetchall() if has else []
+
+        return await self._session.run(read) if self._session.path.exists() else []
+
+    def accepts(self, table: Table, job: Job) -> Sequence[Language]:
+        """Batches."""
+        return self.languages
+
+    async def write(
+        self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
+    ) -> int:
+        """One chunk and its line."""
+        insert = _insert(job, table)
+        run = self._session.run
+        rows, is_begun = 0, False
+        try:
+            async for piece in pieces:
+                if not is_begun:
+                    await run(_begin, job, table, range, again)
+                    is_begun = True
+                await run(_put, insert, piece.data, job.source.columns)
+                rows += piece.data.num_rows
+            if not is_begun:
+                await run(_begin, job, table, range, again)
+            await run(_commit, job, range, rows)
+        except BaseException:
+            with suppress(StorageError):
+                await run(_roll_back)
+            raise
+        return rows
+
+    async def undo(self, job: Job, table: Table, range: Range) -> None:
+        """Nothing to undo: a transaction leaves nothing."""
+
+    async def finish(self, job: Job) -> None:
+        """Put what was built beside in its place, indexes, and the last line: one transaction."""
+        await self._session.run(_finish, job)
+
+    async def index(self, job: Job) -> list[str]:
+        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        return await self._session.run(_index, job)
+
+    async def drop(self, job: Job) -> None:
+        """Remove what was built beside, and its lines."""
+        await self._session.run(_drop, job)
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._session.close()
+
+
+def _is_beside(job: Job) -> bool:
+    return job.aside or job.mode is Mode.REPLACE
+
+
+def _look(connection: sqlite3.Connection, name: str) -> Table | None:
+    found = table_info(connection, name)
+    if found is None:
+        return None
+    count = f"SELECT count(*) FROM (SELECT 1 FROM {quoted(name)} LIMIT {_MOST_LOOKED_AT})"
+    rows = connection.execute(count).fetchone()[0]
+    keys = sorted((place, column) for column, _, _, place in found[0] if place)
+    columns = columns_of(connection, name, found[0])
+    return Table(name, columns, tuple(column for _, column in keys), rows=rows, family=FAMILY)
+
+
+# A table, and the one beside it.
+
+
+def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    with _Transaction(connection):
+        connection.execute(_LEDGER)
+        old = _look(connection, job.target)
+        name = job.target
+        if _is_beside(job) and not _is_finished(connection, job):
+            name = job.beside
+            if _look(connection, name) is None:
+                connection.execute(_copied_shape(connection, job) if old else _create(job, name))
+        elif old is None:
+            connection.execute(_create(job, name))
+        table = _look(connection, name)
+        assert table is not None, name
+        _check(connection, job, table)
+        return table
+
+
+class _Transaction:
+    """All or nothing; the lock is taken at once, so that nothing fails halfway for want of it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK" if error else "COMMIT")
+
+
+def _create(job: Job, name: str) -> str:
+    """The table that holds the source's columns."""
+    source = job.source
+    is_single = len(source.key) == 1
+    lines = []
+    for column in source.columns:
+        if is_single and column.name == source.key[0] and column.type.kind in _WHOLE:
+            lines.append(f"{quoted(column.name)} INTEGER PRIMARY KEY")
+        else:
+            collation = source.details.get("collations", {}).get(column.name) if source.family == FAMILY else None
+            rest = f"{'' if column.nullable else ' NOT NULL'}{f' COLLATE {quoted(collation)}' if collation else ''}"
+            lines.append(f"{quoted(column.name)} {_declared(column, source)}{rest}")
+    has_key = {column.name for column in source.columns} >= set(source.key) and source.key
+    if has_key and not any(line.endswith("PRIMARY KEY") for line in lines):
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, source.key))})")
+    return f"CREATE TABLE {quoted(name)} ({', '.join(lines)})"
+
+
+def _declared(column: Column, source: Table) -> str:
+    if source.family == FAMILY:
+        return column.native
+    if column.type.kind is Kind.DECIMAL:
+        return f"DECIMAL TEXT({column.type.precision},{column.type.scale})"
+    return OURS[column.type.kind]
+
+
+def _copied_shape(connection: sqlite3.Connection, job: Job) -> str:
+    """The definition of the old table, for the new one."""
+    query = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE"
+    sql: str = connection.execute(query, (job.target,)).fetchone()[0]
+    found = _NAMED.match(sql)
+    if found is None:
+        raise Refused(f"the definition of {job.target} is not understood", hint="use append")
+    return f"CREATE TABLE {quoted(job.beside)} {sql[found.end() :]}"
+
+
+def _check(connection: sqlite3.Connection, job: Job, table: Table) -> None:
+    """Each column must be there and keep what comes; SQLite itself would convert without a word."""
+    there = {column.name: column for column in table.columns}
+    for column in job.source.columns:
+        if column.name not in there:
+            raise Refused(
+                f"{job.target} has no column {column.name!r}", code="no_column", hint="add it, or --exclude it"
+            )
+        target = there[column.name]
+        is_same = job.source.family == FAMILY and affinity(column.native) == affinity(target.native)
+        if not is_same and not keeps(target, column):
+            raise Refused(
+                f"{job.target}.{column.name} is {target.native} and cannot hold {column.native or column.type}",
+                code="cannot_hold",
+                hint="change the target's column; nothing is rounded or cut",
+            )
+    if job.mode in (Mode.UPSERT, Mode.ABSENT):
+        key = job.key or job.source.key
+        unique = [table.key] + [
+            tuple(name for name, _, _ in one["columns"])
+            for one in indexes(connection, table.name)
+            if one["unique"] and one["columns"]
+        ]
+        if not key or sorted(key) not in [sorted(one) for one in unique]:
+            raise Refused(
+                f"{job.target} has no unique index on ({', '.join(key)})", code="no_key", hint="name another with --key"
+            )
+
+
+def keeps(target: Column, source: Column) -> bool:
+    """Whether a column keeps what is written for the source's kind, by its affinity."""
+    kind, does = source.type.kind, affinity(target.native)
+    if does in ("TEXT", "BLOB"):
+        is_number = kind in (*_WHOLE, Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64)
+        return not (does == "TEXT" and is_number) or holds(target.type, source.type)
+    if kind is Kind.TEXT:
+        return False  # "007" would become 7.
+    if kind is Kind.DECIMAL:
+        return does != "INTEGER" and source.type.precision <= _EXACT_DIGITS
+    if kind is Kind.NUMERIC:
+        return False
+    if kind in (Kind.FLOAT32, Kind.FLOAT64):
+        return does == "REAL" or target.type.kind is Kind.NUMERIC
+    if kind is Kind.INT64:
+        return does != "REAL"
+    return True  # Whole numbers; and text that is not a number's.
+
+
+# A chunk.
+
+
+def _insert(job: Job, table: Table) -> str:
+    names = [column.name for column in job.source.columns]
+    listed = ", ".join(map(quoted, names))
+    sql = f"INSERT INTO {quoted(table.name)} ({listed}) VALUES ({', '.join('?' * len(names))})"
+    key = job.key or job.source.key
+    if job.mode is Mode.APPEND or job.mode is Mode.REPLACE:
+        return sql
+    others = [f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in key]
+    action = f"UPDATE SET {', '.join(others)}" if others and job.mode is Mode.UPSERT else "NOTHING"
+    return f"{sql} ON CONFLICT ({', '.join(map(quoted, key))}) DO {action}"
+
+
+def _begin(connection: sqlite3.Connection, job: Job, table: Table, range: Range, again: bool) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    line = (str(job.dump), job.target, ledger.mark_of(range))
+    if again:
+        where, values = _erasable(job, range)
+        connection.execute(f"DELETE FROM {quoted(table.name)} WHERE {where}", values)
+        connection.execute(f"{_FORGET} AND mark = ?", line)
+    elif connection.execute(_HAS, line).fetchone():
+        raise AlreadyWritten(f"a chunk of {job.target} is there already")
+
+
+def _erasable(job: Job, range: Range) -> tuple[str, list[Any]]:
+    """The rows of a range in this table. Only where SQLite has the same order as the source."""
+    key = job.source.key
+    kinds = {column.type.kind for column in job.source.columns if column.name in key}
+    if job.source.family != FAMILY and not kinds <= set(_WHOLE):
+        raise Refused(f"{job.target}: rows of a range cannot be found by ({', '.join(key)})", hint="dump it again")
+    if not key or not set(key) <= {column.name for column in job.source.columns}:
+        raise Refused(f"{job.target} has no key to find the rows of a range by", hint="dump it again")
+    return condition(key, range)
+
+
+def _put(connection: sqlite3.Connection, insert: str, batch: Any, columns: Sequence[Column]) -> None:
+    values = [_values(batch.column(place), column) for place, column in enumerate(columns)]
+    connection.executemany(insert, zip(*values, strict=True))
+
+
+def _values(array: Any, column: Column) -> list[Any]:
+    """The values as SQLite keeps them."""
+    kind = column.type.kind
+    if kind in (Kind.FLOAT32, Kind.FLOAT64) and pc.any(pc.is_nan(array)).as_py():
+        raise StorageError(f"column {column.name!r} ({column.type}): SQLite has no NaN, and would make it NULL")
+    if kind is Kind.BOOL:
+        array = array.cast(pa.int8())
+    elif kind in (Kind.DATE, Kind.TIME, Kind.TIMESTAMP):
+        array = array.cast(pa.string())
+    elif kind is Kind.TIMESTAMPTZ:
+        array = pc.binary_join_element_wise(array.cast(pa.timestamp("us")).cast(pa.string()), "Z", "")
+    values: list[Any] = array.to_pylist()
+    return [None if one is None else format(one, "f") for one in values] if kind is Kind.DECIMAL else values
+
+
+def _commit(connection: sqlite3.Connection, job: Job, range: Range, rows: int) -> None:
+    connection.execute(_LINE, (str(job.dump), job.target, *ledger.line_of(range), rows))
+    connection.execute("COMMIT")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+# The end.
+
+
+def _is_finished(connection: sqlite3.Connection, job: Job) -> bool:
+    return connection.execute(_HAS, (str(job.dump), job.target, ledger.FINISHED)).fetchone() is not None
+
+
+def _finish(connection: sqlite3.Connection, job: Job) -> None:
+    connection.execute("PRAGMA legacy_alter_table = ON")  # Views of the old table are views of the new one.
+    with _Transaction(connection):
+        if _is_finished(connection, job):
+            return
+        has_old = _look(connection, job.target) is not None
+        if _is_beside(job):
+            name, beside = quoted(job.target), quoted(job.beside)
+            if has_old and job.mode is not Mode.REPLACE:
+                columns = ", ".join(quoted(column.name) for column in job.source.columns)
+                connection.execute(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {beside}")
+                connection.execute(f"DROP TABLE {beside}")
+            else:
+                query = "SELECT sql FROM sqlite_schema WHERE tbl_name = ? AND type <> 'table' AND sql IS NOT NULL"
+                dress = [sql for (sql,) in connection.execute(query, (job.target,))]
+                connection.execute(f"DROP TABLE IF EXISTS {name}")
+                connection.execute(f"ALTER TABLE {beside} RENAME TO {name}")
+                for sql in dress:
+                    connection.execute(sql)
+        if job.source.family == FAMILY and (job.created or (_is_beside(job) and not has_old)):
+            for index in job.source.details.get("indexes", []):
+                _make_index(connection, job, index)
+        line = (str(job.dump), job.target, ledger.FINISHED, "", "", 0)
+        connection.execute(_LINE, line)
+
+
+def _index(connection: sqlite3.Connection, job: Job) -> list[str]:
+    missing = []
+    copied = {column.name for column in job.source.columns}
+    for one in job.source.indexes if job.source.family != FAMILY else ():
+        if not copied >= set(one.columns):
+            missing.append(f"index {one.name} (its columns were not copied)")
+            continue
+        name = f"{job.target}_{'_'.join(one.columns)}_{'key' if one.unique else 'idx'}"
+        unique, columns = "UNIQUE " if one.unique else "", ", ".join(map(quoted, one.columns))
+        try:
+            connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {quoted(name)} ON {quoted(job.target)} ({columns})")
+        except sqlite3.IntegrityError as error:
+            missing.append(f"index {one.name} ({error})")
+    return missing
+
+
+def _make_index(connection: sqlite3.Connection, job: Job, index: dict[str, Any]) -> None:
+    """An index of the source. One on expressions, or for some rows, only under the table's own name."""
+    query = "SELECT 1 FROM sqlite_schema WHERE name = ? COLLATE NOCASE"
+    name = index["name"]
+    if name.startswith("sqlite_autoindex") or connection.execute(query, (name,)).fetchone():
+        name = f"{job.target}_{'_'.join(one[0] for one in index['columns'] or [['index']])}"
+        if connection.execute(query, (name,)).fetchone():
+            return
+    if index["columns"] is not None:
+        if not {one[0] for one in index["columns"]} <= {column.name for column in job.source.columns}:
+            return
+        parts = [
+            f"{quoted(column)} COLLATE {quoted(collation)}{' DESC' if is_down else ''}"
+            for column, is_down, collation in index["columns"]
+        ]
+        unique = "UNIQUE " if index["unique"] else ""
+        connection.execute(f"CREATE {unique}INDEX {quoted(name)} ON {quoted(job.target)} ({', '.join(parts)})")
+    elif index["sql"] and job.target == job.source.name:
+        connection.execute(index["sql"])
+
+
+def _drop(connection: sqlite3.Connection, job: Job) -> None:
+    with _Transaction(connection):
+        connection.execute(_LEDGER)
+        if _is_beside(job) and not _is_finished(connection, job):
+            connection.execute(f"DROP TABLE IF EXISTS {quoted(job.beside)}")
+            connection.execute(_FORGET, (str(job.dump), job.target))

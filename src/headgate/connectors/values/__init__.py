@@ -1,0 +1,1 @@
+"""Values as bulk readers and writers exchange them: kinds, conversion, digests."""

@@ -1,0 +1,1 @@
+"""The webhook connector: payloads that other programs post."""

@@ -1,0 +1,1 @@
+"""Groups: one active consumer at a time."""

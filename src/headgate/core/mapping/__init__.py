@@ -1,0 +1,1 @@
+"""Mappings: the document, and the expression language inside it."""

@@ -1,0 +1,416 @@
+"""The functions that expressions may call.
+
+Each takes and gives plain values: text, numbers, decimals, booleans, moments, lists, dicts. Unless its entry in
+`FUNCTIONS` says `takes_none`, a function is not called at all when its first argument is None: the answer is None.
+A wrong argument raises TypeError or ValueError with a message for the person who wrote the mapping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+from headgate.core.mapping.operators import BUDGET, Budget, TooMuchError, add, bounded, is_in, item, kind
+from headgate.core.mapping.patterns import compile_pattern
+
+NUMBER_TEXT_LIMIT = 400  # No honest number is written with more characters.
+MILLISECONDS_FROM = 100_000_000_000  # As seconds this is the year 5138, as milliseconds it is 1973.
+TIME_FORMAT = re.compile(r"([^%]|%[aAbBdfGHIjmMpSuVwyYzZ%]){0,100}")  # No widths: `%999999999Y` would fill memory.
+FORMAT = re.compile(r"(.?[<>=^])?[+\- ]?0?\d{0,3}[,_]?(\.\d{1,2})?[bcdeEfFgGnosxX%]?")  # Widths below a thousand.
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function: how it is called and what must be known to call it safely."""
+
+    call: Callable[..., Any]
+    signature: str
+    least: int = 1
+    most: int | None = 1  # None: any number of arguments.
+    takes_none: bool = False  # It decides itself what a None in its first argument means.
+    grows: bool = False  # Its answer can be larger than what it read, so it is always paid for.
+    deep: bool = False  # It looks at everything inside its arguments.
+
+
+# Arguments.
+
+
+def _wants(value: Any, wanted: type | Any, name: str) -> Any:
+    if not isinstance(value, wanted):
+        raise TypeError(f"wants {name}, not {kind(value)}")
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(_wants(value, str, "text"))
+
+
+def _list(value: Any) -> list[Any]:
+    found: list[Any] = _wants(value, list, "a list")
+    return found
+
+
+def _number(value: Any) -> Any:
+    return _wants(value, int | float | Decimal, "a number")
+
+
+def _short(value: Any) -> str:
+    """Show a value in a message, without filling the log with it."""
+    shown = repr(value[:40]) if isinstance(value, str) else kind(value)
+    return f"{shown}…" if isinstance(value, str) and len(value) > 40 else shown
+
+
+def _fitting(length: int) -> None:
+    if length > BUDGET:
+        raise TooMuchError("the text would be too long")
+
+
+# Text.
+
+
+def lower(value: Any) -> str:
+    return _text(value).lower()
+
+
+def upper(value: Any) -> str:
+    return _text(value).upper()
+
+
+def strip(value: Any, characters: Any = None) -> str:
+    return _text(value).strip(characters)
+
+
+def replace(value: Any, old: Any, new: Any) -> str:
+    """Measure the answer first: an empty `old` and a long `new` multiply."""
+    value, old, new = _text(value), _text(old), _text(new)
+    _fitting(len(value) + value.count(old) * (len(new) - len(old)))
+    return str(value.replace(old, new))
+
+
+def split(value: Any, separator: Any = None) -> list[str]:
+    return _text(value).split(separator)
+
+
+def join(values: Any, separator: Any = "") -> str:
+    separator = _text(separator)
+    parts = [text(value) for value in _list(values) if value is not None]
+    _fitting(sum(map(len, parts)) + len(separator) * len(parts))
+    return str(separator.join(parts))
+
+
+def substring(value: Any, start: Any, length: Any = None) -> str:
+    """Count from 0; a negative start counts from the end."""
+    value, start = _text(value), _wants(start, int, "an int")
+    start = max(len(value) + start, 0) if start < 0 else start
+    return str(value[start:] if length is None else value[start : start + max(_wants(length, int, "an int"), 0)])
+
+
+def length(value: Any) -> int:
+    return len(_wants(value, str | list | dict, "text, a list or a dict"))
+
+
+def text(value: Any) -> str:
+    """Write a value as a person or a JSON reader would."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode()
+    return to_json(value) if isinstance(value, list | dict) else str(bounded(value))
+
+
+def starts_with(value: Any, beginning: Any) -> bool:
+    return _text(value).startswith(_text(beginning))
+
+
+def ends_with(value: Any, ending: Any) -> bool:
+    return _text(value).endswith(_text(ending))
+
+
+def match(value: Any, pattern: Any) -> Any:
+    """Search for a pattern. Expressions search through the budget, with the pattern compiled."""
+    return Budget().find(value, compile_pattern(_text(pattern)))
+
+
+def format_parts(*parts: Any) -> str:
+    """Join the parts of an f-string: texts, and pairs of a value and its format. None leaves nothing behind."""
+    written = [part if isinstance(part, str) else _formatted(*part) for part in parts]
+    _fitting(sum(map(len, written)))
+    return "".join(written)
+
+
+def _formatted(value: Any, layout: str) -> str:
+    if value is None:
+        return ""
+    if not layout:
+        return text(value)
+    return format(bounded(_wants(value, str | int | float | Decimal, "text or a number to format")), layout)
+
+
+# Numbers.
+
+
+def to_int(value: Any) -> int:
+    """Read a whole number; a fraction is cut off."""
+    if isinstance(value, str):
+        return int(_read(int, value, "an int"))
+    return int(bounded(_number(value)))
+
+
+def to_float(value: Any) -> float:
+    return _read(float, value, "a float") if isinstance(value, str) else float(bounded(_number(value)))
+
+
+def to_decimal(value: Any) -> Decimal:
+    """Read a float as it is written, so that 0.1 is 0.1."""
+    written = repr(value) if isinstance(value, float) else value
+    return _read(Decimal, written, "a decimal") if isinstance(written, str) else Decimal(bounded(_number(written)))
+
+
+def to_bool(value: Any) -> bool:
+    words = {"true": True, "t": True, "yes": True, "y": True, "on": True, "1": True}
+    words |= {"false": False, "f": False, "no": False, "n": False, "off": False, "0": False}
+    found = words.get(str(value).strip().lower()[:8]) if isinstance(value, str | int) else None
+    if found is None:
+        raise ValueError(f"cannot read {_short(value)} as a bool")
+    return found
+
+
+def _read(reader: Callable[[str], Any], written: str, name: str) -> Any:
+    try:
+        if len(written) <= NUMBER_TEXT_LIMIT:
+            return bounded(reader(written))
+    except (ValueError, InvalidOperation):
+        pass
+    raise ValueError(f"cannot read {_short(written)} as {name}")
+
+
+def round_number(value: Any, digits: Any = None) -> Any:
+    """Halves go to the even neighbour, as in Python."""
+    value = bounded(_number(value))
+    if digits is None:
+        return round(value)
+    if abs(_wants(digits, int, "an int")) > 100:
+        raise ValueError("rounds to at most 100 digits")
+    return round(value, digits)
+
+
+def absolute(value: Any) -> Any:
+    return abs(_number(value))
+
+
+def floor(value: Any) -> int:
+    rounded: int = math.floor(bounded(_number(value)))
+    return rounded
+
+
+def ceil(value: Any) -> int:
+    rounded: int = math.ceil(bounded(_number(value)))
+    return rounded
+
+
+def minimum(*values: Any) -> Any:
+    return min(_present(values), default=None)
+
+
+def maximum(*values: Any) -> Any:
+    return max(_present(values), default=None)
+
+
+def total(values: Any) -> Any:
+    return reduce(add, (_number(value) for value in _list(values) if value is not None), 0)
+
+
+def _present(values: tuple[Any, ...]) -> list[Any]:
+    """Take one list or many arguments, and leave out None."""
+    found = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return [value for value in found if value is not None]
+
+
+# Time.
+
+
+def timestamp(value: Any) -> datetime:
+    """Read ISO 8601 text, or unix seconds or milliseconds. What names no zone is UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"cannot read {_short(value)} as a timestamp") from None
+    if isinstance(value, datetime):
+        return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    seconds = float(bounded(_wants(value, int | float | Decimal, "ISO 8601 text or a unix time")))
+    return datetime.fromtimestamp(seconds / 1000 if abs(seconds) >= MILLISECONDS_FROM else seconds, UTC)
+
+
+def to_date(value: Any) -> date:
+    return value if isinstance(value, date) and not isinstance(value, datetime) else timestamp(value).date()
+
+
+def unix(value: Any) -> float:
+    return timestamp(value).timestamp()
+
+
+def format_time(value: Any, layout: Any) -> str:
+    if not TIME_FORMAT.fullmatch(_text(layout)):
+        raise ValueError(f"{_short(layout)} is not a format of times")
+    return timestamp(value).strftime(layout)
+
+
+# Hashes.
+
+
+def sha256(value: Any) -> str:
+    return hashlib.sha256(_bytes(value)).hexdigest()
+
+
+def md5(value: Any) -> str:
+    return hashlib.md5(_bytes(value), usedforsecurity=False).hexdigest()
+
+
+def crc32(value: Any) -> int:
+    return zlib.crc32(_bytes(value))
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else text(value).encode()
+
+
+# JSON and lists.
+
+
+def parse_json(value: Any) -> Any:
+    try:
+        return _decode(_wants(value, str | bytes, "text"))
+    except msgspec.DecodeError as error:
+        raise ValueError(f"cannot read {_short(value)} as JSON: {error}") from None
+
+
+def to_json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+def as_json(value: Any) -> Any:
+    """Read text as JSON and leave other values as they are."""
+    return parse_json(value) if isinstance(value, str | bytes) else value
+
+
+def first(values: Any) -> Any:
+    return next(iter(_list(values)), None)
+
+
+def last(values: Any) -> Any:
+    return next(reversed(_list(values)), None)
+
+
+def count(values: Any) -> int:
+    return 0 if values is None else len(_list(values))
+
+
+def sort(values: Any, descending: Any = False) -> list[Any]:
+    """Sort what can be compared; None comes last."""
+    values = _list(values)
+    present = sorted((value for value in values if value is not None), reverse=bool(descending))
+    return present + [None] * (len(values) - len(present))
+
+
+def unique(values: Any) -> list[Any]:
+    """Keep the first of those that are equal. Lists and dicts are equal when their JSON is."""
+    seen: dict[Any, Any] = {}
+    for value in _list(values):
+        seen.setdefault(_identity(value), value)
+    return list(seen.values())
+
+
+def _identity(value: Any) -> Any:
+    return ("json", to_json(value)) if isinstance(value, list | dict) else value
+
+
+def contains(container: Any, value: Any) -> Any:
+    return is_in(value, container)
+
+
+def coalesce(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def get(value: Any, path: Any, default: Any = None) -> Any:
+    """Walk a dotted path; a number in it is an index into a list."""
+    for step in _text(path).split("."):
+        is_index = isinstance(value, list) and step.lstrip("-").isdecimal() and len(step) < 10
+        value = item(value, int(step) if is_index else step)
+        if value is None:
+            return default
+    return value
+
+
+FUNCTIONS: dict[str, Function] = {
+    "lower": Function(lower, "lower(text)"),
+    "upper": Function(upper, "upper(text)"),
+    "strip": Function(strip, "strip(text, characters?)", most=2),
+    "replace": Function(replace, "replace(text, old, new)", 3, 3, grows=True),
+    "split": Function(split, "split(text, separator?)", most=2, grows=True),
+    "join": Function(join, "join(list, separator?)", most=2, grows=True, deep=True),
+    "substring": Function(substring, "substring(text, start, length?)", 2, 3),
+    "length": Function(length, "length(value)"),
+    "text": Function(text, "text(value)", grows=True, deep=True),
+    "starts_with": Function(starts_with, "starts_with(text, beginning)", 2, 2),
+    "ends_with": Function(ends_with, "ends_with(text, ending)", 2, 2),
+    "contains": Function(contains, "contains(container, value)", 2, 2, deep=True),
+    "match": Function(match, 'match(text, "pattern")', 2, 2),
+    "round": Function(round_number, "round(number, digits?)", most=2),
+    "int": Function(to_int, "int(value)"),
+    "float": Function(to_float, "float(value)"),
+    "decimal": Function(to_decimal, "decimal(value)"),
+    "abs": Function(absolute, "abs(number)"),
+    "min": Function(minimum, "min(list) or min(a, b, …)", 1, None, takes_none=True, deep=True),
+    "max": Function(maximum, "max(list) or max(a, b, …)", 1, None, takes_none=True, deep=True),
+    "sum": Function(total, "sum(list)"),
+    "floor": Function(floor, "floor(number)"),
+    "ceil": Function(ceil, "ceil(number)"),
+    "timestamp": Function(timestamp, "timestamp(value)"),
+    "date": Function(to_date, "date(value)"),
+    "unix": Function(unix, "unix(value)"),
+    "format_time": Function(format_time, 'format_time(value, "%Y-%m-%d")', 2, 2),
+    "sha256": Function(sha256, "sha256(value)", deep=True),
+    "md5": Function(md5, "md5(value)", deep=True),
+    "crc32": Function(crc32, "crc32(value)", deep=True),
+    "parse_json": Function(parse_json, "parse_json(text)", grows=True),
+    "to_json": Function(to_json, "to_json(value)", grows=True, deep=True),
+    "first": Function(first, "first(list)"),
+    "last": Function(last, "last(list)"),
+    "count": Function(count, "count(list)", takes_none=True),
+    "sort": Function(sort, "sort(list, descending?)", most=2, grows=True, deep=True),
+    "unique": Function(unique, "unique(list)", grows=True, deep=True),
+    "coalesce": Function(coalesce, "coalesce(a, b, …)", 1, None, takes_none=True),
+    "get": Function(get, 'get(value, "a.b.0", default?)', 2, 3, takes_none=True),
+}
+
+TYPES: dict[str, Callable[[Any], Any]] = {
+    "text": text,
+    "int": to_int,
+    "float": to_float,
+    "decimal": to_decimal,
+    "bool": to_bool,
+    "timestamp": timestamp,
+    "date": to_date,
+    "json": as_json,
+}

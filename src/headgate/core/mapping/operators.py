@@ -1,0 +1,289 @@
+"""What the operators of expressions do when the operands are not two plain numbers, and what a record may cost.
+
+Compiled expressions handle plain numbers in place and come here for the rest: None, text, lists, moments, decimals and
+mistakes. None in gives None out. Anything that could grow is bounded, either here before it is built or by the
+`Budget` of the record.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from headgate.core.mapping.patterns import Pattern
+
+BUDGET = (
+    16_000_000  # Units that one record may cost: characters and elements touched, and STEP for each step of a loop.
+)
+STEP = 16  # A step of a loop takes about as long as copying a few characters many times over.
+INTEGER_BITS = 4_096  # Far beyond any count or amount, and still quick to multiply.
+EXPONENT_LIMIT = 1_000  # Decimals beyond 10^1000 become texts of that length.
+
+NUMBERS = frozenset({int, float})
+_NUMERIC = (int, float, Decimal)
+_CONTAINERS = (list, dict)
+_SIZED = frozenset({str, list, dict, bytes})
+
+
+class TooMuchError(Exception):
+    """An expression asked for more than one record may cost."""
+
+
+class Budget:
+    """What is left for the record at hand. The compiled mapping fills it again before each record."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = BUDGET
+
+    def charge(self, units: int) -> None:
+        self.left -= units
+        if self.left < 0:
+            raise TooMuchError("the record costs too much work or memory")
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function and pay for what it reads and what it gives."""
+        self.charge(sum(map(size, arguments)))
+        result = function(*arguments)
+        self.charge(size(result))
+        return result
+
+    def call_deep(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As `call`, for functions that look at everything inside their arguments."""
+        for argument in arguments:
+            self.weigh(argument)
+        result = function(*arguments)
+        self.charge(size(result))
+        return result
+
+    def guard(self, function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+        """As `call`, and None for None."""
+        return None if first is None else self.call(function, first, *rest)
+
+    def guard_deep(self, function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+        """As `call_deep`, and None for None."""
+        return None if first is None else self.call_deep(function, first, *rest)
+
+    def find(self, text: Any, pattern: Pattern) -> str | None:
+        """Search a text for a pattern and pay for the worst that this can take."""
+        if text is None:
+            return None
+        if not isinstance(text, str):
+            raise TypeError(f"wants text, not {kind(text)}")
+        self.charge(len(text) + pattern.price(text))
+        return pattern.find(text)
+
+    def each(self, values: Any, step: int) -> list[Any]:
+        """Give what a comprehension walks over, and pay for all its steps before the first."""
+        if values is None:
+            return []
+        if not isinstance(values, list):
+            raise TypeError(f"a comprehension wants a list, not {kind(values)}")
+        self.charge(len(values) * step)
+        return values
+
+    def weigh(self, value: Any) -> None:
+        """Pay for everything inside a value."""
+        rest = [value]
+        while rest:
+            value = rest.pop()
+            self.charge(size(value) + STEP)
+            if isinstance(value, _CONTAINERS):
+                rest.extend(value.values() if isinstance(value, dict) else value)
+
+
+def size(value: Any) -> int:
+    return len(value) if value.__class__ in _SIZED else 0
+
+
+def kind(value: Any) -> str:
+    """Name the type of a value as people who write mappings know it."""
+    names = {str: "text", type(None): "None", datetime: "timestamp", Decimal: "decimal"}
+    return names.get(type(value), type(value).__name__)
+
+
+def bounded(number: Any) -> Any:
+    """Give the number back unless it is so large that further work with it would never end."""
+    if isinstance(number, int) and number.bit_length() > INTEGER_BITS:
+        raise TooMuchError(f"the number has more than {INTEGER_BITS} bits")
+    if isinstance(number, Decimal) and number.is_finite() and abs(number.adjusted()) > EXPONENT_LIMIT:
+        raise TooMuchError(f"the decimal is beyond 10^{EXPONENT_LIMIT}")
+    return number
+
+
+# Arithmetic.
+
+
+def add(left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    if isinstance(left, str | list) and type(left) is type(right):
+        return operator.add(left, right)
+    if isinstance(left, datetime) and isinstance(right, int | float):
+        return left + timedelta(seconds=right)
+    return _arithmetic(operator.add, "add", left, right)
+
+
+def subtract(left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    if isinstance(left, datetime) and isinstance(right, datetime):
+        return (left - right).total_seconds()
+    if isinstance(left, datetime) and isinstance(right, int | float):
+        return left - timedelta(seconds=right)
+    return _arithmetic(operator.sub, "subtract", left, right)
+
+
+def multiply(left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    if isinstance(left, int) and isinstance(right, str | list):
+        left, right = right, left
+    if isinstance(left, str | list) and isinstance(right, int):
+        if len(left) * right > BUDGET:
+            raise TooMuchError(f"repeating {kind(left)} {right:.0e} times is too much")
+        return left * right
+    return _arithmetic(operator.mul, "multiply", left, right)
+
+
+def divide(left: Any, right: Any) -> Any:
+    return _arithmetic(operator.truediv, "divide", left, right)
+
+
+def floor_divide(left: Any, right: Any) -> Any:
+    return _arithmetic(operator.floordiv, "divide", left, right)
+
+
+def modulo(left: Any, right: Any) -> Any:
+    return _arithmetic(operator.mod, "divide", left, right)
+
+
+def power(left: Any, right: Any) -> Any:
+    """Refuse by the size of the result, before the work."""
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > INTEGER_BITS:
+        raise TooMuchError(f"the power has more than {INTEGER_BITS} bits")
+    result = _arithmetic(operator.pow, "raise", left, right)
+    if isinstance(result, complex):
+        raise ValueError("a fractional power of a negative number")  # noqa: TRY004 (The types are right.)
+    return result
+
+
+def negate(value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, _NUMERIC):
+        raise TypeError(f"cannot negate {kind(value)}")
+    return -value
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], verb: str, left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    if not (isinstance(left, _NUMERIC) and isinstance(right, _NUMERIC)):
+        raise TypeError(f"cannot {verb} {kind(left)} and {kind(right)}")
+    return bounded(function(*_alike(left, right)))
+
+
+def _alike(left: Any, right: Any) -> tuple[Any, Any]:
+    """Python does not mix decimals and floats; here the float is read as it is written."""
+    if isinstance(left, Decimal) and isinstance(right, float):
+        return left, Decimal(repr(right))
+    if isinstance(right, Decimal) and isinstance(left, float):
+        return Decimal(repr(left)), right
+    return left, right
+
+
+# Comparison.
+
+
+def less(left: Any, right: Any) -> Any:
+    return _order(operator.lt, left, right)
+
+
+def less_equal(left: Any, right: Any) -> Any:
+    return _order(operator.le, left, right)
+
+
+def greater(left: Any, right: Any) -> Any:
+    return _order(operator.gt, left, right)
+
+
+def greater_equal(left: Any, right: Any) -> Any:
+    return _order(operator.ge, left, right)
+
+
+def is_in(value: Any, container: Any) -> Any:
+    """Whether a list holds a value, a text a part, or a dict a key."""
+    if container is None:
+        return None
+    if isinstance(container, str) and not isinstance(value, str):
+        return None if value is None else _refuse_in(value, container)
+    if not isinstance(container, str | list | dict):
+        return _refuse_in(value, container)
+    return value in container
+
+
+def is_not_in(value: Any, container: Any) -> Any:
+    found = is_in(value, container)
+    return None if found is None else not found
+
+
+def chain(names: tuple[str, ...], *values: Any) -> Any:
+    """Compare neighbours, as in `1 < a < 5`; the first that is not true is the answer."""
+    answer: Any = True
+    for name, left, right in zip(names, values, values[1:], strict=False):
+        answer = COMPARISONS[name](left, right)
+        if not answer:
+            return answer
+    return answer
+
+
+def _order(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    if isinstance(left, datetime) is not isinstance(right, datetime) and isinstance(left, date):
+        raise TypeError("cannot compare a date and a timestamp")
+    try:
+        return function(left, right)
+    except TypeError as error:
+        alike = type(left) is type(right)  # Moments with and without a zone; Python says it well.
+        raise TypeError(str(error) if alike else f"cannot compare {kind(left)} and {kind(right)}") from None
+
+
+def _refuse_in(value: Any, container: Any) -> Any:
+    raise TypeError(f"cannot look for {kind(value)} in {kind(container)}")
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "less": less,
+    "less_equal": less_equal,
+    "greater": greater,
+    "greater_equal": greater_equal,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "is_in": is_in,
+    "is_not_in": is_not_in,
+}
+
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": add,
+    "subtract": subtract,
+    "multiply": multiply,
+    "divide": divide,
+    "floor_divide": floor_divide,
+    "modulo": modulo,
+    "power": power,
+}
+
+
+def item(value: Any, key: Any) -> Any:
+    """Walk one step into a value: None where there is nothing."""
+    if isinstance(value, dict):
+        return value.get(key) if isinstance(key, str | int) else None
+    if isinstance(value, list | str) and isinstance(key, int):
+        return value[key] if -len(value) <= key < len(value) else None
+    return None

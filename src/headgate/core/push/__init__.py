@@ -1,0 +1,1 @@
+"""The push protocol: notifier and local registry."""

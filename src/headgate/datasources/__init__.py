@@ -1,0 +1,1 @@
+"""Datasources as people edit them: documents, the registry, its file, and health. No loops."""

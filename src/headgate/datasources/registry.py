@@ -1,0 +1,440 @@
+"""The registry as the rest of Headgate sees it: what should run, and everything that people may do to it.
+
+Reads that a running node needs are cached by revision: `sync` asks for what changed since the last revision it saw, so
+it costs the same with ten datasources or ten thousand. Writes are one transaction each, validated as a whole before it
+begins, recorded with their actor, and followed by a wake-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from headgate.connectors import plugins as connectors
+from headgate.core.reconcile import Entry
+from headgate.datasources.documents import Document, Prepared, prepare
+from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused
+from headgate.ids import as_id, is_name
+from headgate.store.database import Database
+from headgate.store.datasources import Change, Content, Datasource, Datasources, Version
+from headgate.store.events import Event, Events
+from headgate.store.secrets import Secrets
+from headgate.store.states import State, States
+from headgate.store.wake import Waker
+
+SYSTEM = "headgate"  # The actor of what Headgate does by itself.
+PROOFS = 200  # In one transaction: others wait for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A version that can be run, secrets included. It never leaves this process."""
+
+    datasource: UUID
+    name: str
+    version: int
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """What applying a document would do to one datasource."""
+
+    name: str
+    action: str  # create, update, enable, disable, delete, keep
+    changes: list[dict[str, Any]]
+
+
+class Registry:
+    """Datasources, versions, secrets, state and events."""
+
+    def __init__(self, database: Database, secrets: Secrets, waker: Waker, *, read_only: str = "") -> None:
+        self.datasources = Datasources(database)
+        self.secrets = secrets
+        self.events = Events(database)
+        self.states = States(database)
+        self.waker = waker
+        self._read_only = read_only  # Why the registry takes no writes, if it takes none.
+        self._entries: dict[UUID, Entry] = {}
+        self._by_name: dict[str, UUID] = {}
+        self._revision = 0
+
+    # What a node needs.
+
+    async def sync(self) -> list[Entry]:
+        """What changed since the last call; the cache follows."""
+        changed = await self.datasources.entries_since(self._revision)
+        for entry in changed:
+            self._revision = max(self._revision, entry.revision)
+            if entry.deleted:
+                self._entries.pop(entry.datasource, None)
+                if self._by_name.get(entry.name) == entry.datasource:
+                    del self._by_name[entry.name]
+            else:
+                self._entries[entry.datasource] = entry
+                self._by_name[entry.name] = entry.datasource
+        return changed
+
+    def forget(self) -> None:
+        """Begin anew: the next sync reads everything."""
+        self._entries, self._by_name = {}, {}
+        self._revision = 0
+
+    def list_active_datasources(self) -> list[Entry]:
+        """Those that should run, as of the last sync."""
+        return [entry for entry in self._entries.values() if entry.is_to_run]
+
+    def entry(self, name: str) -> Entry | None:
+        """One by name, as of the last sync."""
+        id = self._by_name.get(name)
+        return None if id is None else self._entries.get(id)
+
+    def entry_of(self, datasource: UUID) -> Entry | None:
+        """One by id, as of the last sync."""
+        return self._entries.get(datasource)
+
+    async def get_datasource_config(self, id: UUID, version: int) -> Config:
+        """A version to run, with its secrets decrypted. Raises ConfigError if it cannot be run here."""
+        found = await self.datasources.version(id, version)
+        if found is None:
+            raise NotFound(f"version {version} is gone")
+        entry = self._entries.get(id)
+        return Config(id, entry.name if entry else str(id), version, await self._prepare(found.content))
+
+    async def list_parts(self, id: UUID, found: Sequence[str]) -> list[str]:
+        """The parts of a source in the order of first sight, with those that a run has found just now."""
+        return await self.datasources.list_parts(id, found)
+
+    async def update_state(self, node: UUID, states: list[State]) -> set[UUID]:
+        """What the streams of this node do. Returns those whose state was taken: a stale holder's is not."""
+        taken = await self.states.save(node, states)
+        self.waker.wake("states")
+        return taken
+
+    async def record_event(self, id: UUID, type: str, payload: dict[str, Any], actor: str = SYSTEM) -> None:
+        """Something happened to a datasource."""
+        await self.record_events([(id, type, payload)], actor)
+
+    async def record_events(self, events: Iterable[tuple[UUID, str, dict[str, Any]]], actor: str = SYSTEM) -> None:
+        """The same for many, in one transaction."""
+        names = self._entries
+        await self.events.record(
+            [Event(id, names[id].name if id in names else None, type, load, actor) for id, type, load in events]
+        )
+        self.waker.wake("events")
+
+    async def prove(self, proofs: dict[UUID, int]) -> None:
+        """These versions have proved themselves: many at once, as when a thousand datasources are new."""
+        left = list(proofs.items())
+        while left:
+            some, left = left[:PROOFS], left[PROOFS:]
+            async with self.datasources.change(SYSTEM) as change:
+                for id, version in some:
+                    if await change.set_running(id, version):
+                        change.event(await change.find_by_id(id), "proved", version=version)
+            self._woken(change)
+
+    async def reject(self, id: UUID, version: int, reason: str) -> None:
+        """This version was tried and failed for a reason of its own."""
+        async with self.datasources.change(SYSTEM) as change:
+            if await change.reject(id, version, reason):
+                change.event(await change.find_by_id(id), "rejected", version=version, reason=reason)
+        self._woken(change)
+
+    # What people do.
+
+    async def get(self, name: str) -> Datasource:
+        """By name or id."""
+        found = await self.datasources.find(name)
+        if found is None:
+            raise _no_datasource(name)
+        return found
+
+    async def create(self, document: Document, actor: str) -> Datasource:
+        """A new datasource with a draft. Its problems, if any, come up at `validate` and `publish`."""
+        self._writable()
+        async with self.datasources.change(actor) as change:
+            if await change.find(document.name) is not None:
+                raise Refused(f"datasource {document.name!r} exists", code="exists", hint="edit its draft instead")
+            created = await change.create(document.name, document.enabled)
+            number = await change.put_draft(created.id, document.content, actor)
+            change.event(created, "created", version=number, hash=document.content.hash)
+        self._woken(change)
+        return created
+
+    async def put_draft(self, name: str, content: Content, actor: str, expected_hash: str | None = None) -> Version:
+        """Write the draft. `expected_hash` is what the author saw: the draft, or the published version without one."""
+        self._writable()
+        async with self.datasources.change(actor) as change:
+            found = await self._locked(change, name)
+            seen = await change.draft(found.id) or await change.version(found.id, found.published_version)
+            _compare(expected_hash, seen.content.hash if seen else None)
+            number = await change.put_draft(found.id, content, actor)
+            change.event(found, "drafted", version=number, hash=content.hash)
+            draft = await change.version(found.id, number)
+        self._woken(change)
+        assert draft is not None
+        return draft
+
+    async def problems(self, content: Content, path: str = "") -> list[Problem]:
+        """Everything that is wrong with this content."""
+        try:
+            await self._prepare(content, path)
+        except ConfigError as error:
+            return error.problems
+        return []
+
+    async def publish(self, name: str, actor: str, expected_hash: str | None = None) -> Version:
+        """Validate the draft as a whole and make it the published version."""
+        self._writable()
+        found = await self.get(name)
+        draft = await self.datasources.draft(found.id)
+        if draft is None:
+            raise Refused(f"datasource {found.name!r} has no draft", code="no_draft", hint="write one first")
+        _compare(expected_hash, draft.content.hash)
+        if problems := await self.problems(draft.content):
+            raise ConfigError(problems)
+        async with self.datasources.change(actor) as change:
+            current = await change.draft(found.id)
+            _compare(draft.content.hash, current.content.hash if current else None)
+            await change.publish_draft(found.id, draft.number)
+            change.event(found, "published", version=draft.number, hash=draft.content.hash)
+        self._woken(change)
+        return replace(draft, status="published")
+
+    async def rollback(self, name: str, number: int, actor: str) -> Version:
+        """Publish an old version's content under a new number, so that history stays a line."""
+        self._writable()
+        found = await self.get(name)
+        old = await self.datasources.version(found.id, number)
+        if old is None or old.status == "draft":
+            raise NotFound(f"datasource {found.name!r} has no published version {number}", hint="headgate ds show NAME")
+        if problems := await self.problems(old.content):
+            raise ConfigError(problems)
+        async with self.datasources.change(actor) as change:
+            new = await change.publish_content(found.id, old.content, actor)
+            change.event(found, "rolled_back", version=new, to=number, hash=old.content.hash)
+            version = await change.version(found.id, new)
+        self._woken(change)
+        assert version is not None
+        return version
+
+    async def set_enabled(self, name: str, enabled: bool, actor: str) -> Datasource:
+        """Start or stop. Doing it twice changes nothing."""
+        self._writable()
+        async with self.datasources.change(actor) as change:
+            found = await self._locked(change, name)
+            if found.enabled != enabled:
+                await change.set_enabled(found.id, enabled)
+                change.event(found, "started" if enabled else "stopped")
+        self._woken(change)
+        return replace(found, enabled=enabled)
+
+    async def restart(self, name: str, actor: str) -> Datasource:
+        """Run anew. A quarantine ends, and a rejected version gets another chance."""
+        async with self.datasources.change(actor) as change:
+            found = await self._locked(change, name)
+            await change.mark([found.id])
+            change.event(found, "restarted")
+        self._woken(change)
+        return found
+
+    async def reload(self, name: str, actor: str) -> Datasource:
+        """Have all nodes read this datasource's configuration now."""
+        found = await self.get(name)
+        await self.events.record([Event(found.id, found.name, "reloaded", {}, actor)])
+        self.waker.wake("registry")
+        self.waker.wake("events")
+        return found
+
+    async def delete(self, name: str, actor: str) -> None:
+        """Delete a datasource; its streams go when they have stopped."""
+        self._writable()
+        async with self.datasources.change(actor) as change:
+            found = await self._locked(change, name)
+            await change.delete(found.id)
+            change.event(found, "deleted")
+        self._woken(change)
+
+    async def quarantine(self, id: UUID, reason: str) -> None:
+        """Set aside on all nodes until somebody acts."""
+        async with self.datasources.change(SYSTEM) as change:
+            await change.quarantine(id, reason)
+            change.event(await change.find_by_id(id), "quarantined", reason=reason)
+        self._woken(change)
+
+    # Many at once.
+
+    async def export(self) -> list[Document]:
+        """Every published datasource, as it would be imported."""
+        published = await self.datasources.published()
+        return [
+            Document(found.name, found.enabled, published[found.id].content)
+            for found in await self.datasources.all()
+            if found.id in published
+        ]
+
+    async def plan(self, documents: dict[str, Document], *, prune: bool = False) -> list[PlannedChange]:
+        """What applying would do. Raises all problems of all documents."""
+        await self._check_all(documents)
+        present = {document.name: document for document in await self.export()}
+        existing = {found.name for found in await self.datasources.all()}
+        changes = [
+            _planned(present.get(name), document, exists=name in existing) for name, document in documents.items()
+        ]
+        if prune:
+            changes += [PlannedChange(name, "delete", []) for name in sorted(existing - set(documents))]
+        return changes
+
+    async def apply(self, documents: dict[str, Document], actor: str, *, prune: bool = False) -> list[PlannedChange]:
+        """Do it, all in one transaction."""
+        self._writable()
+        return await self.adopt(documents, actor, prune=prune)
+
+    async def adopt(self, documents: dict[str, Document], actor: str, *, prune: bool = False) -> list[PlannedChange]:
+        """The same for a registry that is a file, and takes no other writes."""
+        changes = await self.plan(documents, prune=prune)
+        if all(planned.action == "keep" for planned in changes):
+            return changes
+        async with self.datasources.change(actor) as change:
+            for planned in changes:
+                if planned.action == "delete":
+                    found = await self._locked(change, planned.name)
+                    await change.delete(found.id)
+                    change.event(found, "deleted")
+                elif planned.action != "keep":
+                    await self._apply_one(change, documents[planned.name], actor)
+        self._woken(change)
+        return changes
+
+    async def _apply_one(self, change: Change, document: Document, actor: str) -> None:
+        found = await change.find(document.name)
+        if found is None:
+            found = await change.create(document.name, document.enabled)
+            change.event(found, "created")
+        elif found.enabled != document.enabled:
+            await change.set_enabled(found.id, document.enabled)
+            change.event(found, "started" if document.enabled else "stopped")
+        published = await change.version(found.id, found.published_version)
+        if published is None or published.content.hash != document.content.hash:
+            number = await change.publish_content(found.id, document.content, actor)
+            change.event(found, "published", version=number, hash=document.content.hash)
+
+    # Secrets.
+
+    async def set_secret(self, name: str, value: str, actor: str) -> list[UUID]:
+        """Write a secret. The workers that use it begin anew. Returns their datasources."""
+        if not is_name(name):
+            raise ConfigError([Problem("name", f"{name!r} is not a name", "lower case, digits, - and _")])
+        if self.secrets.keyring is None:
+            raise ConfigError("there is no master key to encrypt with", hint="set HEADGATE_MASTER_KEY")
+        sealed = self.secrets.keyring.seal(name, value)
+        async with self.datasources.change(actor) as change:
+            await change.execute("secrets/put", name, *sealed, actor)
+            users = await change.using_secret(name)
+            if users:
+                await change.mark(users)
+            change.event(None, "secret_changed", secret=name)
+        self._woken(change)
+        return users
+
+    async def delete_secret(self, name: str, actor: str) -> None:
+        """Delete a secret that nothing uses."""
+        async with self.datasources.change(actor) as change:
+            if await change.using_secret(name):
+                raise Refused(f"secret {name!r} is in use", code="in_use", hint="delete what uses it first")
+            if not await change.execute("secrets/delete", name):
+                raise NotFound(f"no secret {name!r}", hint="headgate secrets list")
+            change.event(None, "secret_deleted", secret=name)
+        self._woken(change)
+
+    # Inside.
+
+    async def _prepare(self, content: Content, path: str = "") -> Prepared:
+        return prepare(content, await self.secrets.read(list(content.secrets)), path)
+
+    async def _check_all(self, documents: dict[str, Document]) -> None:
+        names = {name for document in documents.values() for name in document.content.secrets}
+        secrets = await self.secrets.read(sorted(names))
+        problems: list[Problem] = []
+        for name, document in documents.items():
+            try:
+                prepare(document.content, secrets, f"datasources.{name}")
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+
+    async def _locked(self, change: Change, name: str) -> Datasource:
+        found = await change.find(name)
+        if found is None and (id := as_id(name)) is not None:
+            found = await change.find_by_id(id)
+        if found is None:
+            raise _no_datasource(name)
+        return found
+
+    def _writable(self) -> None:
+        if self._read_only:
+            raise Refused(self._read_only, code="read_only")
+
+    def _woken(self, change: Change) -> None:
+        self.waker.wake("registry", change.revision)
+        self.waker.wake("events")
+
+
+def _no_datasource(name: str) -> NotFound:
+    return NotFound(f"no datasource {name!r}", hint="headgate ds list")
+
+
+def _compare(expected: str | None, actual: str | None) -> None:
+    if expected is not None and expected != actual:
+        raise Refused("somebody else has changed it meanwhile", code="conflict", hint="read it again, then decide")
+
+
+def _planned(present: Document | None, document: Document, *, exists: bool) -> PlannedChange:
+    if present is None:
+        return PlannedChange(document.name, "update" if exists else "create", diff({}, document.plain()))
+    changes = diff(present.plain(), document.plain())
+    if present.content.hash != document.content.hash:
+        return PlannedChange(document.name, "update", changes)
+    if present.enabled != document.enabled:
+        return PlannedChange(document.name, "enable" if document.enabled else "disable", changes)
+    return PlannedChange(document.name, "keep", [])
+
+
+def diff(before: Any, after: Any, path: str = "") -> list[dict[str, Any]]:
+    """The places at which two documents differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        found = []
+        for key in dict.fromkeys([*before, *after]):
+            where = f"{path}.{key}" if path else str(key)
+            found += diff(before.get(key), after.get(key), where)
+        return found
+    return [] if before == after else [{"path": path, "before": before, "after": after}]
+
+
+def describe_connector(name: str) -> dict[str, Any]:
+    """A connector with the JSON Schema of its options."""
+    connector = connectors.get(name)
+    found: dict[str, Any] = {"name": connector.name, "summary": connector.summary, "runs": connector.runs}
+    if connector.source is not None:
+        found["source"] = connector.source.options.model_json_schema()
+    if connector.sink is not None:
+        found["sink"] = connector.sink.options.model_json_schema()
+        found["transactional"] = connector.sink.transactional
+    return found
+
+
+def list_connectors() -> list[dict[str, Any]]:
+    """All connectors, a line each; one that cannot be loaded says why."""
+    found = []
+    for name in connectors.names():
+        try:
+            connector = connectors.get(name)
+            sides = [side for side in ("source", "sink") if getattr(connector, side) is not None]
+            found.append({"name": name, "summary": connector.summary, "sides": sides})
+        except HeadgateError as error:
+            found.append({"name": name, "summary": error.message, "sides": []})
+    return found

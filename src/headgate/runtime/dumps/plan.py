@@ -1,0 +1,308 @@
+"""What a dump is made of: the request, its tables, and what is found out about them before anything is written.
+
+Everything that can be refused is refused here: a table that is not there, a target that has rows already or that
+another dump has begun, a column that cannot hold what comes. Nothing has been created by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headgate.connectors.api.bulk import By, Column, Job, Mode, ReadStorage, Table, WriteStorage
+from headgate.connectors.urls import open_read, open_write, path_of, redacted, whole
+from headgate.connectors.values.kinds import is_read_strictly, type_from_text
+from headgate.errors import ConfigError, NotFound, Refused
+from headgate.ids import new_id
+from headgate.store.dumps import Dumps, NewDump
+
+WORKERS = 2
+MOST_WORKERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a dump is done. Kept with it, so that it goes on the same way."""
+
+    mode: Mode = Mode.APPEND
+    workers: int = WORKERS
+    processes: bool = False  # Workers are processes of their own.
+    own: tuple[str, ...] = ()  # Factories of the user's own storages.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody asks for."""
+
+    source: str
+    target: str
+    tables: tuple[str, ...] = ()  # Empty: all. `name=target` renames.
+    options: Options = Options()
+    rows: int | None = None  # Of a chunk; None: as many as take about three seconds.
+    rate: str | None = None
+    key: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()  # Columns that stay behind: `name`, or `table.name`.
+    columns: Mapping[str, str] = field(default_factory=dict)  # Types: `price` → `decimal(12,2)`.
+    since: tuple[str, ...] = ()  # Only what comes after this key.
+    yes: bool = False  # Append to a table that has rows.
+    spread: bool = False
+    place: str = "here"
+    actor: str = "someone"
+
+
+@dataclass(frozen=True, slots=True)
+class Storages:
+    """Where a dump reads and writes: opened anew by each worker."""
+
+    source: str
+    target: str
+    own: tuple[str, ...] = ()
+    history: Callable[[], ReadStorage] | None = None  # A datasource's own source, where that is what is read.
+
+    def read(self, snapshot: str | None = None) -> ReadStorage:
+        """A session that reads."""
+        return self.history() if self.history is not None else open_read(self.source, snapshot, self.own)
+
+    def write(self) -> WriteStorage:
+        """A session that writes."""
+        return open_write(self.target, self.own)
+
+    def read_target(self) -> ReadStorage:
+        """A session that reads what has been written."""
+        return open_read(self.target, None, self.own)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One table of a dump, as it is kept: the job, the table that chunks go into, and where to begin."""
+
+    job: Job
+    into: Table | None = None
+    since: tuple[str, ...] = ()
+    had_rows: bool = False  # The target had rows of its own before.
+    reads: Table | None = None  # What is read, where a mapping makes the job's columns of it.
+
+    @property
+    def source(self) -> Table:
+        """The table that is read."""
+        return self.reads or self.job.source
+
+
+def plan_of(row: Any) -> Plan:
+    """The plan in a table's row."""
+    return msgspec.json.decode(row["job"], type=Plan)
+
+
+def as_json(plan: Plan) -> Any:
+    """The plan as it is kept."""
+    return msgspec.to_builtins(plan)
+
+
+async def create(dumps: Dumps, request: Request) -> UUID:
+    """Look at everything, refuse what cannot be, and write the dump down. Nothing is copied yet."""
+    request = replace(request, source=_absolute(whole(request.source)), target=_absolute(whole(request.target)))
+    _check(request)
+    storages = Storages(request.source, request.target, request.options.own)
+    dump = new_id()
+    reader, writer = storages.read(), storages.write()
+    async with aclosing(_Closing(reader)), aclosing(_Closing(writer)):
+        names = list(request.tables) or await reader.tables()
+        if not names:
+            raise NotFound(f"{redacted(request.source)} has no tables")
+        tables = [await _described(name, request, reader, writer) for name in names]
+        targets = [target for _, target in tables]
+        await _refuse_unfinished(dumps, request, targets)
+        plans = [await _plan(dumps, dump, request, table, target, writer) for table, target in tables]
+    if twice := {name for name in targets if targets.count(name) > 1}:
+        raise ConfigError(f"two tables would go into {min(twice)}", hint="rename one: --table name=target")
+    await dumps.create(
+        NewDump(
+            id=dump,
+            source=redacted(request.source),
+            target=redacted(request.target),
+            urls={"source": request.source, "target": request.target},
+            options=msgspec.to_builtins(request.options),
+            tables=[(plan.job.source.name, plan.job.target, as_json(plan)) for plan in plans],
+            rows=request.rows,
+            rate=request.rate,
+            place=request.place,
+            spread=request.spread,
+            actor=request.actor,
+        )
+    )
+    return dump
+
+
+class _Closing:
+    """Closes a storage, whatever happens."""
+
+    def __init__(self, storage: ReadStorage | WriteStorage) -> None:
+        self._storage = storage
+
+    async def aclose(self) -> None:
+        await self._storage.close()
+
+
+def _check(request: Request) -> None:
+    if not 1 <= request.options.workers <= MOST_WORKERS:
+        raise ConfigError(f"workers must be between 1 and {MOST_WORKERS}")
+    if request.rows is not None and request.rows < 1:
+        raise ConfigError("a chunk has at least one row")
+    if request.source == request.target:
+        raise ConfigError("source and target are the same")
+    if request.since and len(request.tables) != 1:
+        raise ConfigError("a point to begin from is a key of one table", hint="name it with --table")
+    if request.spread and any(name.rpartition(":")[0].endswith(".py") for name in request.options.own):
+        raise ConfigError(
+            "a storage from a file is on this machine only", hint="make it a module that nodes can import"
+        )
+    parse_rate(request.rate)
+
+
+def _absolute(url: str) -> str:
+    """A file's URL that means the same in another folder."""
+    scheme = url.partition(":")[0].lower()
+    if scheme not in ("csv", "jsonl", "parquet", "sqlite"):
+        return url
+    path, question, query = url.partition("?")
+    text = str(path_of(path).absolute())
+    return f"{scheme}:{text}{'/' if path.endswith('/') else ''}{question}{query}"
+
+
+async def _described(name: str, request: Request, reader: ReadStorage, writer: WriteStorage) -> tuple[Table, str]:
+    name, _, given = name.partition("=")
+    table = await reader.describe(name)
+    return _with_columns(table, request, writer.family), given or target_name(table, writer.family)
+
+
+async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: WriteStorage) -> Plan:
+    for other in await writer.unfinished(target):
+        if not await _is_given_up(dumps, other):
+            raise Refused(
+                f"another dump has begun with {target}", code="unfinished", hint=f"headgate dumps resume {short(other)}"
+            )
+    there = await writer.look(target)
+    read, table = table, _retyped(table, request, there, writer.family)
+    mode = request.options.mode
+    if mode is Mode.APPEND and there is not None and there.rows != 0 and not request.yes:
+        raise Refused(
+            f"{target} has rows already", code="not_empty", hint="--yes appends; or --mode replace, --mode upsert"
+        )
+    key = request.key or table.key
+    if mode is Mode.UPSERT and not key:
+        raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
+    job = Job(dump, table, target, mode, aside=table.by is By.BLOCK, key=key, created=there is None)
+    reads = None if table == read else read
+    had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE
+    return Plan(job, since=request.since, had_rows=had_rows, reads=reads)
+
+
+async def _is_given_up(dumps: Dumps, dump: UUID) -> bool:
+    """Whether somebody cancelled a dump; its lines stay in the ledger beside the rows that it appended."""
+    with suppress(NotFound):
+        return bool((await dumps.find(str(dump)))["status"] == "cancelled")
+    return False
+
+
+async def _refuse_unfinished(dumps: Dumps, request: Request, targets: Sequence[str]) -> None:
+    for other in await dumps.unfinished(redacted(request.target), targets):
+        raise Refused(
+            f"a dump into {redacted(request.target)} is not finished",
+            code="unfinished",
+            hint=f"headgate dumps resume {short(other)}, or headgate dumps cancel {short(other)}",
+        )
+
+
+def target_name(table: Table, family: str) -> str:
+    """What a table is called at the target: the same, without a schema where there are none."""
+    if table.family == family == "postgresql":
+        return table.name
+    plain = re.sub(r'^.*\.(?=[^."]+$|"[^"]*"$)', "", table.name) if table.family == "postgresql" else table.name
+    return plain.strip('"')
+
+
+def _with_columns(table: Table, request: Request, family: str) -> Table:
+    """The columns that are copied."""
+    names = {column.name for column in table.columns}
+    excluded = {_column_of(name, table) for name in request.exclude}
+    typed = {_column_of(name, table) for name in request.columns}
+    for name in (*typed, *excluded, *request.key):
+        if name is not None and name not in names:
+            raise NotFound(f"{table.name} has no column {name!r}", hint=f"it has {', '.join(sorted(names))}")
+    generated = set(table.details.get("generated", ())) if table.family == family == "postgresql" else set()
+    kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
+    if not kept:
+        raise ConfigError(f"nothing is left of {table.name}", hint="exclude fewer columns")
+    dropped = [{"name": column.name, "native": column.native} for column in table.columns if column.name in generated]
+    details = {**table.details, "dropped": dropped} if dropped else table.details
+    return replace(table, columns=kept, details=details)
+
+
+def _column_of(name: str, table: Table) -> str | None:
+    """The column that is meant in this table, if it is this table's."""
+    before, dot, column = name.rpartition(".")
+    if not dot or any(one.name == name for one in table.columns):
+        return name
+    return column if before in (table.name, table.name.rpartition(".")[2]) else None
+
+
+def _retyped(table: Table, request: Request, there: Table | None, family: str) -> Table:
+    """The columns as they are written. Types that were given count. Text, or a number of any size, that goes into a
+    column where the database would round or cut it is read by us as what the column is, and refused if it must be."""
+    given = {_column_of(name, table): type_from_text(text) for name, text in request.columns.items()}
+    types = {column.name: column.type for column in there.columns} if there is not None else {}
+    columns: list[Column] = []
+    strict: list[str] = []
+    for column in table.columns:
+        type = given.get(column.name)
+        if type is None and column.name in types and is_read_strictly(column.type, types[column.name]):
+            type = types[column.name]
+        if type is None or type == column.type:
+            columns.append(column)
+            continue
+        strict.append(column.name)
+        columns.append(replace(column, type=type, native="" if table.family == family else column.native))
+    if not strict:
+        return table
+    return replace(table, columns=tuple(columns), details={**table.details, "strict": strict})
+
+
+def short(dump: UUID) -> str:
+    """As much of a dump's id as a person types."""
+    return str(dump)[:13]
+
+
+# The rate.
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How much may go in a second."""
+
+    rows: float | None = None
+    bytes: float | None = None
+
+
+def parse_rate(text: str | None) -> Rate:
+    """`5000` and `20k` are rows, `20MB` is bytes, each in a second; `max` is as fast as it goes."""
+    if text is None or text.lower() in ("max", "none", ""):
+        return Rate()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*?)(?:/s)?", text.strip().lower())
+    if not found or found[2] not in _UNITS or float(found[1]) <= 0:
+        raise ConfigError(f"{text!r} is not a rate", hint="5000 (rows a second), 20k, 20MB (bytes a second), or max")
+    amount = float(found[1]) * _UNITS[found[2]]
+    return Rate(bytes=amount) if found[2].endswith("b") else Rate(rows=amount)
+
+
+def file_of(home: Path, dump: UUID) -> Path:
+    """Where a dump's history is saved when it fails."""
+    return home / "dumps" / f"{dump}.json"

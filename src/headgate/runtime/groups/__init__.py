@@ -1,0 +1,1 @@
+"""Groups of programs outside: their orders and deadlines on this node."""

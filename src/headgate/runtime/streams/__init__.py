@@ -1,0 +1,1 @@
+"""Workers: the streams that this node holds, from source to sink."""

@@ -1,0 +1,114 @@
+"""Reports: states and events, written for all streams of a node together. Transitions at once, figures now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from headgate.clock import boot_s
+from headgate.core.lifecycle import Failure
+from headgate.datasources.registry import Registry
+from headgate.errors import StoreError
+from headgate.runtime.streams.handle import Handle, figures, state_of
+
+FIGURES_S = 5.0
+RETRY_S = 1.0
+
+
+class Reporter:
+    """Gathers what changed, and writes it."""
+
+    def __init__(self, registry: Registry, node: UUID, handles: Callable[[], Iterable[Handle]]) -> None:
+        self._registry = registry
+        self._node = node
+        self._handles = handles
+        self._changed = asyncio.Event()
+        self._dirty: set[Handle] = set()
+        self._events: list[tuple[UUID, str, dict[str, Any]]] = []
+        self._proofs: dict[UUID, int] = {}
+
+    def changed(self, handle: Handle) -> None:
+        """Its state should be written now."""
+        self._dirty.add(handle)
+        self._changed.set()
+
+    def event(self, handle: Handle, type: str, **payload: Any) -> None:
+        """Something happened."""
+        self._events.append((handle.datasource, type, {"stream": handle.name, **payload}))
+        self._changed.set()
+
+    def proved(self, handle: Handle, version: int) -> None:
+        """This version has proved itself."""
+        self._proofs[handle.datasource] = version
+        self._changed.set()
+
+    def note(self, handle: Handle, type: str, failure: Failure | None) -> None:
+        """A step in a worker's life, for people: in the log and as an event."""
+        if failure is None:
+            handle.log.info(type)
+            if handle.pusher is None:  # Programs come and go; their streams' history tells it.
+                self.event(handle, f"worker_{type}")
+        else:
+            handle.log.error(type, cause=str(failure.cause), error=failure.message)
+            self.event(handle, f"worker_{type}", cause=str(failure.cause), error=failure.message)
+            handle.stats.restarts += type == "failed"
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        figures_at_s = boot_s() + FIGURES_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, figures_at_s - boot_s())):
+                    await self._changed.wait()
+            due, self._dirty = self._dirty, set()
+            self._changed.clear()
+            if boot_s() >= figures_at_s:
+                due = set(self._handles())
+                figures_at_s = boot_s() + FIGURES_S
+            try:
+                await self.write(due)
+            except StoreError:
+                self._dirty |= due
+                await asyncio.sleep(RETRY_S)
+
+    async def flush(self) -> None:
+        """Write what is due now."""
+        due, self._dirty = self._dirty, set()
+        await self.write(due)
+
+    async def write(self, due: set[Handle]) -> None:
+        """Write the events and proofs, and those states that differ from what was last written."""
+        await self._write_events()
+        await self._write_proofs()
+        # A stream that was given back and granted again has had two handles: the one that is live speaks for it.
+        live = {handle.stream: handle for handle in self._handles()}
+        speakers = {live.get(handle.stream, handle).stream: live.get(handle.stream, handle) for handle in due}
+        fresh = {handle: state_of(handle) for handle in speakers.values()}
+        changed = [handle for handle, state in fresh.items() if figures(state) != handle.reported]
+        if not changed:
+            return
+        taken = await self._registry.update_state(self._node, [fresh[handle] for handle in changed])
+        for handle in changed:
+            # What was not taken has been overtaken by a newer grant, unless we shall hold that ourselves.
+            handle.reported = figures(fresh[handle]) if handle.stream in taken else ()
+
+    async def _write_events(self) -> None:
+        events, self._events = self._events, []
+        try:
+            if events:
+                await self._registry.record_events(events)
+        except StoreError:
+            self._events = events + self._events
+            raise
+
+    async def _write_proofs(self) -> None:
+        proofs, self._proofs = self._proofs, {}
+        try:
+            if proofs:
+                await self._registry.prove(proofs)
+        except StoreError:
+            self._proofs = proofs | self._proofs
+            raise

@@ -1,0 +1,361 @@
+"""One run: source → mapping → sink → ack, under one grant.
+
+The next batch is read and mapped while the last one is written; nothing more is read ahead, so a slow sink slows the
+source. Mapping gives way to others every few hundred records, so that a large batch holds up neither the write that is
+waiting for its answer nor other streams. A batch is acknowledged only after the sink has it durably. Draining lets the
+write under way finish and drops what was read ahead: it was not acknowledged, and is read again.
+
+Without trust nothing is written. A write that outlasts our trust is cut off, not awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from headgate.clock import unix_s
+from headgate.connectors.api.streaming import Batch, Context, Grant, Held, Outgoing, Sink, Source
+from headgate.core.lifecycle import Failure
+from headgate.core.mapping.document import Mapped
+from headgate.core.streams import agree
+from headgate.datasources.documents import Prepared
+from headgate.errors import (
+    BadRecord,
+    Cause,
+    ConfigError,
+    ConnectorError,
+    EndOfStream,
+    Fenced,
+    HeadgateError,
+    NotConnected,
+    RetryLater,
+    StoreError,
+)
+from headgate.runtime.streams import parts
+from headgate.runtime.streams.hosting import Threaded
+from headgate.runtime.streams.parts import Share
+
+CLOSE_S = 2.0
+CHECK_S = 30.0
+TRUST_POLL_S = 0.1
+RENEW_S = 0.1
+SLICE = 500  # Records mapped in one go: about half a millisecond.
+WHOLE = Share()
+
+T = TypeVar("T")
+
+
+class LastHour:
+    """How many records there were in each of the last sixty minutes, in half a kilobyte."""
+
+    __slots__ = ("_counts", "_minute")
+
+    def __init__(self) -> None:
+        self._counts = array("q", bytes(60 * 8))
+        self._minute = 0
+
+    def add(self, number: int, now_s: float) -> None:
+        """So many, now."""
+        self._turn(now_s)
+        self._counts[self._minute % 60] += number
+
+    def total(self, now_s: float) -> int:
+        """All of the last hour."""
+        self._turn(now_s)
+        return sum(self._counts)
+
+    def _turn(self, now_s: float) -> None:
+        minute = int(now_s // 60)
+        for passed in range(max(self._minute + 1, minute - 59), minute + 1):
+            self._counts[passed % 60] = 0
+        self._minute = max(self._minute, minute)
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a stream has done since this node took it. Counters only rise."""
+
+    records_in: int = 0
+    records_out: int = 0
+    records_failed: int = 0
+    records_skipped: int = 0
+    bytes_in: int = 0
+    batches: int = 0
+    restarts: int = 0
+    write_s: float = 0.0  # Spent in the sink, in all.
+    last_write_s: float = 0.0
+    last_record_at_s: float | None = None  # When the newest batch became durable.
+    lag_s: float | None = None  # From the newest record's own time to its being durable.
+    last_hour: LastHour = field(default_factory=LastHour)
+
+    def plain(self) -> dict[str, Any]:
+        """As data, for the state table and for answers."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
+        return {**found, "last_hour": self.last_hour.total(unix_s())}
+
+
+@asynccontextmanager
+async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> AsyncIterator[None]:
+    """Let something last as long as this node may act, and cut it off when it may not any more.
+
+    Trust is renewed every second, so a long write goes on while beats are answered.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    async with asyncio.timeout(left_s) as limit:
+
+        def renew() -> None:
+            nonlocal timer
+            if not limit.expired():
+                left_s = trust_left_s()
+                limit.reschedule(loop.time() + left_s)
+                timer = loop.call_later(max(RENEW_S, left_s / 2), renew)
+
+        timer = loop.call_later(left_s / 2, renew)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
+    """The source, or that of one part, made awaitable if its methods block."""
+    context = replace(context, part=part) if part else context
+    source = prepared.source_kind.build(prepared.source_options, context)
+    return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
+
+
+def build_sink(prepared: Prepared, context: Context) -> Sink:
+    """The sink, made awaitable if its methods block."""
+    sink = prepared.sink_kind.build(prepared.sink_options, context)
+    return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
+
+
+async def check(prepared: Prepared, context: Context) -> None:
+    """Whether this version could be opened, without taking anything that a running one holds."""
+    source, sink = build_source(prepared, context), build_sink(prepared, context)
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await asyncio.gather(source.check(), sink.check())
+    except TimeoutError:
+        raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
+    finally:
+        await _close(source, sink)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What to write down about an error, and what it means for the next try."""
+    found = _failure_of(error)
+    # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
+    text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return Failure(found.cause, text)
+
+
+def _failure_of(error: BaseException) -> Failure:
+    match error:
+        case ConnectorError():
+            text = f"{error.message} ({error.hint})" if error.hint else error.message
+            return Failure(error.cause, text)
+        case ConfigError():
+            return Failure(Cause.CONFIG, error.message)
+        case StoreError():
+            return Failure(Cause.NETWORK, error.message)
+        case HeadgateError():
+            return Failure(Cause.CONFIG, error.message)
+        case OSError():
+            return Failure(Cause.NETWORK, f"{type(error).__name__}: {error}")
+        case _:
+            return Failure(Cause.BUG, f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+class Run:
+    """One run of one stream."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        context: Context,
+        grant: Grant,
+        stats: Stats,
+        on_opened: Callable[[Held], None],
+        on_commit: Callable[[Held, int], None],
+        share: Share = WHOLE,
+        is_home: bool = False,
+    ) -> None:
+        self._prepared = prepared
+        self._context = context
+        self._grant = grant
+        self._stats = stats
+        self._on_opened = on_opened
+        self._on_commit = on_commit
+        self._share = share
+        self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
+        self._draining = False
+        self.held: Held | None = None  # Where the stream stands, once the sink has said so.
+        self.is_home = is_home  # Whether the sink is known to have just that.
+        self.abandoned = False  # Nothing may be written any more, whatever still runs.
+
+    def drain(self) -> None:
+        """Finish the write under way, then end."""
+        self._draining = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def run(self) -> bool:
+        """Move records until drained (False) or until the source has ended (True); raise if it cannot go on."""
+        sink = build_sink(self._prepared, self._context)
+        source: Source | None = None
+        try:
+            # The sink first: it fences whoever was there before, whatever may be wrong with the source.
+            held = self.held = agree(self._grant.held, await sink.open(self._grant))
+            self.is_home = True
+            source = await self._build_source()
+            await source.open(held.position)
+            self._on_opened(held)
+            return await self._move(source, sink, held)
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+            await _close(*([source, sink] if source is not None else [sink]))
+
+    async def _build_source(self) -> Source:
+        prepared, context = self._prepared, self._context
+        if prepared.source_kind.partitioned:
+            return await parts.take(lambda part: build_source(prepared, context, part), self._share)
+        return parts.Nothing() if self._share.index else build_source(prepared, context)
+
+    async def _move(self, source: Source, sink: Sink, held: Held) -> bool:
+        while not self._draining:
+            if self._reading is None:
+                self._reading = self._read(source)
+            try:
+                batch, mapped = await self._reading
+            except asyncio.CancelledError:
+                if self._draining and not _is_cancelled():
+                    return False
+                raise
+            except EndOfStream:
+                return True
+            except RetryLater as later:
+                self._reading = None
+                await asyncio.sleep(later.after_s)
+                continue
+            self._reading = self._read(source)
+            held = replace(held, n=held.n + 1, position=batch.position)
+            await self._write(sink, batch, mapped, held)
+            await source.ack(batch.position)
+        return False
+
+    def _read(self, source: Source) -> asyncio.Task[tuple[Batch, Mapped]]:
+        task = asyncio.ensure_future(self._read_and_map(source))
+        task.add_done_callback(_retrieved)
+        return task
+
+    async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
+        batch = await source.read()
+        _check_position(batch.position)
+        apply, meta = self._prepared.mapping.apply, batch.meta
+        if len(batch.records) <= SLICE:
+            return batch, apply(batch.records, meta)
+        records: list[dict[str, Any]] = []
+        failed: list[tuple[int, str]] = []
+        skipped = 0
+        for begin in range(0, len(batch.records), SLICE):
+            end = begin + SLICE
+            part = apply(batch.records[begin:end], None if meta is None else meta[begin:end])
+            records += part.records
+            failed += [(begin + index, text) for index, text in part.failed]
+            skipped += part.skipped
+            await asyncio.sleep(0)
+        return batch, Mapped(records, failed, skipped)
+
+    async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, held: Held) -> None:
+        stats = self._stats
+        if mapped.failed:
+            if self._prepared.mapping.on_error == "fail":
+                index, text = mapped.failed[0]
+                raise BadRecord(f"record {index + 1} of {len(batch.records)} cannot be mapped: {text}", index=index)
+            stats.records_failed += len(mapped.failed)
+            self._context.log.warning("records skipped", count=len(mapped.failed), first=mapped.failed[0][1])
+        outgoing = Outgoing(mapped.records, held, self._prepared.mapping.key)
+        began = time.perf_counter()
+        await self._write_durably(sink, outgoing)
+        stats.last_write_s = time.perf_counter() - began
+        stats.write_s += stats.last_write_s
+        stats.records_in += len(batch.records)
+        stats.records_out += len(mapped.records)
+        stats.records_skipped += mapped.skipped
+        stats.bytes_in += batch.size_bytes
+        stats.batches += 1
+        stats.last_record_at_s = unix_s()
+        stats.last_hour.add(len(mapped.records), stats.last_record_at_s)
+        if batch.event_time_s is not None:
+            stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
+        self._on_commit(held, len(mapped.records))
+
+    async def _write_durably(self, sink: Sink, outgoing: Outgoing) -> None:
+        while True:
+            left_s = await self._trust()
+            try:
+                async with while_trusted(self._grant.trust_left_s, left_s):
+                    self.is_home = False
+                    await sink.write(outgoing)
+                    self.held, self.is_home = outgoing.held, True
+                    return
+            except RetryLater as later:
+                self.is_home = True
+                await asyncio.sleep(later.after_s)
+            except BadRecord:
+                self.is_home = True  # Nothing of the batch was written.
+                raise
+            except TimeoutError:
+                raise NotConnected("our trust ended during a write") from None
+
+    async def _trust(self) -> float:
+        """Wait until this node may act."""
+        while (left_s := self._grant.trust_left_s()) <= 0.0 and not self.abandoned:
+            await asyncio.sleep(TRUST_POLL_S)  # Trust is kept by another thread, and seldom gone.
+        if self.abandoned:
+            raise Fenced("this run was abandoned")
+        return left_s
+
+
+def _check_position(position: Any) -> None:
+    """A position that cannot be written down must not get as far as the sink."""
+    try:
+        msgspec.json.encode(position)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConnectorError(f"the source's position cannot be stored: {error}") from None
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """A batch read ahead may fail after its run has ended; that is nobody's concern any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _close(*sides: Source | Sink) -> None:
+    """Close both. One that hangs or fails does not keep the other from it."""
+    for side in sides:
+        await _quietly(side.close())
+
+
+async def _quietly(closing: Awaitable[T]) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await closing
+    except Exception as error:  # A run that has ended has nothing more to lose.
+        del error

@@ -1,1 +1,0 @@
-"""Storages: what a dump reads from and writes to."""

@@ -1,0 +1,1 @@
+"""The doors for programs: webhooks, the push protocol and the groups protocol."""

@@ -1,0 +1,111 @@
+"""The groups door: one WebSocket is one connection of a program that takes turns with others.
+
+Frames are decoded here, and what they say goes to the listener (`runtime.groups.listener`). Whatever a program does
+wrong ends its own connection with an error frame that says what it was, and touches nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from headgate.core import frames
+from headgate.core.frames import Join
+from headgate.errors import Refused, StoreError
+from headgate.ids import as_id
+from headgate.runtime.groups.listener import LEASE_S, Session
+from headgate.runtime.node import Node
+from headgate.store import worker_groups
+from headgate.web.auth import Gate
+from headgate.web.doors.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
+from headgate.web.doors.webhooks import Receive, Scope, Send
+
+MOST_CONSUMERS = 1000  # Of one connection.
+
+
+class _Consumer(Connection):
+    """One program."""
+
+    def active(self, consumer: UUID, incarnation: int, epoch: int, partition: int | None) -> None:
+        """It is active."""
+        self.say(frames.Active(str(consumer), incarnation, epoch, partition))
+
+    def step_down(self, consumer: UUID, incarnation: int, epoch: int) -> None:
+        """It should finish, and confirm."""
+        self.say(frames.StepDown(str(consumer), incarnation, epoch))
+
+
+class GroupDoor:
+    """Everything that connects to /groups."""
+
+    def __init__(self, node: Node, gate: Gate) -> None:
+        self._node = node
+        self._gate = gate
+        self.open = 0
+        self.ends: Counter[str] = Counter()  # How connections ended, by code.
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        connection = _Consumer(send)
+        session = Session(connection)
+        self.open += 1
+        try:
+            self.ends[await connection.serve(receive, self._serve(scope, receive, connection, session))] += 1
+        finally:
+            self.open -= 1
+            self._node.groups.closed(session)
+
+    async def _serve(self, scope: Scope, receive: Receive, connection: _Consumer, session: Session) -> None:
+        within_s = HELLO_S
+        while (data := await next_bytes(receive, within_s)) is not None:
+            frame = frames.decode_group_from_client(data)
+            within_s = max(session.lease_s, LEASE_S)
+            match frame:
+                case Join():
+                    await self._join(scope, frame, connection, session)
+                case _ if not session.consumers:
+                    raise Over("unexpected", "the first frame must be join")
+                case frames.BeatFrame():
+                    if self._node.groups.may_echo(session):
+                        connection.say(frame)
+                case frames.Confirm(consumer=consumer, epoch=epoch, what=what):
+                    id = _known(session, consumer)
+                    await self._node.groups.confirm(session, id, epoch, is_active=what == "active")
+                case frames.Leave(consumer=consumer):
+                    await self._node.groups.leave(session, _known(session, consumer))
+                case frames.ErrorFrame():
+                    raise Over("closed", "the program has given up")
+
+    async def _join(self, scope: Scope, frame: Join, connection: _Consumer, session: Session) -> None:
+        check_version(frame.version)
+        await check_token(self._gate, scope, frame.token, "joining a group")
+        if frame.group == worker_groups.NAME:
+            raise Over("forbidden", f"the name {worker_groups.NAME!r} is for the nodes that run Headgate's own streams")
+        if self._node.trust_left_s() <= 0.0:
+            raise Over("not_ready", "this node may not act now")
+        if len(session.consumers) >= MOST_CONSUMERS:
+            raise Over("too_many", f"one connection carries at most {MOST_CONSUMERS} consumers")
+        try:
+            nodes = await self._node.addresses()
+            joined = await self._node.groups.join(
+                session,
+                frame.stream,
+                frame.group,
+                frame.partition,
+                frame.label or "",
+                frame.consumer,
+                frame.lease_s,
+            )
+        except Refused as error:
+            raise Over(error.code, error.message) from None
+        except StoreError:
+            raise Over("not_ready", "the database is away") from None
+        # No wait between the two: whoever is told to be active has first been told who it is.
+        connection.say(frames.Joined(str(joined.consumer), joined.losses, joined.lease_s, nodes))
+
+
+def _known(session: Session, consumer: str) -> UUID:
+    id = as_id(consumer)
+    if id is None or id not in session.consumers:
+        raise Over("not_joined", "this consumer has not joined by this connection")
+    return id

@@ -1,0 +1,185 @@
+"""The push door: one WebSocket is one session of a program that pushes records.
+
+Frames are decoded here, credits are counted here, and what a frame says goes to the session (`runtime.push.listener`).
+Whatever a program does wrong ends its own connection with an error frame that says what it was, and touches nobody
+else. Payloads are decoded on arrival: what its sender can correct is refused while it is still its sender's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from headgate.clock import unix_s
+from headgate.connectors.push import PushOptions
+from headgate.core import frames
+from headgate.core.frames import Hello, Message
+from headgate.core.push.notifier import Reason
+from headgate.core.reconcile import Entry
+from headgate.errors import HeadgateError, StoreError
+from headgate.runtime.node import Node
+from headgate.runtime.push.feed import Piece
+from headgate.runtime.push.listener import Peer, Session
+from headgate.telemetry.metrics import PushFigures
+from headgate.web.auth import Gate
+from headgate.web.doors.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
+from headgate.web.doors.webhooks import Receive, Scope, Send
+
+
+class _Connection(Connection, Peer):
+    """One program: what it may send, and what it is sent."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(send)
+        self.credits = frames.WINDOW
+
+    def accepted(self, stream: str, epoch: int, position: int | None) -> None:
+        """It may push this stream."""
+        self.say(frames.NotifyAck(stream, True, position, epoch))
+
+    def refused(self, stream: str, reason: Reason, retry_after_ms: int) -> None:
+        """It may not."""
+        self.say(frames.NotifyAck(stream, False, None, None, reason, retry_after_ms))
+
+    def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
+        """So much is durable, and so many more records may come."""
+        self.credits += credits
+        self.say(frames.Ack(credits, positions))
+
+    def closed(self, stream: str, position: int | None) -> None:
+        """The end of the stream is durable."""
+        self.say(frames.Closed(stream, position))
+
+    def restart(self, stream: str | None, address: str | None, reason: str) -> None:
+        """Ask again."""
+        self.say(frames.Restart(stream, address, reason))
+
+
+class PushDoor:
+    """Everything that connects to /push."""
+
+    def __init__(self, node: Node, gate: Gate) -> None:
+        self._node = node
+        self._gate = gate
+        self._json = msgspec.json.Decoder().decode
+        self.ends: Counter[str] = Counter()  # How sessions ended, by code.
+        self.records = 0
+
+    def figures(self) -> PushFigures:
+        """For metrics."""
+        return PushFigures(len(self._node.push.sessions), self.records, self.ends)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        connection = _Connection(send)
+        self.ends[await connection.serve(receive, self._serve(scope, receive, connection))] += 1
+
+    async def _serve(self, scope: Scope, receive: Receive, connection: _Connection) -> None:
+        hello = await _first(receive)
+        entry, options, nodes = await self._admit(hello, scope)
+        connection.say(frames.Ok(frames.WINDOW, frames.MAX_FRAME_BYTES, frames.HEARTBEAT_S, nodes))
+        session = self._node.push.open(connection, entry.datasource)
+        try:
+            while not connection.has_failed:
+                frame = await _next(receive, frames.HEARTBEAT_S * frames.MISSED_BEATS)
+                if frame is None:
+                    return
+                self._handle(frame, session, connection, options)
+        finally:
+            session.close()
+
+    def _handle(
+        self, frame: frames.FromClient, session: Session, connection: _Connection, options: PushOptions
+    ) -> None:
+        match frame:
+            case frames.Messages(stream=stream, messages=messages):
+                connection.credits -= len(messages)
+                if connection.credits < 0:
+                    raise Over("overdraft", f"{-connection.credits} records more than there were credits for")
+                self.records += len(messages)
+                session.received(stream, self._piece(stream, messages, options))
+            case frames.Notify(stream=stream, name=name):
+                if self._node.registry.entry_of(session.datasource) is None:
+                    raise Over("not_found", "the datasource has been deleted")
+                session.notify(stream, name or stream)
+            case frames.Eos(stream=stream):
+                session.ended(stream)
+            case frames.BeatFrame():
+                if self._node.trust_left_s() > 0.0:
+                    connection.say(frame)
+            case Hello():
+                raise Over("unexpected", "a second hello")
+            case frames.ErrorFrame():
+                raise Over("closed", "the program has given up")
+
+    def _piece(self, stream: str, messages: list[Message], options: PushOptions) -> Piece:
+        decode = self._json if options.format == "json" else _text
+        try:
+            records = [{} if m.payload is None else decode(m.payload) for m in messages]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Over("bad_payload", f"a payload of {stream!r} is not {options.format}: {error}") from None
+        meta = [
+            {"id": m.id, "event_time": None if m.event_time is None else m.event_time / 1e6, "key": _key(m.key)}
+            for m in messages
+        ]
+        size = sum(len(m.payload) for m in messages if m.payload is not None)
+        newest = messages[-1].event_time if messages else None
+        event_time_s = unix_s() if newest is None else newest / 1e6
+        return Piece([m.id for m in messages], records, meta, size, event_time_s)
+
+    async def _admit(self, hello: Hello, scope: Scope) -> tuple[Entry, PushOptions, list[str]]:
+        """Who this is, what it may push to, and where else it could."""
+        check_version(hello.version)
+        await check_token(self._gate, scope, hello.token, "pushing")
+        try:
+            entry = await self._entry(hello.datasource)
+            if self._node.trust_left_s() <= 0.0:
+                raise Over("not_ready", "this node may not act now")
+            return entry, await self._options(entry), await self._node.addresses()
+        except StoreError:
+            raise Over("not_ready", "the database is away") from None
+
+    async def _entry(self, name: str) -> Entry:
+        entry = self._node.registry.entry(name)
+        if entry is None or entry.wanted is None or not entry.is_pushed:
+            if self._node.manager is not None:
+                await self._node.manager.look()  # Perhaps it was published after the last one.
+            entry = self._node.registry.entry(name)
+        if entry is None or not entry.is_pushed or not self._node.lists(name):
+            raise Over("not_found", "there is no datasource of this name that takes pushed records")
+        return entry
+
+    async def _options(self, entry: Entry) -> PushOptions:
+        target = entry.wanted.target if entry.wanted is not None else None
+        try:
+            if target is not None:
+                config = await self._node.registry.get_datasource_config(entry.datasource, target)
+                assert isinstance(config.prepared.source_options, PushOptions)
+                return config.prepared.source_options
+        except StoreError:
+            raise
+        except HeadgateError:
+            pass
+        raise Over("not_ready", "the datasource cannot be run here now")
+
+
+async def _first(receive: Receive) -> Hello:
+    frame = await _next(receive, HELLO_S)
+    if not isinstance(frame, Hello):
+        raise Over("unexpected", "the first frame must be hello")
+    return frame
+
+
+async def _next(receive: Receive, within_s: float) -> frames.FromClient | None:
+    """The next frame; None when the program has hung up."""
+    data = await next_bytes(receive, within_s)
+    return None if data is None else frames.decode_from_client(data)
+
+
+def _text(payload: bytes) -> dict[str, str]:
+    return {"body": payload.decode("utf-8")}
+
+
+def _key(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", "backslashreplace")
