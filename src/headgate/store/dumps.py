@@ -163,7 +163,8 @@ class Dumps:
 
     async def totals(self) -> dict[str, int]:
         """Rows and bytes that all dumps together have copied, those that were deleted among them."""
-        return dict(await self._database.fetchrow(sql("dumps/totals")))
+        (row,) = await self._database.fetch(sql("dumps/totals"))
+        return dict(row)
 
     async def pace(self, dump: UUID) -> Any:
         """Rows and bytes of late, and in how many seconds."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
-from headgate.store.database import Database, sql
+from headgate.core.figures import Failed, Figures
+from headgate.store.database import Database, Row, sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,28 @@ class State:
     worker_status: str
     detail: str
     version: int | None
-    metrics: dict[str, Any]
-    error: dict[str, Any] | None
+    metrics: Figures
+    error: Failed | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """One stream's state as it was last saved, with what is known of its node."""
+
+    stream: UUID
+    datasource: UUID
+    index: int | None  # Of a stream that nodes run;
+    label: str | None  # or of one that a program pushes.
+    worker_status: str
+    detail: str
+    node: UUID | None
+    node_name: str | None  # None: the node is gone.
+    heartbeat: int | None  # How often its node has beaten; None: the node is gone.
+    version: int | None
+    epoch: int
+    metrics: Figures
+    error: Failed | None
+    changed_at: datetime  # When the status or its detail last changed.
 
 
 class States:
@@ -46,12 +67,13 @@ class States:
         )
         return {row["stream"] for row in rows}
 
-    async def all(self, datasource: UUID | None = None) -> list[dict[str, Any]]:
+    async def all(self, datasource: UUID | None = None) -> list[StreamState]:
         """The states of one datasource, or of all, with their node's name and beat."""
-        found = []
-        for row in await self._database.fetch(sql("states/list"), datasource):
-            state = dict(row)
-            state["metrics"] = msgspec.json.decode(row["metrics"])
-            state["error"] = None if row["error"] is None else msgspec.json.decode(row["error"])
-            found.append(state)
-        return found
+        return [_state(row) for row in await self._database.fetch(sql("states/list"), datasource)]
+
+
+def _state(row: Row) -> StreamState:
+    plain = {name: row[name] for name in StreamState.__slots__}
+    plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
+    plain["error"] = None if row["error"] is None else msgspec.json.decode(row["error"], type=Failed)
+    return StreamState(**plain)

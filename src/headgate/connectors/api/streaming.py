@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from headgate.core.streams import Held, Position
 
 __all__ = [
-    "PUSH",
+    "WEBHOOK_IDENTITY",
     "Batch",
     "Connector",
     "Context",
@@ -52,9 +52,6 @@ __all__ = [
     "identity",
     "identity_of",
 ]
-
-
-PUSH = "push"  # The type of source whose streams programs make, by pushing them.
 
 
 class Options(BaseModel):
@@ -82,6 +79,10 @@ def identity_of(connector: str, options: Options) -> str:
     }
     text = msgspec.json.encode([connector, marked], order="sorted", enc_hook=str)
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+WEBHOOK_IDENTITY = identity_of("webhook", Options())
+"""Of every webhook: no option says which data these are, the inbox does."""
 
 
 def _bare(value: Any) -> Any:
