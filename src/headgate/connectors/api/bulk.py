@@ -1,7 +1,7 @@
 """What a storage is: the public contract between a dump and the code that speaks to one kind of database or file.
 
-A dump copies tables (collections, files) in chunks. A `ReadStorage` describes its tables, says where chunks end, and
-answers `query` for one range. A `WriteStorage` prepares a table, tells which chunks it has, and writes one chunk so
+A dump copies tables (collections, files) in chunks. A `Reader` describes its tables, says where chunks end, and
+answers `query` for one range. A `Writer` prepares a table, tells which chunks it has, and writes one chunk so
 that it is there wholly or not at all. Each object is one session: a worker builds its own from the URL, and uses it
 for one thing at a time.
 
@@ -54,11 +54,11 @@ __all__ = [
     "Piece",
     "Pieces",
     "Range",
-    "ReadStorage",
+    "Reader",
     "StorageError",
     "StorageGone",
     "Table",
-    "WriteStorage",
+    "Writer",
     "target_of",
 ]
 
@@ -216,7 +216,7 @@ class AlreadyWritten(StorageError):
     code = "already_written"
 
 
-class ReadStorage(Protocol):
+class Reader(Protocol):
     """The side that is read. One object is one session."""
 
     languages: Sequence[Language]
@@ -247,11 +247,11 @@ class ReadStorage(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session."""
+        """End the session. May be called at any time, and more than once."""
         ...
 
 
-class WriteStorage(Protocol):
+class Writer(Protocol):
     """The side that is written. One object is one session."""
 
     languages: Sequence[Language]
@@ -308,5 +308,5 @@ class WriteStorage(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session."""
+        """End the session. May be called at any time, and more than once."""
         ...

@@ -48,24 +48,12 @@ from headgate.connectors.postgres.session import GONE, connect, errors, one_line
 from headgate.connectors.values.kinds import Kind
 from headgate.errors import NotFound
 
-__all__ = ["FAMILY", "PostgresReader", "SnapshotGone", "condition", "errors", "quoted", "reader", "relation", "writer"]
+__all__ = ["FAMILY", "PostgresReader", "SnapshotGone", "condition", "errors", "quoted", "relation"]
 
 PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 WHOLE = ("smallint", "integer", "bigint")
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
-
-
-def reader(url: str, snapshot: str | None = None) -> PostgresReader:
-    """A session that reads."""
-    return PostgresReader(url, snapshot)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.postgres.writer import PostgresWriter
-
-    return PostgresWriter(url)
 
 
 def rendered(column: Column, name: str, native: bool) -> str:

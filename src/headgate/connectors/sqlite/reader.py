@@ -56,18 +56,6 @@ BUSY_S = 300.0  # Writers queue up behind a chunk; so many of them may wait that
 T = TypeVar("T")
 
 
-def reader(url: str, snapshot: str | None = None) -> SqliteReader:
-    """A session that reads. Snapshots are not shared between sessions."""
-    return SqliteReader(url)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.sqlite.writer import SqliteWriter
-
-    return SqliteWriter(url)
-
-
 class Session:
     """One connection, and the thread in which it works."""
 

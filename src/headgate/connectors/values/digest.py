@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Range, ReadStorage, StorageError, Table
+from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Range, Reader, StorageError, Table
 from headgate.connectors.postgres import reader as postgres
 from headgate.connectors.values.convert import common, raw, translated
 from headgate.connectors.values.kinds import Kind, arrow_type
@@ -98,12 +98,12 @@ def _is_hashless(column: Column) -> bool:
 # Here.
 
 
-def has_lines(one: ReadStorage, other: ReadStorage) -> bool:
+def has_lines(one: Reader, other: Reader) -> bool:
     """Whether rows of both sides can be compared by their text, before anybody asks what it means."""
     return Language.CSV in one.languages and Language.CSV in other.languages
 
 
-async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Digest | None:
+async def digest_of_lines(reader: Reader, table: Table, range: Range) -> Digest | None:
     """Read a range as text, and hash each line. Where that is equal so are the rows; where it is not they may still be,
     since numbers and moments can be written in more ways than one. None: a newline in a value makes two lines of it."""
     found = Digest()
@@ -119,7 +119,7 @@ async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Di
 
 
 async def digest(
-    reader: ReadStorage, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
+    reader: Reader, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
 ) -> Digest:
     """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash."""
     found = Digest(nulls={column.name: 0 for column in columns}, hashes=Counter() if keep else None)
