@@ -13,9 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.connectors.api.bulk import PLAIN, By, Csv, Language, StorageError, StorageGone, Table
+from headgate.connectors.api.bulk import PLAIN, By, Csv, Language, SnapshotGone, StorageError, StorageGone, Table
 from headgate.connectors.plugins import open_reader
-from headgate.connectors.postgres.reader import PostgresReader, SnapshotGone
+from headgate.connectors.postgres.reader import PostgresReader
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import csv_to_arrow
 from headgate.core.chunks import Range

@@ -29,10 +29,11 @@ compensates: `undo` removes what a broken chunk left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from headgate.connectors.values.kinds import Type
@@ -46,15 +47,19 @@ __all__ = [
     "By",
     "Column",
     "Csv",
+    "Digest",
+    "DigestsInServer",
     "Foreign",
     "Index",
     "Job",
     "Language",
     "Mode",
+    "Ordered",
     "Piece",
     "Pieces",
     "Range",
     "Reader",
+    "SnapshotGone",
     "StorageError",
     "StorageGone",
     "Table",
@@ -210,10 +215,41 @@ class StorageGone(StorageError):
     code = "storage_gone"
 
 
+class SnapshotGone(StorageError):
+    """The session that held the snapshot has ended. What was read in it stays good."""
+
+    code = "snapshot_gone"
+
+
 class AlreadyWritten(StorageError):
     """The ledger has this chunk: another worker was faster, or we were, before a crash."""
 
     code = "already_written"
+
+
+@dataclass(slots=True)
+class Digest:
+    """What a range holds, in a few numbers: its rows, the NULLs of each column, and a sum of the hashes of all rows."""
+
+    rows: int = 0
+    nulls: dict[str, int] = field(default_factory=dict)
+    sum: int = 0
+    hashes: Counter[int] | None = None  # Of each row, if they were asked for.
+
+    def difference(self, other: Digest) -> str:
+        """How two ranges differ, in words. Empty: they do not."""
+        if self.rows != other.rows:
+            return f"{self.rows} rows in the source, {other.rows} in the target"
+        for name, nulls in self.nulls.items():
+            if nulls != other.nulls.get(name, 0):
+                return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"
+        return "" if self.sum == other.sum else "values differ"
+
+    def missing(self, other: Digest) -> int:
+        """How many rows of ours the other does not have."""
+        assert self.hashes is not None
+        assert other.hashes is not None
+        return (self.hashes - other.hashes).total()
 
 
 class Reader(Protocol):
@@ -248,6 +284,26 @@ class Reader(Protocol):
 
     async def close(self) -> None:
         """End the session. May be called at any time, and more than once."""
+        ...
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """What a `Reader` may have besides: an order of keys that other storages share. Verify compares chunks there,
+    and whole tables elsewhere."""
+
+    async def order(self, table: Table) -> str | None:
+        """A name for the order of the table's key. Two storages that give the same name select the same rows by the
+        same bounds. None: no other storage has this order."""
+        ...
+
+
+@runtime_checkable
+class DigestsInServer(Protocol):
+    """What a `Reader` may have besides: the server itself hashes rows, so that only a few numbers travel."""
+
+    async def digest(self, table: Table, range: Range) -> Digest:
+        """What a range holds. Servers of one family give equal numbers for equal rows in columns of equal types."""
         ...
 
 

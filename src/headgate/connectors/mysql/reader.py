@@ -20,6 +20,7 @@ from headgate.connectors.api.bulk import Bound, By, Csv, Language, Piece, Pieces
 from headgate.connectors.mysql import schema
 from headgate.connectors.mysql.session import EmptyRow, Lines, Session, Where
 from headgate.connectors.mysql.types import FAMILY, bound_text, condition, line, quoted, refused_columns, text_literal
+from headgate.connectors.sql.keys import plain_order
 from headgate.connectors.sql.ledger import TABLE
 from headgate.errors import NotFound
 
@@ -85,6 +86,10 @@ class MysqlReader:
     async def _bound(self, query: str) -> Bound | None:
         rows = await self._session.run(lambda: self._session.rows(query))
         return tuple(str(value) for value in rows[0]) if rows else None
+
+    async def order(self, table: Table) -> str | None:
+        """Text is put in order by collations that no other database has."""
+        return plain_order(table)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """One range. A piece is read ahead while the one before is used."""

@@ -26,11 +26,11 @@ from headgate.connectors.api.bulk import (
     Pieces,
     Range,
     Reader,
+    SnapshotGone,
     StorageError,
     StorageGone,
     Writer,
 )
-from headgate.connectors.postgres.reader import SnapshotGone
 from headgate.connectors.values.convert import common, spare_memory, translated
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
