@@ -51,8 +51,10 @@ __all__ = [
     "DigestsInServer",
     "Foreign",
     "Index",
+    "Indexes",
     "Job",
     "Language",
+    "Links",
     "Mode",
     "Ordered",
     "Piece",
@@ -314,6 +316,7 @@ class Writer(Protocol):
     csv: Csv
     attempt: int  # How often the next chunk has been leased: whoever comes later may end who came before.
     transactional: bool  # Rows and ledger commit together. If not, `undo` is called before a chunk is tried again.
+    keeps_ledger: bool  # `done` tells what is written. If not, only the plan knows.
     family: str
 
     async def look(self, table: str) -> Table | None:
@@ -365,4 +368,23 @@ class Writer(Protocol):
 
     async def close(self) -> None:
         """End the session. May be called at any time, and more than once."""
+        ...
+
+
+@runtime_checkable
+class Indexes(Protocol):
+    """What a `Writer` may have besides: it makes indexes that a table of another kind of database had."""
+
+    async def index(self, job: Job) -> list[str]:
+        """Make them, for a table that the dump made. Returns those that cannot be made, in words."""
+        ...
+
+
+@runtime_checkable
+class Links(Protocol):
+    """What a `Writer` may have besides: it makes foreign keys once all tables are there."""
+
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+        """Make them, for a table that the dump made. `targets`: the target's name for each table of the source.
+        Returns those that cannot be made, in words."""
         ...

@@ -58,6 +58,7 @@ class Normalizes:
     languages: Sequence[Language]
     csv: Csv = PLAIN
     attempt: int = 1
+    keeps_ledger: bool = True
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
         """The same data in a language of ours."""

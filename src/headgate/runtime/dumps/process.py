@@ -12,7 +12,7 @@ resume: the plan is in the database, what was written is in the target's ledger,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.connectors.api.bulk import By, Reader, StorageError, StorageGone, Writer
+from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, StorageGone, Writer
 from headgate.core import chunks
 from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
 from headgate.errors import HeadgateError, Refused, StoreError
@@ -196,7 +196,8 @@ class StreamProcess:
 
     async def _settle(self, number: int, written: dict[Range, int]) -> None:
         """What the ledger has is done. What it has beyond the plan would be written twice."""
-        await self._dumps.settle(self.dump, number, written, decides=getattr(self._writer, "keeps_ledger", True))
+        assert self._writer is not None
+        await self._dumps.settle(self.dump, number, written, decides=self._writer.keeps_ledger)
         there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, number)]
         if chunks.unplanned(there, written):
             raise StorageError(
@@ -362,8 +363,11 @@ class StreamProcess:
         """What follows all tables, for those that the dump made: indexes of another kind of database, foreign keys."""
         jobs = [plan_of(row).job for row in rows]
         targets = {job.source.name: job.target for job in jobs}
-        index, link = getattr(self._writer, "index", None), getattr(self._writer, "link", None)
-        steps = [step for step in (index, link and partial(link, targets=targets)) if step is not None]
+        steps: list[Callable[[Job], Awaitable[list[str]]]] = []
+        if isinstance(self._writer, Indexes):
+            steps.append(self._writer.index)
+        if isinstance(self._writer, Links):
+            steps.append(partial(self._writer.link, targets=targets))
         missing: list[str] = []
         for step in steps:
             for job in jobs:
