@@ -41,6 +41,7 @@ from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS, bytes_of, fine, is_finite
 from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value, widest
 from headgate.errors import ConfigError
+from headgate.text import one_line
 
 FAMILY = "jsonl"
 ENDINGS = (".jsonl", ".ndjson")
@@ -309,7 +310,7 @@ def _sort(value: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    told = " ".join(str(error).split())[:300] or type(error).__name__
+    told = one_line(error, 300)
     return f"not JSON: {told}" if isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError) else told
 
 

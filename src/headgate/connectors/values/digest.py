@@ -22,6 +22,7 @@ from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Range, Re
 from headgate.connectors.postgres import reader as postgres
 from headgate.connectors.values.convert import common, raw, translated
 from headgate.connectors.values.kinds import Kind, arrow_type
+from headgate.text import counted, one_line
 
 _MASK = (1 << 64) - 1
 _ALIKE = Csv(alike=True)
@@ -45,7 +46,7 @@ class Digest:
     def difference(self, other: Digest) -> str:
         """How two ranges differ, in words. Empty: they do not."""
         if self.rows != other.rows:
-            return f"{self.rows} rows in the source, {other.rows} in the target"
+            return f"{counted(self.rows, 'row')} in the source, {other.rows:,} in the target"
         for name, nulls in self.nulls.items():
             if nulls != other.nulls.get(name, 0):
                 return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"
@@ -178,7 +179,7 @@ def _telling(column: Column) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+        raise StorageError(f"column {column.name!r} cannot be compared: {one_line(error, 200)}") from None
 
 
 def _words(array: Any, column: Column) -> Any:
