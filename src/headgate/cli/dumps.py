@@ -102,7 +102,7 @@ def resume(
     """Go on with a dump: one that is paused goes on where it runs; one that nobody runs is run here."""
 
     async def act(desk: Desk) -> None:
-        from headgate.connectors.urls import whole
+        from headgate.connectors.plugins import whole
         from headgate.runtime.dumps import control
 
         row = await desk.dumps.find(id)
@@ -131,7 +131,7 @@ def verify(
     """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.connectors.urls import whole
+        from headgate.connectors.plugins import whole
         from headgate.runtime.dumps import control
         from headgate.runtime.dumps.verify import as_dict
         from headgate.runtime.dumps.verify import verify as compare

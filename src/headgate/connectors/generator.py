@@ -25,7 +25,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, Position, SourceKind, identity
+from headgate.connectors.api import Batch, Connector, Context, Options, Position, ReaderKind, SourceKind, identity
 from headgate.errors import Cause, ConnectorError, EndOfStream
 from headgate.text import counted
 
@@ -292,6 +292,6 @@ CONNECTOR = Connector(
         options=GeneratorOptions,
         build=Generator,
         partitioned=True,
-        history=lambda options: None if options.count is None else _History(options),
     ),
+    reader=ReaderKind(of_source=lambda options: None if options.count is None else _History(options)),
 )

@@ -19,7 +19,7 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api.streaming import PUSH, Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import PUSH, Connector, Options, SinkKind, SourceKind, identity_of
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.errors import ConfigError, HeadgateError, Problem

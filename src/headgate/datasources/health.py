@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.datasources.documents import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
 from headgate.text import counted, parse_duration, roughly

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core.parts import edited
 from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Release, Reply, Step
 from headgate.errors import NotFound, Refused

@@ -48,16 +48,6 @@ MOST_HEADER = 16 << 20  # A header that does not end within so many bytes is non
 _NO_WORDS = {"false": False, "no": False, "0": False, "true": True, "yes": True, "1": True}
 
 
-def reader(url: str, snapshot: str | None = None) -> CsvReader:
-    """A session that reads; files have no snapshots."""
-    return CsvReader(url)
-
-
-def writer(url: str) -> CsvWriter:
-    """A session that writes."""
-    return CsvWriter(url)
-
-
 class CsvReader(FileReader):
     """Reads CSV."""
 

@@ -40,16 +40,6 @@ COMPRESSION_LEVEL = 1  # As quick as snappy, and files of three quarters the siz
 _KIND = b"headgate"  # The key in a column's metadata.
 
 
-def reader(url: str, snapshot: str | None = None) -> ParquetReader:
-    """A session that reads; files have no snapshots."""
-    return ParquetReader(url)
-
-
-def writer(url: str) -> ParquetWriter:
-    """A session that writes."""
-    return ParquetWriter(url)
-
-
 class ParquetReader(FileReader):
     """Reads Parquet."""
 

@@ -44,11 +44,9 @@ from headgate.connectors.api.bulk import (
     Piece,
     Pieces,
     Range,
-    ReadStorage,
     StorageError,
     StorageGone,
     Table,
-    WriteStorage,
 )
 from headgate.connectors.mongodb import values
 from headgate.connectors.sql import ledger
@@ -67,18 +65,6 @@ ORDER = [("_id", 1)]
 _AUTHENTICATION = {18, 8000}
 _UNAUTHORIZED = 13
 _OURS = re.compile(rf"^system\.|^({ledger.TABLE}|{WRITTEN})$|__hg_[0-9a-f]{{8}}$")
-
-
-def reader(url: str, snapshot: str | None = None) -> ReadStorage:
-    """A session that reads. MongoDB has no snapshot to share."""
-    return MongoReader(url)
-
-
-def writer(url: str) -> WriteStorage:
-    """A session that writes."""
-    from headgate.connectors.mongodb.writer import MongoWriter
-
-    return MongoWriter(url)
 
 
 # The URL and the session.

@@ -23,7 +23,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.connectors.api.bulk import By, ReadStorage, StorageError, StorageGone, WriteStorage
+from headgate.connectors.api.bulk import By, Reader, StorageError, StorageGone, Writer
 from headgate.core import chunks
 from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
 from headgate.errors import HeadgateError, Refused, StoreError
@@ -104,8 +104,8 @@ class StreamProcess:
         self._finishing: dict[int, asyncio.Task[None]] = {}
         self._seen = 0  # The last attempt that we have heard of.
         self._woken = asyncio.Event()
-        self._reader: ReadStorage | None = None
-        self._writer: WriteStorage | None = None
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
         self._history = History(home, dump)
         self._goes_on = goes_on
 

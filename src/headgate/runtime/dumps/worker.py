@@ -25,12 +25,12 @@ from headgate.connectors.api.bulk import (
     Piece,
     Pieces,
     Range,
-    ReadStorage,
+    Reader,
+    SnapshotGone,
     StorageError,
     StorageGone,
-    WriteStorage,
+    Writer,
 )
-from headgate.connectors.postgres.reader import SnapshotGone
 from headgate.connectors.values.convert import common, spare_memory, translated
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
@@ -114,8 +114,8 @@ class Worker:
         self._told = told
         self._transform = transform
         self._plans: dict[int, Plan] = {}
-        self._reader: ReadStorage | None = None
-        self._writer: WriteStorage | None = None
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
         self._snapshot: str | None = None
 
     async def run(self, snapshot: str | None) -> None:
@@ -200,7 +200,7 @@ class Worker:
         except AlreadyWritten:
             return (await writer.done(plan.job)).get(leased.chunk.range, 0)
 
-    def _sessions(self) -> tuple[ReadStorage, WriteStorage]:
+    def _sessions(self) -> tuple[Reader, Writer]:
         if self._reader is None:
             self._reader = self._storages.read(self._snapshot)
         if self._writer is None:
@@ -254,8 +254,8 @@ class Worker:
 
 
 async def copy(
-    reader: ReadStorage,
-    writer: WriteStorage,
+    reader: Reader,
+    writer: Writer,
     plan: Plan,
     range: Range,
     transform: Transform | None = None,
@@ -285,7 +285,7 @@ async def copy(
                 await end()
 
 
-def spoken(reader: ReadStorage, writer: WriteStorage, plan: Plan, as_rows: bool) -> tuple[Language, Language, Any]:
+def spoken(reader: Reader, writer: Writer, plan: Plan, as_rows: bool) -> tuple[Language, Language, Any]:
     """What the source speaks, what that is translated to first, and how its CSV looks."""
     job, into = plan.job, plan.into
     assert into is not None

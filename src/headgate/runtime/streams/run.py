@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api.streaming import Batch, Context, Grant, Held, Outgoing, Sink, Source
+from headgate.connectors.api import Batch, Context, Grant, Held, Outgoing, Sink, Source
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
