@@ -321,7 +321,7 @@ async def test_with_one_column_an_empty_line_is_null(tmp_path: Path) -> None:
         pytest.param(b'a,b\n1,2\n3,"4\n', "line 3 .*quote", id="odd quotes"),
         pytest.param(b'a,b\n1,2\n3,x"y"\n', "line 3 .*quote", id="quote in a field"),
         pytest.param(b'a,b\n1,2\n"x"y,4\n', "line 3 .*quote", id="text after a quote"),
-        pytest.param(b"a,b\n1,2\n3,4,5\n", "line 3: 3 fields, and there are 2 columns", id="too many fields"),
+        pytest.param(b"a,b\n1,2\n3,4,5\n", "line 3: 3 fields for 2 columns", id="too many fields"),
         pytest.param(b"a,b\n1,2\n3\n", "line 3: 1 fields", id="too few fields"),
         pytest.param(b"a,b\n1,2\n3,\xff\n", "byte 10: not utf-8", id="invalid UTF-8"),
     ],

@@ -67,6 +67,7 @@ from headgate.connectors.values.convert import ROWS, Normalizes
 from headgate.connectors.values.infer import inferred
 from headgate.connectors.values.kinds import canonical, type_from_text
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
+from headgate.text import counted, error_line
 
 FAMILY = "own"
 SAMPLED = 1000
@@ -93,17 +94,13 @@ async def call(made: Any, method: str, *args: Any) -> Any:
     except HeadgateError:
         raise
     except (ConnectionError, TimeoutError) as error:
-        raise StorageGone(f"{_name(made)}.{method}: {_told(error)}") from error
+        raise StorageGone(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
     except Exception as error:
-        raise StorageError(f"{_name(made)}.{method}: {_told(error)}") from error
+        raise StorageError(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
 
 
 def _name(made: Any) -> str:
     return type(made).__name__
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
 
 
 class OwnReader:
@@ -146,7 +143,7 @@ class OwnReader:
         found = await call(self._made, "query", offset, limit)
         rows = list(found or [])
         if len(rows) > limit:
-            raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned {len(rows)} rows")
+            raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned {counted(len(rows), 'row')}")
         if not all(isinstance(row, dict) for row in rows):
             raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned what is not a dict")
         return rows

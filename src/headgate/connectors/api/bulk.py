@@ -39,6 +39,7 @@ from uuid import UUID
 from headgate.connectors.values.kinds import Type
 from headgate.core.chunks import Bound, Range
 from headgate.errors import HeadgateError
+from headgate.text import counted
 
 __all__ = [
     "PLAIN",
@@ -241,7 +242,7 @@ class Digest:
     def difference(self, other: Digest) -> str:
         """How two ranges differ, in words. Empty: they do not."""
         if self.rows != other.rows:
-            return f"{self.rows} rows in the source, {other.rows} in the target"
+            return f"{counted(self.rows, 'row')} in the source, {other.rows:,} in the target"
         for name, nulls in self.nulls.items():
             if nulls != other.nulls.get(name, 0):
                 return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"

@@ -42,6 +42,7 @@ from headgate.connectors.values.convert import ROWS, bytes_of, fine, is_finite
 from headgate.connectors.values.infer import inferred
 from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value
 from headgate.errors import ConfigError
+from headgate.text import one_line
 
 FAMILY = "jsonl"
 ENDINGS = (".jsonl", ".ndjson")
@@ -299,7 +300,7 @@ def _sort(value: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    told = " ".join(str(error).split())[:300] or type(error).__name__
+    told = one_line(error, 300)
     return f"not JSON: {told}" if isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError) else told
 
 

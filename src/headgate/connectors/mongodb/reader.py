@@ -53,6 +53,7 @@ from headgate.connectors.sql import ledger
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, NotFound
+from headgate.text import one_line
 
 FAMILY = "mongodb"
 WRITTEN = "headgate_dump_written"  # Beside the ledger: which ids a chunk that is not done may have left.
@@ -163,7 +164,7 @@ def told(url: str, where: str = "") -> Iterator[None]:
 
 def _line(error: Exception) -> str:
     """The first part of what the client says; the rest describes its whole view of the servers."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return re.split(r", full error: |, Timeout: | \(configured timeouts: ", text)[0][:300]
 
 

@@ -33,6 +33,7 @@ from headgate.connectors.api import Context, Grant, Held, Outgoing
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.values import as_json_rows, fitted, only, type_of
 from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
+from headgate.text import one_line
 
 POOL_SIZE = 8
 CONNECT_S = 10.0
@@ -302,7 +303,7 @@ class _steering:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, ConnectorError) or not isinstance(error, Exception):
             return
-        text = " ".join(str(error).split()) or kind.__name__
+        text = one_line(error)
         match error:
             case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InsufficientPrivilegeError():
                 raise ConnectorError(text, cause=Cause.AUTH) from error

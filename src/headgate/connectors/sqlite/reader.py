@@ -50,6 +50,7 @@ from headgate.connectors.sql.keys import WHOLE, plain_order
 from headgate.connectors.values.convert import fine
 from headgate.connectors.values.kinds import TEXT, Kind, Type, arrow_schema, arrow_type, canonical, decimal_type
 from headgate.errors import NotFound, Refused
+from headgate.text import one_line
 
 FAMILY = "sqlite"
 FETCH = 10_000  # Rows that are fetched at once.
@@ -114,7 +115,7 @@ def telling(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        told = f"{path}: {' '.join(str(error).split())}"
+        told = f"{path}: {one_line(error)}"
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_READONLY")):
             raise StorageGone(told) from None
         hint = "make room and resume" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else ""

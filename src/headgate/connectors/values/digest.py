@@ -20,6 +20,7 @@ import msgspec
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, Reader, StorageError, Table
 from headgate.connectors.values.convert import common, raw, translated
 from headgate.connectors.values.kinds import Kind, arrow_type
+from headgate.text import one_line
 
 MASK = (1 << 64) - 1
 _ALIKE = Csv(alike=True)
@@ -110,7 +111,7 @@ def _telling(column: Column) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+        raise StorageError(f"column {column.name!r} cannot be compared: {one_line(error, 200)}") from None
 
 
 def _words(array: Any, column: Column) -> Any:

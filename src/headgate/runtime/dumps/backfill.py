@@ -30,6 +30,7 @@ from headgate.ids import new_id
 from headgate.runtime.dumps.plan import Options, Plan, Storages, as_json, parse_rate, short
 from headgate.runtime.dumps.worker import Transform
 from headgate.store.dumps import Dumps, NewDump
+from headgate.text import counted
 
 SAMPLE = 1000  # Records that show which fields the mapping makes.
 
@@ -141,7 +142,9 @@ async def _table_of(reader: Reader, wish: Wish, storages: Storages) -> str:
     names = await reader.tables()
     if len(names) != 1:
         raise Refused(
-            f"{redacted(storages.source)} has {len(names)} tables", code="which", hint="name one with --table"
+            f"{redacted(storages.source)} has {counted(len(names), 'table')}",
+            code="which",
+            hint="name one with --table",
         )
     return names[0]
 

@@ -30,9 +30,10 @@ from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.dumps.history import History
 from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
-from headgate.runtime.dumps.worker import COMPLETED, END, FAILURE, Transform, one_line
+from headgate.runtime.dumps.worker import COMPLETED, END, FAILURE, Transform
 from headgate.runtime.dumps.workers import WorkersManager, is_dead, process_name
 from headgate.store.dumps import Attempt, Dumps, offsets_of
+from headgate.text import counted, error_line
 
 TICK_S = 0.2
 AHEAD = 2  # Chunks that wait for each worker.
@@ -214,7 +215,7 @@ class StreamProcess:
 
     async def _set_aside(self, number: int, plan: Plan, error: BaseException) -> None:
         """One bad table does not stop the others."""
-        text = one_line(error)
+        text = error_line(error)
         log.warning("a table cannot be copied", table=self._names[number], error=text)
         self._history.table_failed(number, text)
         offsets = self._tables[number].offsets if number in self._tables else None
@@ -313,7 +314,7 @@ class StreamProcess:
         there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, table.number)]
         if chunks.is_stuck(table.offsets, there):
             bad = [chunk for chunk in there if chunk.state is State.FAILED]
-            text = f"{len(bad)} of {len(there)} chunks failed: {bad[0].error}"
+            text = f"{len(bad)} of {counted(len(there), 'chunk')} failed: {bad[0].error}"
             await self._set_aside(table.number, table.plan, StorageError(text))
         if not chunks.is_complete(table.offsets, there):
             return
@@ -387,7 +388,7 @@ class StreamProcess:
 
     async def _fail(self, error: HeadgateError) -> DumpFailed:
         """Save what is known, here and on disk."""
-        text = one_line(error)
+        text = error_line(error)
         file = self._history.save(text)
         with suppress(StoreError):
             await self._dumps.set_status(self.dump, "failed", text)
@@ -412,4 +413,4 @@ class StreamProcess:
 
 
 def _failure(table: int, error: HeadgateError) -> Attempt:
-    return Attempt(table, -1, process_name(), FAILURE, error=one_line(error))
+    return Attempt(table, -1, process_name(), FAILURE, error=error_line(error))

@@ -21,6 +21,7 @@ from headgate.errors import HeadgateError, NotFound, Refused
 from headgate.runtime.dumps.plan import Plan, Storages, plan_of, short
 from headgate.runtime.dumps.worker import copy
 from headgate.store.dumps import Dumps
+from headgate.text import counted
 
 TOGETHER = 2  # Chunks that are compared at a time.
 
@@ -196,7 +197,7 @@ class _Table:
         if not self._is_partial():
             return one.difference(two)
         missing = one.missing(two)
-        return f"{missing} rows of the source are not in the target" if missing else ""
+        return f"{counted(missing, 'row')} of the source not in the target" if missing else ""
 
     def _is_partial(self) -> bool:
         return self._plan.had_rows or self._plan.job.mode is Mode.UPSERT

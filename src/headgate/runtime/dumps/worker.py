@@ -35,6 +35,7 @@ from headgate.connectors.values.convert import common, spare_memory, translated
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
 from headgate.store.dumps import Attempt, Dumps, Leased
+from headgate.text import error_line
 
 RENEW_S = 4.0  # Well within a chunk's lease.
 LOOK_S = 0.2  # How often a worker without a chunk asks for one.
@@ -228,7 +229,7 @@ class Worker:
     async def _report(self, leased: Leased, error: BaseException, size: int, seconds: float) -> bool:
         """Say what went wrong. Sessions are opened anew: they may be in the middle of something."""
         await self._close()
-        text = one_line(error)
+        text = error_line(error)
         # Chunks have no configuration: a server that refuses us now refuses all of them.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         kind = FAILURE if is_gone else ERROR
@@ -306,12 +307,3 @@ async def _mapped(pieces: Pieces, transform: Transform) -> AsyncIterator[Piece]:
     async for piece in pieces:
         rows = transform(piece.data)
         yield Piece(rows, piece.size, len(rows))
-
-
-def one_line(error: BaseException) -> str:
-    """An error as one line, with what to do about it."""
-    text = getattr(error, "message", "") or " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, HeadgateError):
-        text = f"{type(error).__name__}: {text}"
-    hint = getattr(error, "hint", "")
-    return f"{text} ({hint})" if hint else text
