@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from headgate.text import counted
+
 
 def sql(
     query: Annotated[str, typer.Argument(help="One statement. It is read only unless --write is given.")],
@@ -52,4 +54,4 @@ def _print_table(rows: list[dict[str, object]]) -> None:
     console = Console()
     if rows:
         console.print(table)
-    console.print(f"{len(rows)} rows", style="dim")
+    console.print(counted(len(rows), "row"), style="dim")

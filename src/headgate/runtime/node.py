@@ -18,7 +18,7 @@ import structlog
 
 from headgate.clock import boot_s
 from headgate.config import Settings
-from headgate.connectors.api.streaming import WEBHOOK_IDENTITY
+from headgate.connectors.api import INBOX_IDENTITY
 from headgate.core import lease
 from headgate.core.lease import Observer
 from headgate.core.lifecycle import STOP_S
@@ -99,7 +99,7 @@ class Node:
         self.group_rows = Groups(self.database, self.settings.lease_s)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
-        self.inbox = InboxTable(self.database, WEBHOOK_IDENTITY)
+        self.inbox = InboxTable(self.database, INBOX_IDENTITY)
         self.inboxes = InboxHub(self.inbox)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, self._other_address)

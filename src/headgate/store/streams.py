@@ -21,6 +21,7 @@ from headgate.store.events import Event, append
 from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
 from headgate.store.placement import grant_free
 from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of
+from headgate.text import counted
 
 KEEP_HISTORY = timedelta(days=30)
 DONE = Done()
@@ -174,7 +175,9 @@ class Streams:
             if share is None or share["index"] is None:
                 return position
             if share["index"] >= share["dealt"]:
-                raise Refused(f"{name} is not in use: {share['dealt']} streams read the datasource", code="not_in_use")
+                raise Refused(
+                    f"{name} is not in use: the datasource has {counted(share['dealt'], 'stream')}", code="not_in_use"
+                )
             return edited(present, position, decode(share["parts"]) or [], share["index"], share["dealt"])
 
         return await self._edit(name, actor, chosen)

@@ -1,4 +1,4 @@
-"""Documents as bodies. They are checked by the registry, which knows every problem at once; OpenAPI sees their shape."""
+"""Documents as bodies. The registry checks them and knows every problem at once; OpenAPI sees their shape."""
 
 from __future__ import annotations
 

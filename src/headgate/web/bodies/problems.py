@@ -15,4 +15,4 @@ class ProblemDetails(Answer, omit_defaults=True):
     detail: str = ""
     code: str = ""  # For programs; `docs/reference/errors.md` lists them.
     hint: str = ""
-    problems: list[Problem] = []
+    problems: tuple[Problem, ...] = ()
