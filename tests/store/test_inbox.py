@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from headgate.connectors.api import identity_of
+from headgate.connectors.api import INBOX_IDENTITY, identity_of
 from headgate.connectors.webhook.source import WebhookOptions
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
@@ -28,7 +28,7 @@ async def handle_all(database: Database, source: str = WEBHOOK) -> None:
 
 
 async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     payloads, limits = [Payload(datasource, "{}", b"1")] * 5, {datasource: Limit(rows=5)}
     assert await table.append(payloads, limits) == set()
     assert await table.append(payloads, limits) == {datasource}
@@ -39,7 +39,7 @@ async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: 
 
 
 async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     limits = {datasource: Limit()}
     await table.append([Payload(datasource, "{}", b"handled")], limits)
     await handle_all(database)
@@ -51,7 +51,7 @@ async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: D
 
 
 async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     for _ in range(3):
         assert await table.append([Payload(datasource, "{}", b"x", "same")] * 2, {datasource: Limit()}) == set()
     assert await table.size(datasource) == (1, 1)
@@ -59,7 +59,7 @@ async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
 
 async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(database: Database) -> None:
     """The datasource was a webhook and reads something else now."""
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     await table.append([Payload(datasource, "{}", b"x")], {datasource: Limit()})
     await handle_all(database, source="another")
     assert await table.clean(0) == 0
@@ -68,7 +68,7 @@ async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(
 
 
 async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     large = b"x" * (5 * 1024 * 1024)
     await table.append([Payload(datasource, "{}", large)] * 3, {datasource: Limit()})
     first = await table.after(datasource, 0, 100)
@@ -77,7 +77,7 @@ async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database)
 
 
 async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(database: Database) -> None:
-    table = InboxTable(database)
+    table = InboxTable(database, INBOX_IDENTITY)
     datasources = []
     for number in range(8):
         async with Datasources(database).change("tester") as change:

@@ -66,6 +66,8 @@ async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) ->
 @post("/api/streams/{id:str}/move", guards=OPERATE, status_code=200, tags=["streams"], summary="Move a stream")
 async def move_stream(node: Node, request: Req, id: str, data: bodies.Move) -> bodies.Moved:
     """To the `node` of this name or id, until that one leaves; null leaves the stream to the planner again."""
+    if "\0" in (data.node or ""):
+        raise ConfigError([Problem("node", "must be a name or an id without a zero byte")])
     found = await node.streams.find(id)
     before = await node.worker_groups.wish(found.id)
     if data.node is None:

@@ -206,7 +206,7 @@ class Connector(Answer):
 
     name: str
     summary: str
-    sides: list[str]  # `source`, `sink`; empty if it cannot be loaded.
+    sides: list[str]  # Of source, sink, reader and writer, those it has; empty if it cannot be loaded.
 
 
 class Connectors(Answer):
@@ -224,6 +224,7 @@ class ConnectorOptions(Answer, omit_defaults=True):
     source: Object | None = None
     sink: Object | None = None
     transactional: bool | None = None
+    schemes: list[str] | None = None  # Of the URLs that a dump opens with it.
 
 
 class Publish(Request):

@@ -9,9 +9,9 @@ from headgate.web.bodies.datasources import Problem
 class ProblemDetails(Answer, omit_defaults=True):
     """What is wrong, and what to do about it."""
 
+    type: str
     title: str
     status: int
-    type: str = "about:blank"
     detail: str = ""
     code: str = ""  # For programs; `docs/reference/errors.md` lists them.
     hint: str = ""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from headgate.web.bodies import Answer, Json, Request
 from headgate.web.bodies.datasources import State
@@ -103,7 +102,7 @@ class Edited(Answer):
 class Move(Request):
     """Where a stream should be: a node's name or id; null leaves it to the planner."""
 
-    node: Annotated[str, Meta(pattern="^[^\0]*$")] | None
+    node: str | None
 
 
 class Moved(Answer):
