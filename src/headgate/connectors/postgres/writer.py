@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ import asyncpg
 from headgate.connectors.api.bulk import (
     AlreadyWritten,
     By,
+    Column,
     Csv,
     Job,
     Language,
@@ -25,7 +26,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
-from headgate.connectors.postgres import binary, schema
+from headgate.connectors.postgres import schema
 from headgate.connectors.postgres.catalog import (
     FAMILY,
     columns_of,
@@ -36,7 +37,7 @@ from headgate.connectors.postgres.catalog import (
     quoted,
     unique_keys,
 )
-from headgate.connectors.postgres.fit import check, is_same
+from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
 from headgate.connectors.postgres.reader import condition
 from headgate.connectors.postgres.relay import entering
 from headgate.connectors.postgres.session import connect, errors, is_gone
@@ -170,7 +171,7 @@ class PostgresWriter(Normalizes):
             return (Language.ROWS,)
         if is_same(job, table):
             return self.languages
-        return (Language.ARROW, Language.CSV) if binary.is_spoken(job, table) else (Language.CSV,)
+        return (Language.ARROW, Language.CSV) if has_binary_forms(job, table) else (Language.CSV,)
 
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
@@ -238,7 +239,7 @@ class PostgresWriter(Normalizes):
                 if column.name not in columns and not column.nullable:
                     await connection.execute(f"ALTER TABLE {into} ALTER {quoted(column.name)} DROP NOT NULL")
         if language is Language.ARROW:
-            pieces = _as_copy(pieces, binary.encoder(job.source.columns, table))
+            pieces = _as_copy(pieces, job.source.columns, table)
         rows = await self._load(connection, into, columns, language, pieces)
         if staged:
             await connection.execute(_merge(job, table.name, into))
@@ -375,8 +376,11 @@ class PostgresWriter(Normalizes):
                 await connection.close(timeout=2.0)
 
 
-async def _as_copy(pieces: Pieces, encode: Callable[[Any], list[memoryview]]) -> Pieces:
+async def _as_copy(pieces: Pieces, columns: Sequence[Column], table: Table) -> Pieces:
     """Batches as binary COPY."""
+    from headgate.connectors.postgres import binary  # Only where there are batches: it needs Arrow.
+
+    encode = binary.encoder(columns, table)
     yield Piece(binary.HEADER, len(binary.HEADER))
     async for piece in pieces:
         rows = piece.rows
