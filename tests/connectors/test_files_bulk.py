@@ -898,4 +898,4 @@ async def test_one_file_holds_one_table(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_the_same_for_the_same_range() -> None:
-    assert ledger.mark_of(span(None, 1)) == ledger.mark_of(span(None, 1)) != ledger.mark_of(span(1, 2))
+    assert ledger.key_of(span(None, 1)) == ledger.key_of(span(None, 1)) != ledger.key_of(span(1, 2))

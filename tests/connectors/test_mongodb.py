@@ -687,7 +687,7 @@ async def test_the_id_is_the_sources_or_its_key(mongo: Mongo, source: Table, exp
 async def test_without_a_key_the_id_is_the_place_in_the_dump(mongo: Mongo) -> None:
     job = job_of(source_of(()))
     await written(mongo.writer(), job, people(5, 5), people(6))
-    mark = ledger.mark_of(WHOLE)
+    mark = ledger.key_of(WHOLE)
     assert [one["_id"] for one in await mongo.all("orders")] == [f"{job.dump}:{mark}:{number}" for number in (0, 1, 2)]
 
 

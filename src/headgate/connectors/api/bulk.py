@@ -179,8 +179,13 @@ class Job:
     created: bool = False  # The dump made the table: indexes, constraints and sequences are its business, too.
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the table is built apart from the target, and put in its place at the end."""
+        return self.aside or self.mode is Mode.REPLACE
+
+    @property
     def beside(self) -> str:
-        """The name of the table that is built beside."""
+        """The name of the table that is built apart."""
         return f"{self.target}__hg_{self.dump.hex[:8]}"
 
 

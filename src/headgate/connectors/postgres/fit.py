@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from headgate.connectors.api.bulk import Column, Job, Table
-from headgate.connectors.postgres.catalog import FAMILY
+from headgate.connectors.postgres.types import FAMILY
 from headgate.connectors.values.kinds import Kind, holds
 from headgate.errors import Refused
 
