@@ -25,7 +25,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
-from headgate.connectors.mysql import reader as mysql
+from headgate.connectors.mysql.reader import MysqlReader
 from headgate.connectors.values.convert import csv_rows
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
@@ -239,7 +239,7 @@ async def test_rows_that_got_lost_on_the_way_roll_back(db: Database) -> None:
     job = Job(DUMP, table_of(ID, NAME), "t")
     async with writing(db.url()) as writer:
         table = await writer.prepare(job)
-        with refused("3 rows were read and 1 written"):
+        with refused("read 3 rows and wrote 1"):
             await writer.write(job, table, ONE, Language.CSV, of(row("1", '"a"'), rows=3))
     assert db.rows("SELECT * FROM t") == []
 
@@ -460,7 +460,7 @@ async def test_what_is_wrong_with_a_url_is_said_in_one_line(mariadb: MariaDb, db
             await reader.describe("nothing")
     for url in ("mysql://root@localhost/", "mysql://h/d?what=1", "mysql://h/d?zero_dates=1", "mysql://h:x/d"):
         with pytest.raises(ConfigError):
-            mysql.reader(url)
+            MysqlReader(url)
 
 
 async def test_a_server_that_dies_is_gone_and_comes_back() -> None:

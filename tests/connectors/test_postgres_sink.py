@@ -17,7 +17,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from headgate.connectors.api.streaming import Held, Outgoing
+from headgate.connectors.api import Held, Outgoing
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
 from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
@@ -353,8 +353,6 @@ class Broken:
     def terminate(self) -> None:
         self.is_terminated = True
         raise asyncpg.InterfaceError("connection has been released back to the pool")
-            "cannot call Connection.terminate(): connection has been released back to the pool"
-        )
 
 
 @pytest.mark.parametrize("cause", [asyncpg.UniqueViolationError("twice"), TypeError("not a number"), BadRecord("bad")])

@@ -65,18 +65,6 @@ FROM pg_database d WHERE datname = current_database()
 """
 
 
-def reader(url: str, snapshot: str | None = None) -> PostgresReader:
-    """A session that reads."""
-    return PostgresReader(url, snapshot)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.postgres.writer import PostgresWriter
-
-    return PostgresWriter(url)
-
-
 class PostgresReader:
     """One session that reads."""
 

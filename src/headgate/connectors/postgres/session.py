@@ -63,15 +63,6 @@ def address_of(url: str) -> str:
     return f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "a local socket"
 
 
-def is_whole(url: str) -> bool:
-    """Whether the URL ends where it seems to. A special character in a password would end it early."""
-    try:
-        parts = urlsplit(url)
-        return not parts.fragment and (parts.port or 1) > 0
-    except ValueError:
-        return False
-
-
 # Opened.
 
 

@@ -22,18 +22,18 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 from asyncpg import Connection, Pool
-from pydantic import Field, SecretStr, field_validator
 
-from headgate.connectors.api.streaming import Connector, Context, Grant, Held, Options, Outgoing, SinkKind, identity
+from headgate.connectors.api import Context, Grant, Held, Outgoing
 from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
 from headgate.connectors.postgres.errors import steer_worker
-from headgate.connectors.postgres.session import CONNECT_S, address_of, close, is_whole, make_pool, roll_back
+from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
 from headgate.connectors.postgres.types import type_for_value
 from headgate.connectors.postgres.values import as_json_rows, fitted, only
 from headgate.connectors.sql.quoting import quoted
@@ -69,26 +69,6 @@ _ADVANCE = """
 UPDATE headgate_position SET edits = $4, n = $5, position = $6
 WHERE installation = $1 AND stream = $2 AND epoch = $3
 """
-
-
-class PostgresOptions(Options):
-    """Options of the PostgreSQL sink."""
-
-    url: SecretStr = identity(description="postgresql://user:password@host/database")
-    table: str = identity(description="The table, with its schema if it is not on the search path.")
-    mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
-    create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
-    columns: dict[str, str] = Field({}, description="Types for a table that is created; others are guessed.")
-
-    @field_validator("url")
-    @classmethod
-    def _url_form(cls, value: SecretStr) -> SecretStr:
-        text = value.get_secret_value()
-        if not text.startswith(("postgresql://", "postgres://")):
-            raise ValueError("must begin with postgresql://")
-        if not is_whole(text):
-            raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
-        return value
 
 
 def lock_key(installation: UUID, stream: UUID) -> int:
@@ -286,18 +266,3 @@ class PostgresSink:
         return ConnectorError(
             f"there is no table {self._options.table}", cause=Cause.CONFIG, hint="create it, or set create: true"
         )
-
-
-CONNECTOR = Connector(
-    name="postgres",
-    summary="Write rows into a PostgreSQL table, exactly once",
-    sink=SinkKind(
-        PostgresOptions,
-        PostgresSink,
-        transactional=True,
-        needs_key=lambda options: options.mode == "upsert",
-        storage=lambda options: (
-            (options.url.get_secret_value(), quoted_path(options.table)) if options.mode == "upsert" else None
-        ),
-    ),
-)

@@ -38,6 +38,7 @@ from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.convert import Normalizes, json_text
 from headgate.errors import Refused
+from headgate.text import counted
 
 _LEDGER = ledger.Statements(
     lambda number: f"${number}",
@@ -243,12 +244,12 @@ class PostgresWriter(Normalizes):
     async def _load(
         self, connection: Connection, into: str, columns: Sequence[str], language: Language, pieces: Pieces
     ) -> int:
-        counted = 0
+        read = 0
 
         async def counting() -> Pieces:
-            nonlocal counted
+            nonlocal read
             async for piece in pieces:
-                counted += piece.rows
+                read += piece.rows
                 yield piece
 
         how = "FORMAT binary"
@@ -256,8 +257,8 @@ class PostgresWriter(Normalizes):
             how = f"FORMAT csv, NULL {literal(self.csv.null)}, DELIMITER {literal(self.csv.delimiter)}"
         statement = f"COPY {into} ({', '.join(map(quoted, columns))}) FROM STDIN ({how})"
         rows = await entering(connection, statement, counting(), in_messages=language is Language.COPY)
-        if counted and counted != rows:
-            raise StorageError(f"{into}: {counted} rows were read and {rows} written")
+        if read and read != rows:
+            raise StorageError(f"{into}: read {counted(read, 'row')} and wrote {rows:,}")
         return rows
 
     async def _erase(self, connection: Connection, job: Job, table: Table, range: Range) -> None:

@@ -25,6 +25,7 @@ import msgspec
 
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Piece, Pieces, StorageError
 from headgate.connectors.values.kinds import Kind, canonical
+from headgate.text import one_line
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -45,6 +46,7 @@ class Normalizes:
     languages: Sequence[Language]
     csv: Csv = PLAIN
     attempt: int = 1
+    keeps_ledger: bool = True
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
         """The same data in a language of ours."""
@@ -188,8 +190,7 @@ async def rows_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
 
 def cannot_hold(column: Column, error: Exception) -> StorageError:
     """What to say of a value that is not of its column's kind."""
-    told = " ".join(str(error).split())[:200] or type(error).__name__
-    return StorageError(f"column {column.name!r} ({column.type}) cannot hold a value: {told}")
+    return StorageError(f"column {column.name!r} ({column.type}) cannot hold a value: {one_line(error, 200)}")
 
 
 def fitted(value: object, column: Column) -> object:

@@ -12,19 +12,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, ReadStorage, Table
+from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, Reader, Table
 from headgate.connectors.values.convert import common, translated
 
 MASK = (1 << 64) - 1
 _ALIKE = Csv(alike=True)
 
 
-def has_lines(one: ReadStorage, other: ReadStorage) -> bool:
+def has_lines(one: Reader, other: Reader) -> bool:
     """Whether rows of both sides can be compared by their text, before anybody asks what it means."""
     return Language.CSV in one.languages and Language.CSV in other.languages
 
 
-async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Digest | None:
+async def digest_of_lines(reader: Reader, table: Table, range: Range) -> Digest | None:
     """Read a range as text, and hash each line. Where that is equal so are the rows; where it is not they may still be,
     since numbers and moments can be written in more ways than one. None: a newline in a value makes two lines of it."""
     found = Digest()
@@ -40,7 +40,7 @@ async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Di
 
 
 async def digest(
-    reader: ReadStorage, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
+    reader: Reader, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
 ) -> Digest:
     """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash."""
     from headgate.connectors.values.hashes import add
