@@ -34,7 +34,15 @@ REQUEST_BYTES_MAX = 150_000  # An environment and a command; the kernel's limit 
 FORKS_EXIST = hasattr(os, "pidfd_open")  # Elsewhere than on Linux, processes are started in the usual way.
 
 # What a node or a command loads. Without pyarrow: it starts a thread, and threads do not survive a fork.
-_MODULES = ("headgate.cli", "headgate.cli.processes", "headgate.cli.dumping", "headgate.web.server", "uvloop")
+_MODULES = (
+    "headgate.cli.processes",
+    "headgate.cli.dumping",
+    "headgate.runtime.node",
+    "headgate.web.server",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.websockets.websockets_sansio_impl",
+    "uvloop",
+)
 
 
 class Forked:
