@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SourceKind
+from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
 from headgate.core import lifecycle
 from headgate.core.groups import delivery
 from headgate.core.groups.requests import Joined

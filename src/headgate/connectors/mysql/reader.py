@@ -15,7 +15,6 @@ read in one statement, since no other way of cutting it would see each row once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from headgate.connectors.api.bulk import Bound, By, Csv, Language, Piece, Pieces, Range, StorageError, Table
 from headgate.connectors.mysql import schema
@@ -31,18 +30,6 @@ _SETUP = (
     "SET SESSION net_write_timeout = 900, wait_timeout = 3600, lock_wait_timeout = 30",
     "SET SESSION TRANSACTION READ ONLY",
 )
-
-
-def reader(url: str, snapshot: str | None = None) -> MysqlReader:
-    """A session that reads. There are no snapshots."""
-    return MysqlReader(url)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.mysql.writer import MysqlWriter
-
-    return MysqlWriter(url)
 
 
 class MysqlReader:

@@ -46,7 +46,7 @@ from headgate.connectors.postgres.catalog import (
 )
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, leaving
 from headgate.connectors.postgres.schema import details
-from headgate.connectors.postgres.session import GONE, connect, errors, one_line, where_is
+from headgate.connectors.postgres.session import GONE, connect, error_text, errors, where_is
 from headgate.connectors.sql.keys import between, other_kinds, plain_order, row_of
 from headgate.connectors.values.digest import MASK
 from headgate.connectors.values.kinds import Kind
@@ -63,18 +63,6 @@ SELECT concat_ws(' ', datcollate, coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb
                  datlocprovider, coalesce(datcollversion, ''))
 FROM pg_database d WHERE datname = current_database()
 """
-
-
-def reader(url: str, snapshot: str | None = None) -> PostgresReader:
-    """A session that reads."""
-    return PostgresReader(url, snapshot)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.postgres.writer import PostgresWriter
-
-    return PostgresWriter(url)
 
 
 def rendered(column: Column, name: str, native: bool) -> str:
@@ -122,7 +110,7 @@ class PostgresReader:
                     await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(self._snapshot)}")
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                     connection.terminate()
-                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {one_line(error)}") from None
+                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {error_text(error)}") from None
             self._connection = connection
         return self._connection
 

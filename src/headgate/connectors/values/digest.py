@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, ReadStorage, StorageError, Table
+from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, Reader, StorageError, Table
 from headgate.connectors.values.convert import common, raw, translated
 from headgate.connectors.values.kinds import Kind, arrow_type
+from headgate.text import one_line
 
 MASK = (1 << 64) - 1
 _ALIKE = Csv(alike=True)
@@ -30,12 +31,12 @@ _FLOATS = {Kind.FLOAT32: "f4", Kind.FLOAT64: "f8"}
 _WHOLE = {Kind.INT16: "i2", Kind.INT32: "i4", Kind.INT64: "i8", Kind.DATE: "i4", Kind.TIME: "i8"}
 
 
-def has_lines(one: ReadStorage, other: ReadStorage) -> bool:
+def has_lines(one: Reader, other: Reader) -> bool:
     """Whether rows of both sides can be compared by their text, before anybody asks what it means."""
     return Language.CSV in one.languages and Language.CSV in other.languages
 
 
-async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Digest | None:
+async def digest_of_lines(reader: Reader, table: Table, range: Range) -> Digest | None:
     """Read a range as text, and hash each line. Where that is equal so are the rows; where it is not they may still be,
     since numbers and moments can be written in more ways than one. None: a newline in a value makes two lines of it."""
     found = Digest()
@@ -51,7 +52,7 @@ async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Di
 
 
 async def digest(
-    reader: ReadStorage, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
+    reader: Reader, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
 ) -> Digest:
     """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash."""
     found = Digest(nulls={column.name: 0 for column in columns}, hashes=Counter() if keep else None)
@@ -110,7 +111,7 @@ def _telling(column: Column) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+        raise StorageError(f"column {column.name!r} cannot be compared: {one_line(error, 200)}") from None
 
 
 def _words(array: Any, column: Column) -> Any:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.bulk import By, Digest, DigestsInServer, Mode, Ordered, ReadStorage, Table
+from headgate.connectors.api.bulk import By, Digest, DigestsInServer, Mode, Ordered, Reader, Table
 from headgate.connectors.values.digest import digest, digest_of_lines, has_lines
 from headgate.core.chunks import Chunk, Range, State
 from headgate.errors import HeadgateError, NotFound, Refused
 from headgate.runtime.dumps.plan import Plan, Storages, plan_of, short
 from headgate.runtime.dumps.worker import copy
 from headgate.store.dumps import Dumps
+from headgate.text import counted
 
 TOGETHER = 2  # Chunks that are compared at a time.
 
@@ -116,7 +117,7 @@ class _Table:
         else:
             await self._whole()
 
-    async def _described(self, reader: ReadStorage) -> Table:
+    async def _described(self, reader: Reader) -> Table:
         """The target's table. A file that holds one table is called by its own name."""
         try:
             return await reader.describe(self._plan.job.target)
@@ -156,7 +157,7 @@ class _Table:
             for _ in range(min(TOGETHER, len(waiting))):
                 group.create_task(work())
 
-    async def _chunk(self, chunk: Chunk, reader: ReadStorage, other: ReadStorage) -> None:
+    async def _chunk(self, chunk: Chunk, reader: Reader, other: Reader) -> None:
         why, rows = await self._compared(chunk.range, reader, other)
         if why:
             repaired = self._repair and await self._repaired(chunk.range)
@@ -169,7 +170,7 @@ class _Table:
         self._done += 1
         self._notify(self._source.name, self._done, len(self._chunks))
 
-    async def _compared(self, range: Range, reader: ReadStorage, other: ReadStorage) -> tuple[str, int]:
+    async def _compared(self, range: Range, reader: Reader, other: Reader) -> tuple[str, int]:
         """How a chunk differs, and its rows; by whatever costs the least."""
         assert self._target is not None
         keep = self._is_partial()
@@ -196,7 +197,7 @@ class _Table:
         if not self._is_partial():
             return one.difference(two)
         missing = one.missing(two)
-        return f"{missing} rows of the source are not in the target" if missing else ""
+        return f"{counted(missing, 'row')} of the source not in the target" if missing else ""
 
     def _is_partial(self) -> bool:
         return self._plan.had_rows or self._plan.job.mode is Mode.UPSERT
@@ -213,7 +214,7 @@ class _Table:
         self._found.rows += one.rows
         self._notify(self._source.name, len(self._chunks), len(self._chunks))
 
-    async def _all_of(self, reader: ReadStorage, table: Table, keep: bool, chunks: list[Chunk] | None) -> Digest:
+    async def _all_of(self, reader: Reader, table: Table, keep: bool, chunks: list[Chunk] | None) -> Digest:
         """All rows of a side: of the source those of the plan, of the target all there are."""
         columns = self._source.columns
         total = Digest(nulls={column.name: 0 for column in columns})

@@ -22,6 +22,7 @@ from headgate.runtime.node import Node
 from headgate.runtime.push.feed import Piece
 from headgate.runtime.push.listener import Peer, Session
 from headgate.telemetry.metrics import PushFigures
+from headgate.text import counted
 from headgate.web.auth import Gate
 from headgate.web.doors.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
 from headgate.web.doors.webhooks import Receive, Scope, Send
@@ -96,7 +97,7 @@ class PushDoor:
             case frames.MessagesFrame(stream=stream, messages=messages):
                 connection.credits -= len(messages)
                 if connection.credits < 0:
-                    raise Over("overdraft", f"{-connection.credits} records more than there were credits for")
+                    raise Over("overdraft", f"{counted(-connection.credits, 'record')} more than credits")
                 self.records += len(messages)
                 session.received(stream, self._piece(stream, messages, options))
             case frames.NotifyFrame(stream=stream, name=name):
