@@ -13,9 +13,18 @@ from headgate.connectors.api.bulk import PLAIN, By, Job, Language, Mode, Range, 
 from headgate.connectors.mysql.reader import MysqlReader
 from headgate.connectors.mysql.types import condition
 from headgate.connectors.mysql.writer import MysqlWriter
-from headgate.connectors.values.convert import csv_rows
 from headgate.errors import HeadgateError
-from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, make_certificate, read, read_all, reading
+from tests.connectors.mariadb import (
+    DUMP,
+    Database,
+    MariaDb,
+    copied,
+    csv_rows,
+    make_certificate,
+    read,
+    read_all,
+    reading,
+)
 
 
 @pytest.fixture(scope="module")
