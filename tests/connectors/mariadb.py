@@ -5,6 +5,8 @@ Below it, what tests of the storage share: sessions that are closed, and a copy 
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import os
 import shutil
@@ -248,3 +250,8 @@ async def copied(url: str, source: str, target: str, rows: int = 1000, **options
             at = hi
         await writer.finish(job)
         return job
+
+
+def csv_rows(data: bytes) -> list[list[str]]:
+    """Whole records of CSV as lists of text."""
+    return list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))

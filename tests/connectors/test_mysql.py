@@ -11,9 +11,18 @@ import pytest
 
 from headgate.connectors.api.bulk import PLAIN, By, Job, Language, Mode, Range, StorageError, Table
 from headgate.connectors.mysql import reader as mysql
-from headgate.connectors.values.convert import csv_rows
 from headgate.errors import HeadgateError
-from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, make_certificate, read, read_all, reading
+from tests.connectors.mariadb import (
+    DUMP,
+    Database,
+    MariaDb,
+    copied,
+    csv_rows,
+    make_certificate,
+    read,
+    read_all,
+    reading,
+)
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,9 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.mysql import reader as mysql
-from headgate.connectors.values.convert import csv_rows
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
-from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, of, read_all, reading, writing
+from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, csv_rows, of, read_all, reading, writing
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ translated; it is either understood or not offered.
 from __future__ import annotations
 
 import asyncio
-import csv as text_csv
 import io
 import math
 import re
 import sys
 from binascii import unhexlify
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -401,7 +400,7 @@ def fitted(value: Any, column: Column) -> Any:
         case Kind.BOOL, bool():
             return value
         case Kind.JSON, _:
-            return value if isinstance(value, _RawJson) else json_text(value)
+            return json_text(value)
         case _, bool():
             pass
         case ((Kind.INT16 | Kind.INT32 | Kind.INT64), int()):
@@ -470,15 +469,6 @@ def moment_of(text: str, kind: Kind) -> date | time | datetime:
     return moment
 
 
-class _RawJson(str):
-    """JSON that is text already, exactly as its source had it."""
-
-
-def raw_json(text: str) -> str:
-    """Mark text as JSON that is not to be encoded again."""
-    return _RawJson(text)
-
-
 def json_text(value: Any) -> str:
     """A value as a JSON document. What JSON has no word for is text: bytes in base64, times in ISO 8601. Raises
     ValueError for NaN and Infinity, which it cannot say at all."""
@@ -503,13 +493,3 @@ def is_finite(value: Any) -> bool:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=canonical, decimal_format="number", uuid_format="canonical")
-
-
-def only_text(columns: Iterable[Column]) -> bool:
-    """Whether no column needs more than its text: such a file needs no Arrow to be copied."""
-    return all(column.type.kind is Kind.TEXT for column in columns)
-
-
-def csv_rows(data: bytes) -> list[list[str]]:
-    """Whole records of CSV as lists of text; for headers and samples."""
-    return list(text_csv.reader(io.StringIO(data.decode("utf-8", "strict"), newline="")))

@@ -72,11 +72,6 @@ class Type:
             return f"decimal({self.precision},{self.scale})"
         return f"{self.kind}({self.length})" if self.length else str(self.kind)
 
-    @property
-    def is_text(self) -> bool:
-        """Whether an empty string is a value of its own, different from NULL."""
-        return self.kind in (Kind.TEXT, Kind.JSON, Kind.NUMERIC, Kind.UUID, Kind.BYTES)
-
 
 TEXT = Type(Kind.TEXT)
 
