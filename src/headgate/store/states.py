@@ -46,6 +46,19 @@ class StreamState:
     changed_at: datetime  # When the status or its detail last changed.
 
 
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A stream that no node runs, as its last node left it."""
+
+    datasource: str
+    part: str  # Its number, or the label of a stream that a program pushes.
+    worker_status: str
+    detail: str
+    metrics: Figures
+    enabled: bool  # Of its datasource.
+    is_quarantined: bool  # Its datasource, on all nodes.
+
+
 class States:
     """Save and read states."""
 
@@ -67,9 +80,19 @@ class States:
         )
         return {row["stream"] for row in rows}
 
+    async def resting(self, node: UUID, most: int) -> list[Resting]:
+        """Streams that no node runs and that this node should report: each is one node's."""
+        return [_resting(row) for row in await self._database.fetch(sql("states/resting"), node, most)]
+
     async def all(self, datasource: UUID | None = None) -> list[StreamState]:
         """The states of one datasource, or of all, with their node's name and beat."""
         return [_state(row) for row in await self._database.fetch(sql("states/list"), datasource)]
+
+
+def _resting(row: Row) -> Resting:
+    plain = {name: row[name] for name in Resting.__slots__}
+    plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
+    return Resting(**plain)
 
 
 def _state(row: Row) -> StreamState:

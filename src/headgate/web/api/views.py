@@ -117,6 +117,7 @@ def _together(figures: Sequence[Figures]) -> Figures:
         records_skipped=sum(one.records_skipped for one in figures),
         bytes_in=sum(one.bytes_in for one in figures),
         batches=sum(one.batches for one in figures),
+        errors=sum(one.errors for one in figures),
         restarts=sum(one.restarts for one in figures),
         last_hour=sum(one.last_hour for one in figures),
     )
