@@ -64,8 +64,9 @@ async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) ->
 
 
 @post("/api/streams/{id:str}/move", guards=OPERATE, status_code=200, tags=["streams"], summary="Move a stream")
-async def move_stream(node: Node, request: Req, id: str, data: bodies.Move) -> bodies.Moved:
+async def move_stream(request: Req, id: str, data: bodies.Move) -> bodies.Moved:
     """To the `node` of this name or id, until that one leaves; null leaves the stream to the planner again."""
+    node: Node = request.app.state.node  # Injected as `node`, it would hide what is wrong with `node` in the body.
     if "\0" in (data.node or ""):
         raise ConfigError([Problem("node", "must be a name or an id without a zero byte")])
     found = await node.streams.find(id)
