@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "headgate"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What each package may know. A module at the top of the package is known to all.
-TOP = {"errors", "ids", "config", "clock"}
+TOP = {"errors", "ids", "config", "clock", "text"}
 LAYERS = {
     "core": set(),
     "client": {"core"},

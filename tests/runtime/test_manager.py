@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SinkKind, SourceKind
+from headgate.connectors.api import Batch, Connector, Context, Options, SinkKind, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, Refused, StoreError
 from headgate.runtime.streams import manager as managers

@@ -649,8 +649,11 @@ def test_every_connector_has_a_schema_of_its_options(web: Web) -> None:
     for item in items:
         found = web.call("GET", f"/api/connectors/{item['name']}")
         assert found["summary"] == item["summary"]
-        for side in item["sides"]:
+        for side in {"source", "sink"} & set(item["sides"]):
             assert found[side]["type"] == "object"
+        assert bool(found.get("schemes")) == bool(
+            {"reader", "writer"} & set(item["sides"]) and item["name"] != "generator"
+        )
 
 
 def test_metrics_are_there_for_each_datasource(web: Web, name: str) -> None:

@@ -97,7 +97,7 @@ def dump(
 ) -> None:
     """Copy tables, collections or files to another storage, in chunks that are each written once."""
     from headgate.connectors.api.bulk import Mode
-    from headgate.connectors.urls import whole
+    from headgate.connectors.plugins import whole
     from headgate.runtime.dumps import plan
 
     for_nodes = spread or detach

@@ -424,6 +424,8 @@ def describe_connector(name: str) -> dict[str, Any]:
     if connector.sink is not None:
         found["sink"] = connector.sink.options.model_json_schema()
         found["transactional"] = connector.sink.transactional
+    if connector.reader is not None or connector.writer is not None:
+        found["schemes"] = list(connector.schemes)
     return found
 
 
@@ -433,7 +435,7 @@ def list_connectors() -> list[dict[str, Any]]:
     for name in connectors.names():
         try:
             connector = connectors.get(name)
-            sides = [side for side in ("source", "sink") if getattr(connector, side) is not None]
+            sides = [side for side in ("source", "sink", "reader", "writer") if getattr(connector, side) is not None]
             found.append({"name": name, "summary": connector.summary, "sides": sides})
         except HeadgateError as error:
             found.append({"name": name, "summary": error.message, "sides": []})

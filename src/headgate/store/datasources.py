@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core.lifecycle import Wanted
 from headgate.core.parts import with_new
 from headgate.core.reconcile import Entry

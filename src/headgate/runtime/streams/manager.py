@@ -20,7 +20,7 @@ from uuid import UUID
 import structlog
 
 from headgate.clock import boot_s, unix_s
-from headgate.connectors.api.streaming import Context, Grant, Held
+from headgate.connectors.api import Context, Grant, Held
 from headgate.core import lifecycle, streams
 from headgate.core.lifecycle import Wanted
 from headgate.core.push.notifier import Reason
