@@ -187,10 +187,16 @@ def _free(chunk: Chunk) -> bool:
 
 PLAN = (
     Mutation(
-        "a_chunk_begins_at_the_beginning", "plans", planning, "planned", _planned(lambda a, b, r: (b, Range(None, r.hi)))
+        "a_chunk_begins_at_the_beginning",
+        "plans",
+        planning,
+        "planned",
+        _planned(lambda a, b, r: (b, Range(None, r.hi))),
     ),
     Mutation("planning_goes_nowhere", "plans", planning, "planned", _planned(lambda a, b, r: (replace(b, at=a.at), r))),
-    Mutation("planning_never_ends", "plans", planning, "planned", _planned(lambda a, b, r: (replace(b, ended=False), r))),
+    Mutation(
+        "planning_never_ends", "plans", planning, "planned", _planned(lambda a, b, r: (replace(b, ended=False), r))
+    ),
     Mutation(
         "planning_ends_at_once", "plans", planning, "planned", _planned(lambda a, b, r: (replace(b, ended=True), r))
     ),
@@ -214,10 +220,16 @@ PLAN = (
     instead("a_list_is_not_the_end", "rules", planning, "from_list", lambda ranges: Offsets(None, again=tuple(ranges))),
     instead("a_point_is_passed_over", "rules", planning, "from_point", lambda offsets, at: offsets),
     instead(
-        "a_point_at_the_top_is_not_the_end", "rules", planning, "from_point", lambda offsets, at: replace(offsets, at=at)
+        "a_point_at_the_top_is_not_the_end",
+        "rules",
+        planning,
+        "from_point",
+        lambda offsets, at: replace(offsets, at=at),
     ),
     instead("an_empty_table_is_planned", "rules", planning, "from_start", lambda top, rows=None: Offsets(top)),
-    instead("what_was_given_back_is_cut_anew", "plans", planning, "recut", _cut_anew(lambda c: c.state is State.PLANNED)),
+    instead(
+        "what_was_given_back_is_cut_anew", "plans", planning, "recut", _cut_anew(lambda c: c.state is State.PLANNED)
+    ),
     instead("what_is_leased_is_cut_anew", "plans", planning, "recut", _cut_anew(lambda c: c.state is not State.DONE)),
     instead(
         "what_is_done_is_cut_anew", "plans", planning, "recut", _cut_anew(lambda c: _free(c) or c.state is State.DONE)
@@ -323,7 +335,11 @@ def _as_it_took(offsets: Offsets, rows: int, seconds: float) -> Offsets:
 
 SIZES = (
     Mutation(
-        "a_fixed_size_changes", "sizes", planning, "observed", _observed(lambda o, r, s: (replace(o, fixed=False), r, s))
+        "a_fixed_size_changes",
+        "sizes",
+        planning,
+        "observed",
+        _observed(lambda o, r, s: (replace(o, fixed=False), r, s)),
     ),
     Mutation("no_size_changes", "sizes", planning, "observed", _observed(lambda o, r, s: (o, 0, s))),
     Mutation("a_size_never_grows", "sizes", planning, "observed", _never(True)),

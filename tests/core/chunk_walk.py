@@ -299,5 +299,7 @@ def look_at_plan(offsets: Offsets, rows: tuple[Chunk, ...], top: tuple[str]) -> 
     is_whole = len(numbers) == int(top[0])
     check(offsets.ended == is_whole, "planning ends at the top")
     check(planning.is_covered(top, rows) == is_whole, "covered is what goes up to the top")
-    check(planning.is_complete(offsets, rows) == (is_whole and all(row.state is State.DONE for row in rows)), "complete")
+    check(
+        planning.is_complete(offsets, rows) == (is_whole and all(row.state is State.DONE for row in rows)), "complete"
+    )
     check(not planning.is_stuck(offsets, rows), "stuck, and nothing failed")

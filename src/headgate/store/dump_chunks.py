@@ -79,7 +79,9 @@ class Chunks:
         """Delete chunks. False: one of them is not as it was read, and nothing changed."""
         numbers = [chunk.number for chunk in chunks]
         async with self._database.transaction() as connection:
-            locked = [_chunk(row).chunk for row in await connection.fetch(sql("dumps/lock_chunks"), dump, table, numbers)]
+            locked = [
+                _chunk(row).chunk for row in await connection.fetch(sql("dumps/lock_chunks"), dump, table, numbers)
+            ]
             if locked != sorted(chunks, key=lambda chunk: chunk.number):
                 return False
             await connection.execute(sql("dumps/delete_chunks"), dump, table, numbers)

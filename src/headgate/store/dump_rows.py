@@ -54,6 +54,7 @@ class DumpRow:
     rate: str | None
     place: str
     spread: bool
+    epoch: int  # Rises with every process that takes it.
     process: str | None
     fuzzy: bool
     error: str

@@ -158,6 +158,7 @@ class Table:
     counts: str = ""  # The column that counts by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
     foreign: tuple[Foreign, ...] = ()
+    exact: bool = False  # A chunk has exactly as many rows as are asked for, wherever rows can be counted.
 
     def named(self, columns: Sequence[str]) -> tuple[Column, ...]:
         """The columns of these names, in this order."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
-from headgate.connectors.api.bulk import ReadStorage, StorageGone
+from headgate.connectors.api.bulk import Reader, StorageGone
 from headgate.core.chunks import Bound, Range, offsets
 from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.offsets import Cut, Offsets
@@ -40,7 +40,7 @@ class OffsetManager:
     """The chunks of one table."""
 
     def __init__(
-        self, dumps: Dumps, claim: Claim, number: int, plan: Plan, reader: ReadStorage, workers: int, timeout_s: float
+        self, dumps: Dumps, claim: Claim, number: int, plan: Plan, reader: Reader, workers: int, timeout_s: float
     ) -> None:
         self._dumps = dumps
         self._locks = LockManager(dumps.chunks, claim.dump)

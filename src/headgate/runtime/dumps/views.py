@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -151,7 +152,7 @@ class DifferenceView(msgspec.Struct, frozen=True, kw_only=True):
     repaired: bool
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedView(msgspec.Struct, frozen=True, kw_only=True):
     """What a comparison found."""
 
     tables: int
@@ -172,7 +173,7 @@ class VerifyRunning(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int = 0
 
 
-class VerifyDone(Verified, frozen=True, kw_only=True):
+class VerifyDone(VerifiedView, frozen=True, kw_only=True):
     """A comparison that has ended."""
 
     state: Literal["done"] = "done"
@@ -204,19 +205,18 @@ async def describe(dumps: Dumps, id: str) -> DumpView:
     """All about one dump."""
     row = await dumps.find(id)
     tables = [table_view(one) for one in await dumps.tables(row.id)]
-    status = status_of(row)
-    expected_rows = _sum(one.expected_rows for one in tables)
-    expected_bytes = _sum(one.expected_bytes for one in tables)
-    rows_s, bytes_s = _speed(await dumps.pace(row.id)) if status is Status.RUNNING else (None, None)
-    known = ((row.rows, expected_rows, rows_s), (row.bytes, expected_bytes, bytes_s))
+    rows, size = _sum(one.expected_rows for one in tables), _sum(one.expected_bytes for one in tables)
+    found = summary(replace(row, expected_rows=rows, expected_bytes=size))
+    rows_s, bytes_s = _speed(await dumps.pace(row.id)) if found.status is Status.RUNNING else (None, None)
+    known = ((row.rows, rows, rows_s), (row.bytes, size, bytes_s))
     left = [max(0, expected - done) / speed for done, expected, speed in known if expected and speed]
-    return DumpView(
-        **_facts(row, status, expected_rows, expected_bytes),
-        tables=tables,
-        rows_per_s=rows_s,
-        bytes_per_s=bytes_s,
-        eta_s=round(left[0], 1) if left else None,
-    )
+    more = {
+        "tables": tables,
+        "rows_per_s": rows_s,
+        "bytes_per_s": bytes_s,
+        "eta_s": round(left[0], 1) if left else None,
+    }
+    return DumpView(**{**msgspec.structs.asdict(found), **more})
 
 
 async def listed(dumps: Dumps, most: int) -> list[DumpSummary]:
@@ -226,43 +226,38 @@ async def listed(dumps: Dumps, most: int) -> list[DumpSummary]:
 
 def summary(row: DumpRow) -> DumpSummary:
     """One dump in short."""
-    return DumpSummary(**_facts(row, status_of(row), row.expected_rows, row.expected_bytes), tables=row.tables)
-
-
-def _facts(row: DumpRow, status: Status, expected_rows: int | None, expected_bytes: int | None) -> dict[str, object]:
-    options = options_of(row)
-    return {
-        "id": str(row.id),
-        "short": short(row.id),
-        "source": row.source,
-        "target": row.target,
-        "status": status,
-        "error": row.error,
-        "resume": f"headgate dumps resume {short(row.id)}" if status in RESUMABLE else None,
-        "mode": str(options.mode),
-        "workers": options.workers,
-        "rate": row.rate,
-        "fuzzy": row.fuzzy,
-        "place": row.place,
-        "spread": row.spread,
-        "process": row.process if is_run(row) else None,
-        "datasource": row.datasource,
-        "actor": row.actor,
-        "created_at": row.created_at.isoformat(),
-        "ended_at": row.ended_at and row.ended_at.isoformat(),
-        "seconds": _seconds(row.created_at, row.ended_at),
-        "tables_done": row.finished,
-        "rows": row.rows,
-        "bytes": row.bytes,
-        "expected_rows": expected_rows,
-        "expected_bytes": expected_bytes,
-        "chunks": row.chunks,
-        "chunks_done": row.done,
-        "chunks_failed": row.failed,
-        "share": share(
-            status is Status.COMPLETED, (row.rows, expected_rows), (row.bytes, expected_bytes)
-        ),
-    }
+    options, status = options_of(row), status_of(row)
+    return DumpSummary(
+        id=str(row.id),
+        short=short(row.id),
+        source=row.source,
+        target=row.target,
+        status=status,
+        error=row.error,
+        resume=f"headgate dumps resume {short(row.id)}" if status in RESUMABLE else None,
+        mode=str(options.mode),
+        workers=options.workers,
+        rate=row.rate,
+        fuzzy=row.fuzzy,
+        place=row.place,
+        spread=row.spread,
+        process=row.process if is_run(row) else None,
+        datasource=row.datasource,
+        actor=row.actor,
+        created_at=row.created_at.isoformat(),
+        ended_at=row.ended_at.isoformat() if row.ended_at else None,
+        seconds=_seconds(row.created_at, row.ended_at),
+        tables=row.tables,
+        tables_done=row.finished,
+        rows=row.rows,
+        bytes=row.bytes,
+        expected_rows=row.expected_rows,
+        expected_bytes=row.expected_bytes,
+        chunks=row.chunks,
+        chunks_done=row.done,
+        chunks_failed=row.failed,
+        share=share(status is Status.COMPLETED, (row.rows, row.expected_rows), (row.bytes, row.expected_bytes)),
+    )
 
 
 def status_of(row: DumpRow) -> Status:
