@@ -15,6 +15,7 @@ from uuid import UUID
 from headgate.connectors.api import PUSH
 from headgate.datasources.documents import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
+from headgate.store.states import Resting
 from headgate.text import counted, parse_duration, roughly
 
 MOST_EXPLAINED = 10  # Of the streams that programs push.
@@ -62,6 +63,17 @@ def is_pushed(facts: Facts) -> bool:
 
 def _word(state: dict[str, Any]) -> str:
     return {"RUNNING": "ok", "ERROR": "error", "STOPPED": "stopped"}.get(state["worker_status"], "starting")
+
+
+def status_at_rest(stream: Resting) -> str:
+    """The status of a stream that no node runs. What its last node said may have been overtaken."""
+    if not stream.enabled:
+        return "STOPPED"
+    if stream.is_quarantined:
+        return "ERROR"
+    if stream.worker_status == "ERROR" or stream.detail == "finished":
+        return stream.worker_status
+    return "STARTING"  # Its last node is gone or gave it away: another should take it over.
 
 
 def unmet(facts: Facts) -> list[str]:

@@ -63,6 +63,14 @@ class Datasource:
     dealing: bool = False  # They are stopping, so that there can be more or fewer.
 
 
+@dataclass(frozen=True, slots=True)
+class AtRest:
+    """Why the streams that nodes run for a datasource do nothing, if they do nothing."""
+
+    finished: bool  # The sources of all of them have ended.
+    quarantined: bool  # At least one of them is.
+
+
 class Change:
     """One transaction on the registry, under one revision, with its events."""
 
@@ -148,6 +156,11 @@ class Change:
         await self._connection.execute(sql("datasources/set_enabled"), datasource, enabled, self.revision)
         if enabled:
             await self._connection.execute(sql("streams/begin_again"), datasource)
+
+    async def at_rest(self, datasource: UUID) -> AtRest:
+        """Whether its streams have nothing left to do, or may not do it."""
+        row = await self._connection.fetchrow(sql("streams/at_rest"), datasource)
+        return AtRest(row["finished"], row["quarantined"])
 
     async def mark(self, datasources: list[UUID]) -> None:
         """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""

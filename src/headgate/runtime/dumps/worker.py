@@ -29,7 +29,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Writer,
 )
-from headgate.connectors.values.convert import common, spare_memory, translated
+from headgate.connectors.values.convert import common, translated
 from headgate.core.chunks.outcome import Notice, is_silent, notice
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dumps.locks import LockManager
@@ -212,7 +212,6 @@ class Worker:
             self._reader = self._storages.read(self._snapshot)
         if self._writer is None:
             self._writer = self._storages.write()
-            spare_memory()
         return self._reader, self._writer
 
     async def _metered(self, pieces: Pieces, flow: _Flow) -> AsyncIterator[Piece]:

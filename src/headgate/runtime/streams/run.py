@@ -89,7 +89,8 @@ class Stats:
     records_skipped: int = 0
     bytes_in: int = 0
     batches: int = 0
-    restarts: int = 0
+    errors: int = 0  # Runs that failed, whatever came of it.
+    restarts: int = 0  # Those of them that were tried again.
     write_s: float = 0.0  # Spent in the sink, in all.
     last_write_s: float = 0.0
     last_record_at_s: float | None = None  # When the newest batch became durable.

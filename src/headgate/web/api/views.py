@@ -24,6 +24,7 @@ SUMMED = (
     "records_skipped",
     "bytes_in",
     "batches",
+    "errors",
     "restarts",
     "last_hour",
 )
