@@ -61,7 +61,9 @@ async def connect(url: str, **settings: str) -> Any:
         )
         await connection.execute(_PLAIN)
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ConfigError(f"{where_is(url)} refuses us: {error_text(error)}", hint="check the URL") from None
+        raise ConfigError(
+            f"{where_is(url)} refuses the connection: {error_text(error)}", hint="check the URL"
+        ) from None
     except ValueError:  # Its text may hold a piece of the password.
         raise ConfigError(
             "the URL of a PostgreSQL server is wrong", hint="a password's / ? # @ : are written %2F %3F %23 %40 %3A"
@@ -69,7 +71,7 @@ async def connect(url: str, **settings: str) -> Any:
     except (*GONE, TimeoutError) as error:
         raise StorageGone(f"{where_is(url)} does not answer: {error_text(error)}") from None
     except asyncpg.PostgresError as error:
-        raise ConfigError(f"{where_is(url)} refuses us: {error_text(error)}") from None
+        raise ConfigError(f"{where_is(url)} refuses the connection: {error_text(error)}") from None
     return connection
 
 
