@@ -6,7 +6,7 @@ and how to build them. The runtime owns everything else: retry, backoff, batchin
 A `Source` holds no state of its own. Everything it needs to go on comes in `open(position)`, where `position` is the
 value it put into the last batch that became durable, or None for "nothing yet". A position names the last record
 handled, inclusive, and is any JSON value. `read` waits until there is something to read; it may be cancelled at any
-await, and what it had read but not returned is read again later. A source that can be read in parts (`partitioned`)
+await, and what it had read but not returned is read again later. A source that can be read in parts (`in_parts`)
 is built once to list them, and once for each part that a stream reads, with its name in `Context.part`.
 
 A `Sink` writes batches. `write` returns when the batch is durable, and only then. A transactional sink also keeps the
@@ -28,7 +28,7 @@ from uuid import UUID
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from headgate.core.streams import Held, Position
+from headgate.core.streams import Position, Progress
 
 __all__ = [
     "PUSH",
@@ -37,12 +37,12 @@ __all__ = [
     "Context",
     "Feed",
     "Grant",
-    "Held",
     "History",
     "Inbox",
     "Options",
     "Outgoing",
     "Position",
+    "Progress",
     "Received",
     "Shared",
     "Sink",
@@ -112,7 +112,7 @@ class Grant:
     stream: UUID
     name: str  # For people; never a key.
     epoch: int
-    held: Held  # What the registry knows.
+    progress: Progress  # What the registry knows.
     trust_left_s: Callable[[], float]  # How long this node may still act. A write must not last longer.
 
 
@@ -121,7 +121,7 @@ class Outgoing:
     """Mapped records to write, and where the stream stands once they are durable."""
 
     records: list[dict[str, Any]]
-    held: Held
+    progress: Progress
     key: tuple[str, ...] = ()  # The fields that identify a record; empty if the mapping names none.
 
 
@@ -131,7 +131,7 @@ class Source(Protocol):
     async def check(self) -> None:
         """Raise if this source could not be opened. Take nothing that a running source holds."""
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         """The names of the parts that can be read apart, in an order that never changes: new ones come at the end.
 
         One unnamed part, `[""]`, if it cannot be read in parts. Which of the two it is, its identity decides.
@@ -156,7 +156,7 @@ class Sink(Protocol):
     async def check(self) -> None:
         """Raise if this sink could not be opened. Change nothing."""
 
-    async def open(self, grant: Grant) -> Held | None:
+    async def open(self, grant: Grant) -> Progress | None:
         """Get ready to write under this grant. A transactional sink fences older epochs and says what it holds."""
 
     async def write(self, batch: Outgoing) -> None:
@@ -231,7 +231,7 @@ class SourceKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Source]
-    partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
+    in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
     history: Callable[[Any], History | None] = field(
         default=lambda options: None
     )  # From the options; None: it has none.
