@@ -123,7 +123,7 @@ def test_a_stream_that_failed_says_so(web: Web, cli: Cli, name: str, tmp_path: P
     text = cli("streams", "show", f"{name}:0").stdout
     assert "ERROR, quarantined" in text
     assert "config: there is no folder" in text
-    assert "unable    alpha: there is no folder" in text
+    assert "unable      alpha: there is no folder" in text
     assert "node      none" in text
 
 

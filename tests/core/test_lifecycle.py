@@ -1131,7 +1131,7 @@ def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:
 
 
 def alike(world: World) -> tuple[object, ...]:
-    """What makes two worlds the same: all but the absolute time, run, epoch and restarts, and how often things failed."""
+    """What makes two worlds the same: all but absolute time, run, epoch and restarts, and how often things failed."""
     now_s, worker = world.now_s, world.worker or NEW
 
     def run(number: int | None) -> int | None:

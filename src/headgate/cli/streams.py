@@ -143,8 +143,8 @@ def _lines(found: dict[str, Any]) -> str:
         (ago(one["at"]), one["kind"], one["actor"], one["epoch"], one["generation"], one["commits"], _stood(one))
         for one in found["items"]
     ]
-    heads = ("WHEN", "WHAT", "BY", "EPOCH", "EDITS", "COMMITS", "POSITION")
-    return table(heads, rows, empty="it has never run", right=("EPOCH", "EDITS", "COMMITS"))
+    heads = ("WHEN", "WHAT", "BY", "EPOCH", "GENERATION", "COMMITS", "POSITION")
+    return table(heads, rows, empty="it has never run", right=("EPOCH", "GENERATION", "COMMITS"))
 
 
 def _stood(one: dict[str, Any]) -> str:

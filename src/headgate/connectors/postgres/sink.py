@@ -39,8 +39,8 @@ POOL_SIZE = 8
 CONNECT_S = 10.0
 OPEN_S = 15.0
 
-# The columns `edits` and `n` are the generation and the commits. They keep these names: existing tables have them, and a
-# user who may write to such a table need not be its owner, who alone could rename them.
+# The columns `edits` and `n` are the generation and the commits. They keep these names: existing tables have them, and
+# a user who may write to such a table need not be its owner, who alone could rename them.
 _CREATE_POSITION = """
 CREATE TABLE IF NOT EXISTS headgate_position (
     installation uuid NOT NULL, stream uuid NOT NULL, epoch bigint NOT NULL,
