@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from headgate.connectors.api.streaming import Outgoing, Progress
+from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.postgres import sink as postgres
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import ConnectorError

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import Outgoing, Progress
+from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.stdout import Stdout, StdoutOptions
 from headgate.errors import BadRecord, Cause, NotConnected
 from headgate.testing.contract import SinkContract
