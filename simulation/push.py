@@ -109,7 +109,7 @@ class PushHost:
             line.stop()
         for session in list(self._sessions.values()):
             for stream in list(session.phases):
-                session.step(stream, notifier.Lost(EVER, "stale"))
+                session.step(stream, notifier.StreamLost(EVER, "stale"))
             session.is_open = False
             session.pipe.close_by_node()
         self.lines, self._entries, self._sessions = {}, {}, {}
@@ -154,10 +154,10 @@ class PushHost:
             match effect:
                 case local_registry.AskGlobal():
                     self._begin(stream, partial(self._claim, stream))
-                case local_registry.Accept(session=session, epoch=epoch, position=position):
+                case local_registry.AcceptSession(session=session, epoch=epoch, position=position):
                     self._tell(session, stream, notifier.Accepted(epoch, position))
-                case local_registry.Reject(session=session, reason=reason, retry_after_ms=retry_after_ms):
-                    self._tell(session, stream, notifier.Refused(reason, retry_after_ms))
+                case local_registry.RejectSession(session=session, reason=reason, retry_after_ms=retry_after_ms):
+                    self._tell(session, stream, notifier.Rejected(reason, retry_after_ms))
                 case local_registry.RelinquishGlobal(epoch=epoch, position=position):
                     id = before.session if before is not None else None
                     self._give_back(stream, id, epoch, position)
@@ -168,7 +168,7 @@ class PushHost:
             self._sessions[session].step(stream, event)
         elif session is not None:
             for effect in notifier.step(None, event).effects:
-                if isinstance(effect, notifier.Relinquish):
+                if isinstance(effect, notifier.RelinquishLocal):
                     self.relinquish(session, stream, effect.epoch, effect.position)
 
     # The global registry.
@@ -201,7 +201,7 @@ class PushHost:
         if step is None:
             return
         if not isinstance(step.reply, Granted):
-            self._local(stream, local_registry.Denied("owned", 500))
+            self._local(stream, local_registry.GlobalDenied("owned", 500))
             return
         epoch, progress = step.stream.epoch, step.stream.progress
         process = self.manager.node.process
@@ -210,11 +210,11 @@ class PushHost:
             return
         if isinstance(found, str):
             await self.manager.release(stream, epoch, progress.commits, progress.position)
-            self._local(stream, local_registry.Denied("not_ready", 500))
+            self._local(stream, local_registry.GlobalDenied("not_ready", 500))
             return
         agreed = streams.agree(progress, found)
         self.lines[stream] = Line(self, stream, epoch, agreed, progress.commits, wish)
-        self._local(stream, local_registry.Granted(epoch, agreed.position))
+        self._local(stream, local_registry.GlobalGranted(epoch, agreed.position))
 
     def _give_back(self, stream: UUID, session: UUID | None, epoch: int, position: int | None) -> None:
         """The line ends, and the row is released with what it had reached."""
@@ -231,7 +231,7 @@ class PushHost:
         nack: Why | None = await self.manager.release(stream, epoch, commits, position)
         if self.manager.is_over:
             return
-        self._local(stream, local_registry.RelinquishAnswered(epoch))
+        self._local(stream, local_registry.GlobalReleased(epoch))
         self._tell(session, stream, notifier.RelinquishAnswered(epoch, nack))
 
     # From lines.
@@ -267,7 +267,7 @@ class PushHost:
         session = self._session_of(line.stream)
         if session is None or line.is_stopped:
             return
-        session.step(line.stream, notifier.Lost(line.epoch, "sink"))
+        session.step(line.stream, notifier.StreamLost(line.epoch, "sink"))
         self._local(line.stream, local_registry.Relinquish(session.id, line.epoch, line.saved.position))
 
     def lost(self, line: Line) -> None:
@@ -277,12 +277,12 @@ class PushHost:
         if self.lines.get(line.stream) is line:
             del self.lines[line.stream]
         if session is not None:
-            session.step(line.stream, notifier.Lost(line.epoch, "stale"))
+            session.step(line.stream, notifier.StreamLost(line.epoch, "stale"))
         self._local(line.stream, local_registry.Taken(line.epoch))
 
     def regranted(self, stream: UUID, epoch: int, progress: Progress) -> None:
         """A new run goes on with the stream."""
         session = self._session_of(stream)
-        self._local(stream, local_registry.Granted(epoch, progress.position))
+        self._local(stream, local_registry.GlobalGranted(epoch, progress.position))
         if session is not None:
             session.step(stream, notifier.Regranted(epoch))

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from fake_node import FakeNode, Run, full, summary
 
 from headgate.cli import ds
 from headgate.cli.call import Call
+from headgate.cli.dump import _look_for_nodes
+from headgate.errors import Refused
 
 COMMAND = [sys.executable, "-c", "from headgate.cli import main; main()"]
 
@@ -264,3 +267,10 @@ def test_asking_a_node_loads_nothing_of_the_store(node: FakeNode, capsys: pytest
     assert result.stdout.endswith("[]\n"), result.stderr
     ds.list_(Call(node.url))
     assert "no datasources yet" in capsys.readouterr().out
+
+
+async def test_nodes_are_given_no_dump_whose_urls_they_could_not_decrypt() -> None:
+    """The code is not that of a table without a key, which is `no_key`."""
+    with pytest.raises(Refused, match="without a master key") as refused:
+        await _look_for_nodes(SimpleNamespace(keyring=None))  # type: ignore[arg-type]
+    assert (refused.value.code, refused.value.hint) == ("no_master_key", "set HEADGATE_MASTER_KEY")

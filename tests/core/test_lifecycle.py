@@ -36,6 +36,7 @@ from headgate.core.lifecycle import (
     Launch,
     Opened,
     Opening,
+    OwnershipLost,
     Prove,
     Quarantined,
     RejectVersion,
@@ -43,7 +44,6 @@ from headgate.core.lifecycle import (
     Report,
     Running,
     Step,
-    StreamLost,
     Tick,
     Trial,
     Want,
@@ -282,7 +282,7 @@ def test_a_denial_ends_a_worker_whatever_was_to_come_after_it(want: Wanted | Non
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back() -> None:
-    lost = after(Want(None, 0.0), StreamLost(1.0), worker=acquiring()).worker
+    lost = after(Want(None, 0.0), OwnershipLost(1.0), worker=acquiring()).worker
     assert lost.phase == Idle("elsewhere")
     assert step(lost, Acquired(1, 2.0)) == Step(lost, (ReleaseStream(),))
     waiting = quarantined()
@@ -301,7 +301,7 @@ def test_facts_of_another_run_are_dropped(worker: Worker) -> None:
 
 @pytest.mark.parametrize("worker", [opening(), running(), on_trial()], ids=["opening", "running", "on trial"])
 def test_a_run_that_lost_its_stream_is_cancelled_and_its_worker_rests(worker: Worker) -> None:
-    lost = step(worker, StreamLost(1.0))
+    lost = step(worker, OwnershipLost(1.0))
     assert lost.effects == (Cancel(worker.runs), Report("lost"))
     assert lost.worker.phase == Idle("elsewhere")
     assert due_s(lost.worker) is None
@@ -310,19 +310,19 @@ def test_a_run_that_lost_its_stream_is_cancelled_and_its_worker_rests(worker: Wo
 
 @pytest.mark.parametrize("worker", [acquiring(), backing_off()], ids=["acquiring", "backing off"])
 def test_a_loss_between_two_runs_ends_the_worker_and_there_is_nothing_to_cancel(worker: Worker) -> None:
-    assert step(worker, StreamLost(1.0)) == Step(replace(worker, phase=Idle("elsewhere")))
+    assert step(worker, OwnershipLost(1.0)) == Step(replace(worker, phase=Idle("elsewhere")))
 
 
 def test_a_loss_while_draining_ends_the_draining() -> None:
     for worker in (after(Want(None, 0.0), worker=running()).worker, draining()):
-        lost = step(worker, StreamLost(1.0))
+        lost = step(worker, OwnershipLost(1.0))
         assert lost.worker.phase == Idle("elsewhere")
         assert lost.effects == (Cancel(1),)
 
 
 @pytest.mark.parametrize("name", ["idle", "elsewhere", "quarantined", "finished"])
 def test_a_loss_changes_nothing_where_nothing_is_to_run(name: str) -> None:
-    assert step(EVERYWHERE[name], StreamLost(1.0)) == Step(EVERYWHERE[name])
+    assert step(EVERYWHERE[name], OwnershipLost(1.0)) == Step(EVERYWHERE[name])
 
 
 def test_a_source_that_has_ended_stays_ended_until_a_restart() -> None:
@@ -873,7 +873,7 @@ class Worlds:
             late = step(worker, Acquired(stale, world.now_s))
             assert late.worker == worker
             assert late.effects in ((), (ReleaseStream(),))
-        lost = step(worker, StreamLost(world.now_s))
+        lost = step(worker, OwnershipLost(world.now_s))
         assert isinstance(lost.worker.phase, Idle | Quarantined), "at work on a stream that is not ours"
         match worker.phase:
             case Idle(reason="finished") | Acquiring() | Opening() | Running() | BackingOff():
@@ -952,7 +952,7 @@ class Worlds:
             yield replace(world, row=free(world.row))
         if world.epoch is not None and world.epoch == world.row.epoch:
             stolen = replace(world, row=of_other(free(world.row)))
-            yield self.say(replace(stolen, epoch=None, run=None), StreamLost(world.now_s))
+            yield self.say(replace(stolen, epoch=None, run=None), OwnershipLost(world.now_s))
             if world.run is None:
                 yield stolen  # Nobody is told; the next command finds out.
 

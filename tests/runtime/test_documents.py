@@ -16,12 +16,12 @@ from headgate.datasources.documents import (
     prepare,
     read_all,
     read_yaml,
-    seconds,
     write_yaml,
 )
 from headgate.errors import ConfigError, Problem
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
+from headgate.text import parse_duration
 
 SOURCE = {"type": "generator", "rate": 1}
 SINK = {"type": "blackhole"}
@@ -291,10 +291,10 @@ def test_secrets_are_put_in_place_also_inside_lists() -> None:
 
 @pytest.mark.parametrize(("text", "expected_s"), [("30s", 30), ("10m", 600), ("1.5 h", 5400), ("2d", 172800)])
 def test_durations_are_written_as_people_write_them(text: str, expected_s: float) -> None:
-    assert seconds(text) == expected_s
+    assert parse_duration(text) == expected_s
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1s", "10 min", "1e3s", "10ms"])
 def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be a duration"):
-        seconds(text)
+        parse_duration(text)

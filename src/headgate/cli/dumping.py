@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from headgate.cli import progress
 from headgate.cli.call import Call
 from headgate.cli.failures import FAILED, INTERRUPTED
 from headgate.cli.output import complain, say, to_json, visible
+from headgate.cli.up import stopping_signals
 from headgate.errors import HeadgateError, NotFound, StoreError
 from headgate.text import counted, duration, size
 
@@ -78,7 +78,7 @@ class Signals:
     def __init__(self) -> None:
         self._told = False
         self._task: asyncio.Future[Any] | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stopping_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._hear)
 
     def _hear(self) -> None:

@@ -151,7 +151,11 @@ def _settle_memory() -> None:
 
 
 def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:
-    """SIGTERM and Ctrl-C drain; a second one ends at once, after this. A node that cannot stop is ended."""
+    """SIGTERM and Ctrl-C drain; a second one ends at once, after this. A node that cannot stop is ended.
+
+    A node that a script has started in the background goes on when the script gets Ctrl-C: shells have such a process
+    ignore SIGINT, as `nohup` has it ignore SIGHUP, and it stays so.
+    """
     stop = asyncio.Event()
     signals = 0
 
@@ -163,9 +167,14 @@ def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:
             os._exit(130)
         _tell(stop)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stopping_signals():
         asyncio.get_running_loop().add_signal_handler(number, told)
     return stop
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """Those that tell us to stop: all but what the one who started us has us ignore."""
+    return [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _tell(stop: asyncio.Event) -> None:

@@ -229,7 +229,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLost:
+class OwnershipLost:
     """The stream is not ours any more: the run was fenced, or the node's incarnation ended."""
 
     now_s: float
@@ -252,7 +252,9 @@ class Tick:
     now_s: float
 
 
-Event: TypeAlias = Want | Acquired | AcquireDenied | Opened | Committed | Ended | Failed | StreamLost | Checked | Tick
+Event: TypeAlias = (
+    Want | Acquired | AcquireDenied | Opened | Committed | Ended | Failed | OwnershipLost | Checked | Tick
+)
 
 
 # Effects.
@@ -362,7 +364,7 @@ def step(worker: Worker, event: Event) -> Step:
             return _ended(worker, event)
         case Failed():
             return _failed(worker, event)
-        case StreamLost():
+        case OwnershipLost():
             return _lost(worker, event)
         case Checked():
             return _checked(worker, event)
@@ -675,7 +677,7 @@ def _postponed(worker: Worker, now_s: float, jitter: float) -> Worker:
     return replace(worker, trials=trials, try_at_s=try_at_s, attempt=0)
 
 
-def _lost(worker: Worker, event: StreamLost) -> Step:
+def _lost(worker: Worker, event: OwnershipLost) -> Step:
     """Whatever ran has no right to any more. Its task is cancelled."""
     gone = replace(worker, phase=Idle("elsewhere"))
     match worker.phase:

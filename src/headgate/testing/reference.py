@@ -202,7 +202,7 @@ def _events(worker: machine.Worker) -> Iterator[tuple[str, machine.Event]]:
     yield "granted", machine.Acquired(run, now_s)
     yield "denied", machine.AcquireDenied(run, now_s)
     yield "opened", machine.Opened(run, now_s)
-    yield "lost", machine.StreamLost(now_s)
+    yield "lost", machine.OwnershipLost(now_s)
     if isinstance(worker.phase, machine.Draining):  # However it ends: it was asked to.
         yield "ended", machine.Ended(run, now_s)
     else:
@@ -264,7 +264,7 @@ def _group_commands(group: groups.Group, members: str) -> Iterator[groups.Comman
         yield groups.Unregister(name)
         yield groups.Confirm(name, consumer.epoch)
         yield groups.ConnectionDisconnected(name)
-        yield groups.DisconnectedTimeout(name, consumer.losses)
+        yield groups.DisconnectedTimeout(name, consumer.incarnation)
         yield groups.ConnectionReconnected(name)
 
 

@@ -47,8 +47,9 @@ from headgate.connectors.api.bulk import (
 from headgate.connectors.files.reader import path_and_options
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.keys import WHOLE, plain_order
+from headgate.connectors.values.arrow import arrow_schema, arrow_type
 from headgate.connectors.values.convert import fine
-from headgate.connectors.values.kinds import TEXT, Kind, Type, arrow_schema, arrow_type, canonical, decimal_type
+from headgate.connectors.values.kinds import TEXT, Kind, Type, canonical, decimal_type
 from headgate.errors import NotFound, Refused
 from headgate.text import one_line
 

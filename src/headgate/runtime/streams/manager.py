@@ -444,7 +444,7 @@ class WorkerManager:
             handle.epoch = None
             if handle.run is not None:
                 handle.run.abandoned = True
-            self._dispatch(handle, lifecycle.StreamLost(boot_s()))
+            self._dispatch(handle, lifecycle.OwnershipLost(boot_s()))
             if handle.pusher is not None:
                 handle.pusher.released("stale")
 
