@@ -267,5 +267,5 @@ class PostgresSink:
 
     def _no_table(self) -> ConnectorError:
         return ConnectorError(
-            f"there is no table {self._options.table}", cause=Cause.CONFIG, hint="create it, or set create: true"
+            f"table {self._options.table} does not exist", cause=Cause.CONFIG, hint="create it, or set create: true"
         )
