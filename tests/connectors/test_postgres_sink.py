@@ -39,7 +39,7 @@ async def rows(url: str, query: str) -> list[asyncpg.Record]:
         await connection.close()
 
 
-class TestContractOfInsert(TransactionalSinkContract):
+class TestPostgresInsertSink(TransactionalSinkContract):
     """The public contract, on a table that exists."""
 
     @pytest.fixture(autouse=True)
