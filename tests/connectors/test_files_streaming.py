@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headgate.connectors.api import Batch, Held, Outgoing, Position
+from headgate.connectors.api import Batch, Outgoing, Position, Progress
 from headgate.connectors.files.source import FilesSink, FilesSinkOptions, FilesSource, FilesSourceOptions
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 from headgate.testing.contract import SinkContract, SourceContract
@@ -52,7 +52,7 @@ def ids(batch: Batch) -> list[int]:
 
 
 def outgoing(*records: dict[str, Any]) -> Outgoing:
-    return Outgoing(list(records), Held())
+    return Outgoing(list(records), Progress())
 
 
 @contextmanager
