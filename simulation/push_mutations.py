@@ -11,7 +11,7 @@ from uuid import UUID
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import Asking
 from headgate.core.push.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
-from headgate.core.streams import Held, Release
+from headgate.core.streams import Progress, Release
 from simulation.lines import Line
 from simulation.mutations import Mutation, instead
 from simulation.network import Away
@@ -44,7 +44,7 @@ def _cancel_forgets(phase: Any, event: Any, found: notifier.Step) -> notifier.St
 def _closed_early(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
     if isinstance(phase, PendingClose) and isinstance(event, notifier.BarrierCompleted):
         pending = PendingRelinquish(phase.epoch, phase.last_seen, tells_client=True)
-        return notifier.Step(pending, (notifier.Relinquish(phase.epoch, phase.last_seen),))
+        return notifier.Step(pending, (notifier.RelinquishLocal(phase.epoch, phase.last_seen),))
     return found
 
 
@@ -62,7 +62,7 @@ def _nothing_skipped(phase: Any, event: Any, found: notifier.Step) -> notifier.S
 
 
 def _lost_keeps(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
-    return notifier.Step(phase) if isinstance(event, notifier.Lost) else found
+    return notifier.Step(phase) if isinstance(event, notifier.StreamLost) else found
 
 
 def _connection_lost_keeps(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
@@ -83,21 +83,21 @@ def _on_local(
 
 
 def _orphan_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
-    if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.Granted):
-        held = local_registry.Held(entry.session, entry.name, event.epoch, event.position, event.position)
-        return local_registry.Step(held)
+    if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.GlobalGranted):
+        progress = local_registry.HeldBySession(entry.session, entry.name, event.epoch, event.position, event.position)
+        return local_registry.Step(progress)
     return found
 
 
 def _unasked_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
-    if entry is None and isinstance(event, local_registry.Granted):
+    if entry is None and isinstance(event, local_registry.GlobalGranted):
         return local_registry.Step(None)
     return found
 
 
 def _shared(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
-    if isinstance(entry, local_registry.Held) and isinstance(event, local_registry.Ask):
-        accept = local_registry.Accept(event.session, entry.epoch, entry.last_acked)
+    if isinstance(entry, local_registry.HeldBySession) and isinstance(event, local_registry.Ask):
+        accept = local_registry.AcceptSession(event.session, entry.epoch, entry.last_acked)
         return local_registry.Step(entry, (accept,))
     return found
 
@@ -127,17 +127,17 @@ MACHINES = (
 def _completes_early(flush: Any) -> Any:
     async def planted(self: Line, barrier: int) -> None:
         if self.buffer:
-            held = Held(self.held.edits, self.held.n + 1, self.buffer[-1])
-            self._host.completed(self, barrier, self.epoch, held)
+            progress = Progress(self.progress.generation, self.progress.commits + 1, self.buffer[-1])
+            self._host.completed(self, barrier, self.epoch, progress)
         await flush(self, barrier)
 
     return planted
 
 
-def _commits_nothing(self: Line, barrier: int, epoch: int, held: Held) -> Any:
+def _commits_nothing(self: Line, barrier: int, epoch: int, progress: Progress) -> Any:
     async def nothing() -> None:
-        self.saved = held
-        self._host.completed(self, barrier, epoch, held)
+        self.saved = progress
+        self._host.completed(self, barrier, epoch, progress)
 
     return nothing()
 
@@ -146,10 +146,10 @@ def _line_goes_on(self: Line) -> None:
     self.is_stopped = True
 
 
-async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, n: int, position: Any) -> None:
+async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, commits: int, position: Any) -> None:
     with contextlib.suppress(Away):
-        await self.manager.apply(stream, Release(self.manager.id, epoch, n, position))
-    self._local(stream, local_registry.RelinquishAnswered(epoch))
+        await self.manager.apply(stream, Release(self.manager.id, epoch, commits, position))
+    self._local(stream, local_registry.GlobalReleased(epoch))
     self._tell(session, stream, notifier.RelinquishAnswered(epoch))
 
 

@@ -59,7 +59,7 @@ class Node:
     giving_back: dict[int, notifier.Id] = field(default_factory=dict)  # Until there is an answer.
     taken: deque[int] = field(default_factory=deque)  # Revoked grants that it has not heard of yet.
     barrier: int = 0
-    n: dict[int, int] = field(default_factory=dict)  # The last commit's number, for each grant.
+    commits: dict[int, int] = field(default_factory=dict)  # The last commit's number, for each grant.
     reached: dict[int, dict[notifier.Id, int]] = field(default_factory=dict)  # What the row has said yes to.
     is_ended: bool = False  # Its row is gone: whatever it sends is refused.
     is_dead: bool = False  # The process is gone: whatever it is sent is dropped.
@@ -155,7 +155,7 @@ class World:
             yield 20, lambda: self.ask(node)
         for epoch in node.giving_back:
             yield 1, lambda epoch=epoch: self.give_back(node, epoch)
-        if isinstance(node.entry, local.Held) and not (node.is_asking or node.questions):
+        if isinstance(node.entry, local.HeldBySession) and not (node.is_asking or node.questions):
             yield 1, lambda: self.ask(node)  # For the next run.
         if self.row.owner == node.id:
             yield 1, lambda: self.revoke(node)
@@ -186,11 +186,11 @@ class World:
             session.outbox.append(local.Updated(session.id, phase.epoch, phase.last_acked, phase.last_seen))
 
     def perform(self, node: Node, session: Session, effect: notifier.Effect) -> None:
-        stands = self.row.held.position
+        stands = self.row.progress.position
         match effect:
-            case notifier.Ask():
+            case notifier.AskLocal():
                 session.outbox.append(local.Ask(session.id, "stream"))
-            case notifier.Relinquish(epoch=epoch, position=position):
+            case notifier.RelinquishLocal(epoch=epoch, position=position):
                 session.outbox.append(local.Relinquish(session.id, epoch, position))
             case notifier.TellAccepted(epoch=epoch, position=position):
                 assert not session.is_over
@@ -199,7 +199,7 @@ class World:
             case notifier.TellAcked(position=position) | notifier.TellClosed(position=position):
                 assert not session.is_over
                 assert rank(position) <= rank(stands), "told that it is committed, and it is not"
-            case notifier.TellRefused() | notifier.TellRestart():
+            case notifier.TellRejected() | notifier.TellRestart():
                 assert not session.is_over
             case notifier.Take(skipped=skipped):
                 assert skipped == 0
@@ -214,8 +214,8 @@ class World:
         if position in node.reached.get(epoch, {}):
             session.inbox.append(notifier.BarrierCompleted(node.barrier, epoch, position))
             return
-        node.n[epoch] = node.n.get(epoch, 0) + 1
-        checkpoint = streams.Checkpoint(node.id, epoch, node.n[epoch], position)
+        node.commits[epoch] = node.commits.get(epoch, 0) + 1
+        checkpoint = streams.Checkpoint(node.id, epoch, node.commits[epoch], position)
         self.wire.append(Call(node, checkpoint, session, node.barrier))
 
     # Local registries.
@@ -227,14 +227,14 @@ class World:
             match effect:
                 case local.AskGlobal():
                     node.questions += 1
-                case local.Accept(session=session, epoch=epoch, position=position):
+                case local.AcceptSession(session=session, epoch=epoch, position=position):
                     self.send(node, session, notifier.Accepted(epoch, position))
-                case local.Reject(session=session, reason=reason, retry_after_ms=retry_after_ms):
-                    self.send(node, session, notifier.Refused(reason, retry_after_ms))
+                case local.RejectSession(session=session, reason=reason, retry_after_ms=retry_after_ms):
+                    self.send(node, session, notifier.Rejected(reason, retry_after_ms))
                 case local.RelinquishGlobal(epoch=epoch, position=position):
                     node.giving_back[epoch] = position
                     self.give_back(node, epoch)
-        if isinstance(event, local.Granted) and isinstance(before, local.Held | local.Relinquishing):
+        if isinstance(event, local.GlobalGranted) and isinstance(before, local.HeldBySession | local.Relinquishing):
             self.send(node, before.session, notifier.Regranted(event.epoch))
 
     def send(self, node: Node, id: UUID, event: notifier.Event) -> None:
@@ -244,8 +244,8 @@ class World:
 
     def lost(self, node: Node, epoch: int) -> None:
         """The node has heard that a grant of its own has ended: its session hears it too."""
-        if isinstance(node.entry, local.Held | local.Relinquishing):
-            self.send(node, node.entry.session, notifier.Lost(epoch, "taken"))
+        if isinstance(node.entry, local.HeldBySession | local.Relinquishing):
+            self.send(node, node.entry.session, notifier.StreamLost(epoch, "taken"))
         self.tell(node, local.Taken(epoch))
 
     # Nodes.
@@ -257,8 +257,8 @@ class World:
 
     def give_back(self, node: Node, epoch: int) -> None:
         position = node.giving_back[epoch]
-        n = node.reached.get(epoch, {}).get(position, 0)
-        self.wire.append(Call(node, streams.Release(node.id, epoch, n, position)))
+        commits = node.reached.get(epoch, {}).get(position, 0)
+        self.wire.append(Call(node, streams.Release(node.id, epoch, commits, position)))
 
     def crash(self, place: int) -> None:
         """The process is gone; its row, its streams and what it has sent are not."""
@@ -291,8 +291,8 @@ class World:
         self.row = done.stream
         if isinstance(command, streams.Checkpoint | streams.Release) and self.row != before:
             assert (command.owner, command.epoch) == (before.owner, before.epoch), "changed under a stale epoch"
-        assert rank(self.row.held.position) >= rank(before.held.position), "the position went back"
-        assert self.row.held.n >= before.held.n
+        assert rank(self.row.progress.position) >= rank(before.progress.position), "the position went back"
+        assert self.row.progress.commits >= before.progress.commits
         assert before.owner in (None, self.row.owner) or self.row.owner is None
         return done
 
@@ -321,24 +321,24 @@ class World:
             case streams.Acquire():
                 node.is_asking = False
                 if isinstance(reply, streams.Granted):
-                    epoch, held = answer.stream.epoch, answer.stream.held
-                    node.n[epoch] = held.n
-                    node.reached[epoch] = {held.position: held.n}
-                    self.tell(node, local.Granted(epoch, held.position))
+                    epoch, progress = answer.stream.epoch, answer.stream.progress
+                    node.commits[epoch] = progress.commits
+                    node.reached[epoch] = {progress.position: progress.commits}
+                    self.tell(node, local.GlobalGranted(epoch, progress.position))
                 else:
-                    self.tell(node, local.Denied("owned", local.OWNED_RETRY_MS))
-            case streams.Checkpoint(epoch=epoch, n=n, position=position):
+                    self.tell(node, local.GlobalDenied("owned", local.OWNED_RETRY_MS))
+            case streams.Checkpoint(epoch=epoch, commits=commits, position=position):
                 if why is not None:
                     self.lost(node, epoch)
                     return
-                node.reached[epoch][position] = n
+                node.reached[epoch][position] = commits
                 assert call.session is not None
                 call.session.inbox.append(notifier.BarrierCompleted(call.barrier, epoch, position))
             case streams.Release(epoch=epoch):
                 node.giving_back.pop(epoch, None)
                 if isinstance(node.entry, local.Relinquishing):
                     self.send(node, node.entry.session, notifier.RelinquishAnswered(epoch, why))
-                self.tell(node, local.RelinquishAnswered(epoch))
+                self.tell(node, local.GlobalReleased(epoch))
 
     # The end.
 
@@ -379,13 +379,13 @@ class World:
 
 
 EVERYTHING = {
-    "Ask",
+    "AskLocal",
     "TellAccepted",
-    "TellRefused",
+    "TellRejected",
     "TellAcked",
     "TellClosed",
     "TellRestart",
-    "Relinquish",
+    "RelinquishLocal",
     "lost",
     "Acquire Granted",
     "Acquire Busy",

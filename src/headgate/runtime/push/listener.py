@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.connectors.api import Held as HeldPosition
+from headgate.connectors.api import Progress
 from headgate.core.push import local_registry as local
 from headgate.core.push import notifier
 from headgate.core.streams import Why
@@ -119,18 +119,18 @@ class Session:
 
     def _perform(self, stream: str, effect: notifier.Effect, name: str, piece: Piece | None) -> None:
         match effect:
-            case notifier.Ask():
+            case notifier.AskLocal():
                 self._listener.ask(self, stream, name)
             case notifier.TellAccepted(epoch=epoch, position=position):
                 self.peer.accepted(stream, epoch, position)
-            case notifier.TellRefused(reason=reason, retry_after_ms=retry_after_ms):
+            case notifier.TellRejected(reason=reason, retry_after_ms=retry_after_ms):
                 self.peer.refused(stream, reason, retry_after_ms)
             case notifier.Take(skipped=skipped):
                 assert piece is not None
                 self._listener.take(self, stream, piece, skipped)
             case notifier.TellAcked(position=position):
                 self.acks[stream] = position
-            case notifier.Relinquish(epoch=epoch, position=position):
+            case notifier.RelinquishLocal(epoch=epoch, position=position):
                 self._listener.relinquish(self, stream, epoch, position)
             case notifier.TellClosed(position=position):
                 self.flush()
@@ -162,7 +162,7 @@ class Pushed:
         self.session = session
         self.handle: Handle | None = None
         self.epoch = 0
-        self.acked_n = -1  # The commit that the program was last told of.
+        self.acked_commits = -1  # The commit that the program was last told of.
         self._listener = listener
         self._key = key
 
@@ -174,16 +174,16 @@ class Pushed:
             self.released("owned_by_other")
             return
         retry_after_ms = local.OWNED_RETRY_MS if reason == "owned" else NOT_READY_MS
-        self._listener.step(self._key, local.Denied(reason, retry_after_ms))
+        self._listener.step(self._key, local.GlobalDenied(reason, retry_after_ms))
         self._listener.forget(self._key, self)
 
-    def opened(self, epoch: int, held: HeldPosition) -> None:
+    def opened(self, epoch: int, progress: Progress) -> None:
         """A run has opened it: the first one makes it active, a later one goes on with it."""
         if not self._listener.is_current(self._key, self):
             self._listener.give_back(self)  # Its session has been told that it is over.
             return
         self.epoch = epoch
-        self._listener.step(self._key, local.Granted(epoch, held.position))
+        self._listener.step(self._key, local.GlobalGranted(epoch, progress.position))
         self.session.step(self._key[1], notifier.Regranted(epoch))
         self._listener.due.set()
 
@@ -198,14 +198,14 @@ class Pushed:
         if isinstance(self._listener.entry(self._key), local.Asking):
             self.refused("not_ready")
             return
-        self._listener.step(self._key, local.RelinquishAnswered(self.epoch))
+        self._listener.step(self._key, local.GlobalReleased(self.epoch))
         self._listener.forget(self._key, self)
         self.session.give_credits(self.feed.clear())  # Its program has what was not durable, and sends it again.
         stream = self._key[1]
         if isinstance(self.session.streams.get(stream), notifier.PendingRelinquish):
             self.session.step(stream, notifier.RelinquishAnswered(self.epoch, nack))
         else:
-            self.session.step(stream, notifier.Lost(self.epoch, nack or self._listener.why_released()))
+            self.session.step(stream, notifier.StreamLost(self.epoch, nack or self._listener.why_released()))
 
 
 class PushListener:
@@ -328,12 +328,12 @@ class PushListener:
             case local.AskGlobal():
                 assert asker is not None
                 self._claim(key, Pushed(self, key, asker))
-            case local.Accept(epoch=epoch, position=position):
+            case local.AcceptSession(epoch=epoch, position=position):
                 self._pushed[key].session.step(key[1], notifier.Accepted(epoch, position))
-            case local.Reject(session=session, reason=reason, retry_after_ms=retry_after_ms):
+            case local.RejectSession(session=session, reason=reason, retry_after_ms=retry_after_ms):
                 found = asker or self._session_of(key, session)
                 if found is not None:
-                    found.step(key[1], notifier.Refused(reason, retry_after_ms))
+                    found.step(key[1], notifier.Rejected(reason, retry_after_ms))
             case local.RelinquishGlobal():
                 if (pushed := self._pushed.get(key)) is not None:
                     self.give_back(pushed)
@@ -411,14 +411,14 @@ class PushListener:
             self._reached(number, key, pushed)
         for session in list(self.sessions):
             session.flush()
-        if any(handle.epoch is not None and handle.held.n > handle.saved.n for handle in handles):
+        if any(handle.epoch is not None and handle.progress.commits > handle.saved.commits for handle in handles):
             self.due.set()  # The database was away, or more has become durable meanwhile.
 
     def _reached(self, number: int, key: Key, pushed: Pushed) -> None:
         if pushed.handle is None or pushed.handle.epoch is None:
             return
         position, stream, session = pushed.handle.saved.position, key[1], pushed.session
-        pushed.acked_n = pushed.handle.saved.n
+        pushed.acked_commits = pushed.handle.saved.commits
         session.step(stream, notifier.BarrierCompleted(number, pushed.epoch, position))
         session.credits_due += pushed.feed.trim(position)
         phase = session.streams.get(stream)
@@ -447,4 +447,4 @@ def _is_due(key: Key, pushed: Pushed) -> bool:
     if handle is None or not handle.is_opened:
         return False
     is_closing = isinstance(pushed.session.streams.get(key[1]), notifier.PendingClose)
-    return is_closing or handle.held.n > pushed.acked_n
+    return is_closing or handle.progress.commits > pushed.acked_commits
