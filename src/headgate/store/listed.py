@@ -26,8 +26,8 @@ class Listed:
     node: str | None  # The owner's name.
     run: UUID | None
     epoch: int
-    edits: int
-    n: int
+    generation: int  # Rises with an edit, and with another source or sink.
+    commits: int  # The number of the stream's commits.
     position: Position
     version: int | None  # Under which it was last acquired.
     rests: bool  # Its source has ended.
@@ -61,8 +61,8 @@ class HistoryLine:
     kind: str  # granted, acquired, released, revoked, edited or dealt.
     actor: str | None  # A node's name or a token's.
     epoch: int
-    edits: int
-    n: int
+    generation: int  # Rises with an edit, and with another source or sink.
+    commits: int  # The number of the stream's commits.
     position: Position
     before: Position  # The position that an edit replaced.
 
@@ -80,8 +80,8 @@ def listed(row: Row) -> Listed:
         node=row["node"],
         run=row["run"],
         epoch=row["epoch"],
-        edits=row["edits"],
-        n=row["n"],
+        generation=row["generation"],
+        commits=row["commits"],
         position=decode(row["position"]),
         version=row["version"],
         rests=row["rests"] is not None,
@@ -96,8 +96,8 @@ def history_line(row: Row) -> HistoryLine:
         kind=row["kind"],
         actor=row["actor"],
         epoch=row["epoch"],
-        edits=row["edits"],
-        n=row["n"],
+        generation=row["generation"],
+        commits=row["commits"],
         position=decode(row["position"]),
         before=decode(row["before"]),
     )

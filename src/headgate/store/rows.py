@@ -16,8 +16,8 @@ from headgate.core.streams import (
     Deal,
     Edit,
     Grant,
-    Held,
     Position,
+    Progress,
     Release,
     Revoke,
     Step,
@@ -75,9 +75,9 @@ async def _advance(connection: Session, owner: UUID | None, changes: Changes) ->
         owner,
         [s.id for _, s in changes],
         [s.epoch for _, s in changes],
-        [was.held.n for was, _ in changes],
-        [s.held.n for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [was.progress.commits for was, _ in changes],
+        [s.progress.commits for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
     )
     _check(status, "UPDATE", changes)
 
@@ -89,11 +89,11 @@ async def _acquire(connection: Session, was_owner: UUID | None, owner: UUID | No
         owner,
         [s.id for _, s in changes],
         [was.epoch for was, _ in changes],
-        [was.held.n for was, _ in changes],
+        [was.progress.commits for was, _ in changes],
         [s.run for _, s in changes],
         [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [s.progress.generation for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
         [s.sink_identity for _, s in changes],
@@ -110,17 +110,17 @@ async def _move(
         owner,
         [s.id for _, s in changes],
         [was.epoch for was, _ in changes],
-        [was.held.n for was, _ in changes],
+        [was.progress.commits for was, _ in changes],
         [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [s.held.n for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [s.progress.generation for _, s in changes],
+        [s.progress.commits for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
         [s.rests for _, s in changes],
-        [s.home for _, s in changes],
+        [s.settled for _, s in changes],
         kind,
         actor,
         owner or was_owner,
-        encode(changes[0][0].held.position) if kind == "edited" else None,  # An edit is of one stream.
+        encode(changes[0][0].progress.position) if kind == "edited" else None,  # An edit is of one stream.
     )
     _check(status, "INSERT 0", changes)
 
@@ -130,8 +130,8 @@ async def _deal(connection: Session, changes: Changes) -> None:
         sql("streams/deal"),
         [s.id for _, s in changes],
         [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [s.progress.generation for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
     )
@@ -150,12 +150,12 @@ def stream_of(row: Row) -> Stream:
         owner=row["owner"],
         run=row["run"],
         epoch=row["epoch"],
-        held=Held(row["edits"], row["n"], decode(row["position"])),
+        progress=Progress(row["generation"], row["commits"], decode(row["position"])),
         version=row["version"],
         source_identity=row["source_identity"],
         sink_identity=row["sink_identity"],
         rests=row["rests"],
-        home=row["home"],
+        settled=row["settled"],
     )
 
 

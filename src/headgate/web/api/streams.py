@@ -60,7 +60,7 @@ async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) ->
     node.waker.wake("streams")
     node.waker.wake("events")
     now = done.stream
-    return bodies.Edited(id=now.id, name=now.name, before=done.before, position=now.position, edits=now.edits)
+    return bodies.Edited(id=now.id, name=now.name, before=done.before, position=now.position, generation=now.generation)
 
 
 @post("/api/streams/{id:str}/move", guards=OPERATE, status_code=200, tags=["streams"], summary="Move a stream")
@@ -111,8 +111,8 @@ def _line(found: listed.HistoryLine) -> bodies.HistoryLine:
         kind=found.kind,
         actor=found.actor,
         epoch=found.epoch,
-        edits=found.edits,
-        n=found.n,
+        generation=found.generation,
+        commits=found.commits,
         position=found.position,
         before=found.before if found.kind == "edited" else UNSET,
     )

@@ -24,8 +24,8 @@ class Stream(Answer):
     node: str | None  # The owner's name.
     run: UUID | None
     epoch: int
-    edits: int
-    n: int
+    generation: int  # Rises with an edit, and with another source or sink.
+    commits: int  # The number of the stream's commits.
     position: Json
     version: int | None
     rests: bool  # Its source has ended.
@@ -70,8 +70,8 @@ class HistoryLine(Answer):
     kind: str
     actor: str | None
     epoch: int
-    edits: int
-    n: int
+    generation: int  # Rises with an edit, and with another source or sink.
+    commits: int  # The number of the stream's commits.
     position: Json
     before: Json | UnsetType = UNSET  # The position that an edit replaced; only edits have it.
 
@@ -96,7 +96,7 @@ class Edited(Answer):
     name: str
     before: Json
     position: Json
-    edits: int
+    generation: int  # Rises with an edit, and with another source or sink.
 
 
 class Move(Request):
