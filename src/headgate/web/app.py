@@ -65,8 +65,6 @@ class App:
 def make_api(node: Any, state: State) -> Litestar:
     """Everything but webhooks. `node` may be None to write down the schema."""
 
-    state["node"] = node
-
     def provide_node() -> Any:
         return node
 
