@@ -170,7 +170,7 @@ def _check(request: Request) -> None:
 def _absolute(url: str) -> str:
     """A file's URL that means the same in another folder."""
     scheme = url.partition(":")[0].lower()
-    if scheme not in ("csv", "jsonl", "parquet", "sqlite"):
+    if scheme not in ("csv", "json", "jsonl", "parquet", "sqlite"):
         return url
     path, question, query = url.partition("?")
     text = str(path_of(path).absolute())
