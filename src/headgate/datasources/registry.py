@@ -7,6 +7,7 @@ begins, recorded with their actor, and followed by a wake-up.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -149,7 +150,7 @@ class Registry:
         """By name or id."""
         found = await self.datasources.find(name)
         if found is None:
-            raise _no_datasource(name)
+            raise _no_datasource(name, self._by_name)
         return found
 
     async def create(self, document: Document, actor: str) -> Datasource:
@@ -250,7 +251,7 @@ class Registry:
                 await change.set_enabled(found.id, True)
                 change.event(found, "started")
             if found.quarantine is not None or rest.quarantined:
-                await change.mark([found.id])
+                await change.restart([found.id])
                 change.event(found, "restarted")
         self._woken(change)
         return replace(found, enabled=True, quarantine=None)
@@ -259,7 +260,7 @@ class Registry:
         """Run anew. A quarantine ends, and a rejected version gets another chance."""
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
-            await change.mark([found.id])
+            await change.restart([found.id])
             change.event(found, "restarted")
         self._woken(change)
         return found
@@ -282,7 +283,7 @@ class Registry:
         self._woken(change)
 
     async def quarantine(self, id: UUID, reason: str) -> None:
-        """Set aside on all nodes until somebody acts."""
+        """Quarantine it on all nodes until somebody acts."""
         async with self.datasources.change(SYSTEM) as change:
             await change.quarantine(id, reason)
             change.event(await change.find_by_id(id), "quarantined", reason=reason)
@@ -352,13 +353,13 @@ class Registry:
         if not is_name(name):
             raise ConfigError([Problem("name", f"{name!r} is not a name", "lower case, digits, - and _")])
         if self.secrets.keyring is None:
-            raise ConfigError("there is no master key to encrypt with", hint="set HEADGATE_MASTER_KEY")
+            raise ConfigError("the master key is not set", hint="set HEADGATE_MASTER_KEY")
         sealed = self.secrets.keyring.seal(name, value)
         async with self.datasources.change(actor) as change:
             await change.execute("secrets/put", name, *sealed, actor)
             users = await change.using_secret(name)
             if users:
-                await change.mark(users)
+                await change.restart(users)
             change.event(None, "secret_changed", secret=name)
         self._woken(change)
         return users
@@ -369,7 +370,7 @@ class Registry:
             if await change.using_secret(name):
                 raise Refused(f"secret {name!r} is in use", code="in_use", hint="delete what uses it first")
             if not await change.execute("secrets/delete", name):
-                raise NotFound(f"no secret {name!r}", hint="headgate secrets list")
+                raise NotFound(f"secret {name!r} does not exist", hint="headgate secrets list")
             change.event(None, "secret_deleted", secret=name)
         self._woken(change)
 
@@ -395,7 +396,7 @@ class Registry:
         if found is None and (id := as_id(name)) is not None:
             found = await change.find_by_id(id)
         if found is None:
-            raise _no_datasource(name)
+            raise _no_datasource(name, self._by_name)
         return found
 
     def _writable(self) -> None:
@@ -407,13 +408,17 @@ class Registry:
         self.waker.wake("events")
 
 
-def _no_datasource(name: str) -> NotFound:
-    return NotFound(f"no datasource {name!r}", hint="headgate ds list")
+def _no_datasource(name: str, names: Iterable[str]) -> NotFound:
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else "headgate ds list"
+    return NotFound(f"datasource {name!r} does not exist", hint=hint)
 
 
 def _compare(expected: str | None, actual: str | None) -> None:
     if expected is not None and expected != actual:
-        raise Refused("somebody else has changed it meanwhile", code="conflict", hint="read it again, then decide")
+        raise Refused(
+            "the datasource has changed since it was read", code="conflict", hint="read it again, then decide"
+        )
 
 
 def _planned(present: Document | None, document: Document, *, exists: bool) -> PlannedChange:

@@ -78,5 +78,6 @@ CONNECTOR = Connector(
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer),
     schemes=("csv", "json", "jsonl", "parquet"),
+    is_local=True,
     endings={".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"},
 )

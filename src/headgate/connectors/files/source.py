@@ -58,7 +58,7 @@ class FilesSource:
         with opened(self._files()[0]):
             pass
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         return [""]
 
     async def open(self, position: api.Position) -> None:

@@ -82,8 +82,10 @@ async def connect(url: str, **settings: str) -> Connection:
             case Fault.GONE:
                 raise StorageGone(f"{where_is(url)} does not answer: {told(error)}") from None
             case Fault.DENIED | Fault.CONFIG:
-                raise ConfigError(f"{where_is(url)} refuses us: {told(error)}", hint="check the URL") from None
-        raise ConfigError(f"{where_is(url)} refuses us: {told(error)}") from None
+                raise ConfigError(
+                    f"{where_is(url)} refuses the connection: {told(error)}", hint="check the URL"
+                ) from None
+        raise ConfigError(f"{where_is(url)} refuses the connection: {told(error)}") from None
     return connection
 
 

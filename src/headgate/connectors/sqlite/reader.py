@@ -72,7 +72,7 @@ class Session:
         """The connection, opened when it is first needed. Only in the thread."""
         if self._connection is None:
             if self._mode != "rwc" and not self.path.exists():
-                raise NotFound(f"there is no file {self.path}")
+                raise NotFound(f"file {self.path} does not exist")
             self._connection = sqlite3.connect(
                 f"file:{quote(str(self.path))}?mode={self._mode}",
                 uri=True,
