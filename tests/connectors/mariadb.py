@@ -31,7 +31,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from headgate.connectors.api.bulk import PLAIN, Bound, Job, Language, Piece, Pieces, Range, Table
-from headgate.connectors.mysql import reader as mysql
+from headgate.connectors.mysql.reader import MysqlReader
+from headgate.connectors.mysql.writer import MysqlWriter
 
 DUMP = UUID("aaaaaaaa-0000-0000-0000-000000000001")
 
@@ -207,14 +208,14 @@ class Database:
 
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[Any]:
-    reader = mysql.reader(url)
+    reader = MysqlReader(url)
     yield reader
     await reader.close()
 
 
 @asynccontextmanager
 async def writing(url: str) -> AsyncIterator[Any]:
-    writer = mysql.writer(url)
+    writer = MysqlWriter(url)
     yield writer
     await writer.close()
 

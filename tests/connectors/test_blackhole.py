@@ -13,7 +13,7 @@ from headgate.testing.contract import SinkContract
 from headgate.testing.factories import make_context, make_grant
 
 
-class TestContract(SinkContract):
+class TestBlackholeSink(SinkContract):
     """Nobody can look into it."""
 
     def make_sink(self) -> Blackhole:

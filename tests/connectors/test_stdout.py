@@ -46,7 +46,7 @@ async def write(*records: dict[str, Any]) -> None:
     await sink.close()
 
 
-class TestContract(SinkContract):
+class TestStdoutSink(SinkContract):
     """Into a file."""
 
     @pytest.fixture(autouse=True)

@@ -551,14 +551,14 @@ class Target:
         return [{"number": row["id"], "text": row["name"].upper()} for row in rows]
 
     def write(self, rows, chunk):
-        (self.folder / f"{chunk.mark}.json").write_text(json.dumps(rows))
+        (self.folder / f"{chunk.key}.json").write_text(json.dumps(rows))
         once = self.folder.parent / "once"
         if chunk.hi == ("300",) and not once.exists():
             once.touch()
             raise ValueError("once")
 
     def undo(self, chunk):
-        (self.folder / f"{chunk.mark}.json").unlink()
+        (self.folder / f"{chunk.key}.json").unlink()
 """
 
 

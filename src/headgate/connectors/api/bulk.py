@@ -14,7 +14,7 @@ number: of a block, of a row, of a byte.
     COPY    the source's own bytes, passed on untouched: PostgreSQL's binary COPY, MongoDB's BSON. Only between two
             storages of one kind, and columns of equal types
     CSV     bytes of comma-separated text. Every value is in the canonical text of its kind (`values.kinds`)
-    ARROW   `pyarrow.RecordBatch`, with the types that `kinds.arrow_type` gives for the columns
+    ARROW   `pyarrow.RecordBatch`, with the types that `arrow.arrow_type` gives for the columns
     ROWS    lists of dicts, with Python values
 
 A storage names what it speaks, best first; `values.convert` translates. CSV has no header. NULL is an
@@ -158,6 +158,8 @@ class Table:
     counts: str = ""  # The column that counts by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
     foreign: tuple[Foreign, ...] = ()
+    plain: str = ""  # What it is called where there are no schemas, if that is not its name.
+    generated: tuple[str, ...] = ()  # Columns that a target of the same family computes by itself.
 
     def named(self, columns: Sequence[str]) -> tuple[Column, ...]:
         """The columns of these names, in this order."""
@@ -182,8 +184,13 @@ class Job:
     created: bool = False  # The dump made the table: indexes, constraints and sequences are its business, too.
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the table is built apart from the target, and put in its place at the end."""
+        return self.aside or self.mode is Mode.REPLACE
+
+    @property
     def beside(self) -> str:
-        """The name of the table that is built beside."""
+        """The name of the table that is built apart."""
         return f"{self.target}__hg_{self.dump.hex[:8]}"
 
 

@@ -180,7 +180,7 @@ class GroupListener:
         """One group, for people."""
         found = await self._groups.all(stream, name)
         if not found:
-            raise NotFound(f"there is no group {name!r} of {stream!r}", hint="headgate groups list")
+            raise NotFound(f"group {name!r} of {stream!r} does not exist", hint="headgate groups list")
         return found[0]
 
     def waits_s(self, member: ConsumerRow, group: GroupRow) -> float:

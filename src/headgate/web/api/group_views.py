@@ -35,7 +35,7 @@ async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[d
 async def one_group(node: Node, stream: str, name: str) -> dict[str, Any]:
     """One group with its members, the sentences that explain it, and its last transitions."""
     if "\0" in stream + name:
-        raise NotFound(f"there is no group {name!r} of {stream!r}", hint="headgate groups list")
+        raise NotFound(f"group {name!r} of {stream!r} does not exist", hint="headgate groups list")
     if name == WORKERS and (rows := await node.worker_groups.all(stream, 1)):
         lately = [_line(row) for row in reversed(await node.streams.history(rows[0]["id"], LATELY))]
         return {**_workers(node, rows[0], await node.nodes.all()), "lately": lately}
