@@ -143,7 +143,7 @@ def test_who_may_still_believe_is_dropped_only_with_a_yes(web: Web, cli: Cli, na
         assert "s left" in ok(cli("groups", "show", name, "g"))
         result = cli("groups", "evaluate", name, "g")
         assert (result.exit_code, result.stdout) == (4, "")
-        assert result.stderr.startswith("headgate: may still believe to be active: one for up to ")
+        assert result.stderr.startswith("headgate: consumers may still believe that they are active: one for up to ")
         assert ok(cli("groups", "evaluate", name, "g", "--yes")) == f"dropped from g of {name}: one; 1 consumer left\n"
         assert two.take() == epoch + 1
         assert data(cli("groups", "evaluate", name, "g", "--json"))["dropped"] == []

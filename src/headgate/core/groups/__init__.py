@@ -29,21 +29,21 @@ any node may change them, under the lock of the group's row.
 - The *lease* is a time, counted by everybody on a clock of their own, and never compared.
 
 **Why two never believe.** A consumer believes until a lease after it *sent* the last beat that was echoed, less a
-margin. Whoever wants to give its place to another waits for one of these:
+margin. Before its place is given to another, one of these has happened:
 
 1. its word: it has confirmed that it stepped down, or said that it leaves;
 2. a lease without an echo, counted by its own node from the last echo, which was later than the sending;
 3. a lease of silence, counted by any node from the moment when it first saw the consumer out of touch in the rows,
-   which was later still. If the consumer's node was declared dead, that node's own trust is added: so long may it have
-   echoed.
+   which was later still. If the consumer's node was declared dead, that node's own trust is added, because for
+   that long it may have echoed.
 
 Each of them begins after the belief's own clock, so each ends after the belief.
 
 **A hand-over**, step by step. B joins a group of partition 1 in which A is active (epoch 4). The machine wants B: it
 marks A as *deactivating*, and an unanswered order is in A's row. A's node reads it, and sends `step_down` to A again
 and again. A finishes its work and confirms epoch 4. The confirmation becomes a request; the machine sets A to
-*waiting*, nobody holds, so B is granted epoch 5 and gets an order in turn. B confirms it, and begins as soon as a beat
-of its own was echoed. If A never answers, its node mutes it: no beat is echoed, and after a lease it is dropped. If A's
+*waiting*, nobody holds, so B is granted epoch 5 and gets an order in turn. B confirms it, and begins as soon as one of
+its beats was echoed. If A never answers, its node mutes it: no beat is echoed, and after a lease it is dropped. If A's
 connection is lost, A becomes *disconnected*, and either comes back (with a higher incarnation, and continues) or is
 *forgotten* after a lease. Either way B is granted then, and not before.
 """

@@ -31,7 +31,7 @@ class SeenConsumer:
     activity: Activity = "waiting"
     epoch: int = 0
     for_s: float = 0.0  # How long it has been like this.
-    node: str | None = None  # Which its connection hangs on; None: that one is gone.
+    node: str | None = None  # Which it is connected to; None: that node is gone.
     answered: bool = True  # Its last order.
     muted: bool = False  # It let an order go unanswered: its beats are not echoed.
     waits_s: float = 0.0  # How long it is still waited for, if it is out of touch or muted.

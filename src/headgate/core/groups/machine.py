@@ -16,7 +16,7 @@ number *p mod n* of the *n* that are not forgotten, in the order of registration
 eligible active one, else number *p mod count* of the eligible. Where a planner looks at many groups at once (`sticky`),
 the one it prefers if eligible, else the eligible active one, else the fallback it names.
 
-**One rule.** After every command the same function, `settle`, runs; no command has an election of its own:
+**One rule.** After every command the same function, `settle`, runs; no command has its own election:
 
 1. nobody holds: the wanted one is granted (epoch + 1) and told active;
 2. the wanted one is the active holder: any other connected active one is told to step down;
