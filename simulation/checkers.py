@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headgate.core.streams import Acquire, Checkpoint, Command, Edit, Grant, Held, Release, Revoke, Stream
+from headgate.core.streams import Acquire, Checkpoint, Command, Edit, Grant, Progress, Release, Revoke, Stream
 from simulation.database import NodeRow
 from simulation.sinks import Batch, Write
 from simulation.trace import Violation
@@ -43,7 +43,7 @@ class Checkers:
         self._world = world
         self._granted: dict[UUID, int] = {}  # The highest epoch of any grant.
         self._opened: dict[tuple[str, UUID], int] = {}  # The highest epoch that a sink has seen.
-        self._base: dict[tuple[UUID, int], int] = {}  # Where a stream begins after so many edits.
+        self._base: dict[tuple[UUID, int], int] = {}  # Where a stream begins after so many generation.
         self._durable: dict[tuple[str, str, UUID], set[int]] = {}
         self._verified: dict[tuple[UUID, int], int] = {}  # Up to where everything was found durable.
         self._reached: dict[tuple[str, UUID], tuple[int, int]] = {}  # Edits, and the last index, in each sink.
@@ -53,9 +53,9 @@ class Checkers:
         about = names if stream is None else (self._world.name(stream), *names)
         raise Violation(guarantee, text, about)
 
-    def base(self, stream: UUID, edits: int) -> int:
-        """The index before the first record that is due after so many edits."""
-        return self._base.get((stream, edits), -1)
+    def base(self, stream: UUID, generation: int) -> int:
+        """The index before the first record that is due after so many generation."""
+        return self._base.get((stream, generation), -1)
 
     # The registry.
 
@@ -67,10 +67,10 @@ class Checkers:
         self._check_right(before, after, command, node)
         self._check_epoch(before, after, command)
         self._check_held(before, after)
-        if after.held.edits > before.held.edits:
-            self._base[after.id, after.held.edits] = world.index(after.id, after.held.position)
-        elif after.held.position != before.held.position:
-            self._check_durable(after.id, after.held, after.sink_identity or "", after.source_identity or "")
+        if after.progress.generation > before.progress.generation:
+            self._base[after.id, after.progress.generation] = world.index(after.id, after.progress.position)
+        elif after.progress.position != before.progress.position:
+            self._check_durable(after.id, after.progress, after.sink_identity or "", after.source_identity or "")
 
     def _check_right(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """Whether this command may change this row."""
@@ -115,14 +115,14 @@ class Checkers:
             self._fail(STALE, "revoked without a new epoch: the old owner cannot see that it is over", after.id)
 
     def _check_held(self, before: Stream, after: Stream) -> None:
-        old, new = before.held, after.held
-        if new.n < old.n or new.edits < old.edits:
+        old, new = before.progress, after.progress
+        if new.commits < old.commits or new.generation < old.generation:
             self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
-        if new.position != old.position and new.n == old.n and new.edits == old.edits:
+        if new.position != old.position and new.commits == old.commits and new.generation == old.generation:
             self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
         if after.source_identity != before.source_identity and before.source_identity and new.position is not None:
             self._fail(NUMBER, "a position of another source was kept", after.id)
-        if after.sink_identity != before.sink_identity and before.sink_identity and new.edits == old.edits:
+        if after.sink_identity != before.sink_identity and before.sink_identity and new.generation == old.generation:
             self._fail(NUMBER, "another sink, and no edit", after.id)
 
     def fenced(self, stream: UUID, node: UUID) -> None:
@@ -174,21 +174,21 @@ class Checkers:
             self._fail(STALE, f"{sink} was opened under epoch {epoch} after a higher one", stream)
         self._opened[sink, stream] = epoch
 
-    def committed(self, sink: str, write: Write, before: Held) -> None:
+    def committed(self, sink: str, write: Write, before: Progress) -> None:
         """A transactional sink has taken a batch: under the highest epoch, and exactly what comes next."""
         batch, world = write.batch, self._world
-        stream, held = batch.stream, batch.held
+        stream, progress = batch.stream, batch.progress
         indexes = [world.index(stream, record) for record in batch.records]
-        world.note((world.name(stream), world.node_name(write.node)), "committed {} under {}", held, batch.epoch)
+        world.note((world.name(stream), world.node_name(write.node)), "committed {} under {}", progress, batch.epoch)
         if batch.epoch != self._opened.get((sink, stream)):
             self._fail(STALE, f"{sink} took a batch under epoch {batch.epoch}", stream, world.node_name(write.node))
-        if held.n <= before.n or held.edits < before.edits:
-            self._fail(NUMBER, f"{sink} went from {before} to {held}", stream)
-        edits, last = self._reached.get((sink, stream), (-1, -1))
-        expected = (last if edits == held.edits else self.base(stream, held.edits)) + 1
+        if progress.commits <= before.commits or progress.generation < before.generation:
+            self._fail(NUMBER, f"{sink} went from {before} to {progress}", stream)
+        generation, last = self._reached.get((sink, stream), (-1, -1))
+        expected = (last if generation == progress.generation else self.base(stream, progress.generation)) + 1
         if indexes != list(range(expected, expected + len(indexes))):
             self._fail(ONCE, f"{sink} took {indexes[0]}…{indexes[-1]} where {expected} is next", stream)
-        self._reached[sink, stream] = held.edits, indexes[-1]
+        self._reached[sink, stream] = progress.generation, indexes[-1]
         self._is_durable(batch, indexes)
 
     def appended(self, sink: str, write: Write, records: Sequence[int]) -> None:
@@ -205,29 +205,31 @@ class Checkers:
             if len(late) > 1:
                 self._fail(STALE, "more than the write in flight came after its grant", stream)
         if world.kind.is_cooperative:
-            edits, last = self._reached.get((sink, stream), (-1, -1))
-            expected = (last if edits == batch.held.edits else self.base(stream, batch.held.edits)) + 1
+            generation, last = self._reached.get((sink, stream), (-1, -1))
+            expected = (
+                last if generation == batch.progress.generation else self.base(stream, batch.progress.generation)
+            ) + 1
             if indexes != list(range(expected, expected + len(indexes))):
                 self._fail(COOPERATIVE, f"{sink} got {indexes[0]}…{indexes[-1]} where {expected} is next", stream)
-            self._reached[sink, stream] = batch.held.edits, indexes[-1]
+            self._reached[sink, stream] = batch.progress.generation, indexes[-1]
         self._is_durable(batch, indexes)
 
     def _is_durable(self, batch: Batch, indexes: Sequence[int]) -> None:
         self._durable.setdefault((batch.sink, batch.source, batch.stream), set()).update(indexes)
 
-    def _check_durable(self, stream: UUID, held: Held, sink: str, source: str) -> None:
+    def _check_durable(self, stream: UUID, progress: Progress, sink: str, source: str) -> None:
         """Whether the sink has everything that this position claims."""
-        index = self._world.index(stream, held.position)
-        verified = self._verified.get((stream, held.edits), self.base(stream, held.edits))
+        index = self._world.index(stream, progress.position)
+        verified = self._verified.get((stream, progress.generation), self.base(stream, progress.generation))
         durable = self._durable.get((sink, source, stream), set())
         for missing in range(verified + 1, index + 1):
             if missing not in durable:
-                self._fail(DURABLE, f"{held.position} is acknowledged; {sink} does not have {missing}", stream)
-        self._verified[stream, held.edits] = max(verified, index)
+                self._fail(DURABLE, f"{progress.position} is acknowledged; {sink} does not have {missing}", stream)
+        self._verified[stream, progress.generation] = max(verified, index)
 
     def source_acked(self, batch: Batch) -> None:
         """A worker has told its source that everything up to there is durable."""
-        self._check_durable(batch.stream, batch.held, batch.sink, batch.source)
+        self._check_durable(batch.stream, batch.progress, batch.sink, batch.source)
 
     # Push clients.
 
@@ -240,8 +242,8 @@ class Checkers:
     def client_acked(self, client: Client, index: int) -> None:
         """A client was told that everything up to there is durable."""
         wish = self._world.database.wishes[client.stream]
-        held = Held(position=client.sequence.id(index) if index >= 0 else None)
-        self._check_durable(client.stream, held, wish.sink, wish.source)
+        progress = Progress(position=client.sequence.id(index) if index >= 0 else None)
+        self._check_durable(client.stream, progress, wish.sink, wish.source)
         if index < client.acked:
             self._fail(DURABLE, f"{index} is acknowledged after {client.acked}", client.stream, client.name)
 
@@ -258,4 +260,5 @@ class Checkers:
 
 def _brief(row: Stream) -> str:
     owner = "nobody" if row.owner is None else f"{row.owner.int & 0xFFFF}"
-    return f"owner {owner} epoch {row.epoch} edits {row.held.edits} n {row.held.n} at {row.held.position}"
+    generation, commits, position = row.progress.generation, row.progress.commits, row.progress.position
+    return f"owner {owner} epoch {row.epoch} generation {generation} commits {commits} at {position}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headgate.core import streams
-from headgate.core.streams import Acquire, Checkpoint, Fenced, Granted, Held
+from headgate.core.streams import Acquire, Checkpoint, Fenced, Granted, Progress
 from simulation.database import Wish
 from simulation.network import Away
 from simulation.sinks import Batch
@@ -27,11 +27,13 @@ COMMITS = 3  # At a time, of one stream.
 class Line:
     """The way of one session's stream, under one grant after another."""
 
-    def __init__(self, host: PushHost, stream: UUID, epoch: int, held: Held, saved_n: int, wish: Wish) -> None:
+    def __init__(
+        self, host: PushHost, stream: UUID, epoch: int, progress: Progress, saved_commits: int, wish: Wish
+    ) -> None:
         self.stream = stream
         self.epoch = epoch
-        self.held = held  # Durable in the sink.
-        self.saved = replace(held, n=saved_n)  # Committed in the registry, as far as we know.
+        self.progress = progress  # Durable in the sink.
+        self.saved = replace(progress, commits=saved_commits)  # Committed in the registry, as far as we know.
         self.version = wish.version
         self.buffer: list[int] = []
         self.is_stopped = False
@@ -49,7 +51,7 @@ class Line:
 
     def has_work(self) -> bool:
         """Whether something is not committed."""
-        return bool(self.buffer) or self.saved.n < self.held.n
+        return bool(self.buffer) or self.saved.commits < self.progress.commits
 
     def is_busy(self) -> bool:
         """Whether a barrier has to wait."""
@@ -61,8 +63,8 @@ class Line:
         self.buffer = []
         if records:
             self._is_flushing = True
-            held = replace(self.held, n=self.held.n + 1, position=records[-1])
-            batch = Batch(self.stream, epoch, self._sink, "source", records, held)
+            progress = replace(self.progress, commits=self.progress.commits + 1, position=records[-1])
+            batch = Batch(self.stream, epoch, self._sink, "source", records, progress)
             outcome = await self._node.write(batch, lambda: not self.is_stopped)
             self._is_flushing = False
             if self.is_stopped:
@@ -70,14 +72,14 @@ class Line:
             if outcome != "done":
                 self._host.broke(self)
                 return
-            self.held = held
-        self._node.process.spawn(self._commit(barrier, epoch, self.held), weight=3)
+            self.progress = progress
+        self._node.process.spawn(self._commit(barrier, epoch, self.progress), weight=3)
 
-    async def _commit(self, barrier: int, epoch: int, held: Held) -> None:
-        if held.n > self.saved.n:
+    async def _commit(self, barrier: int, epoch: int, progress: Progress) -> None:
+        if progress.commits > self.saved.commits:
             self._commits += 1
             try:
-                command = Checkpoint(self._host.manager.id, epoch, held.n, held.position)
+                command = Checkpoint(self._host.manager.id, epoch, progress.commits, progress.position)
                 reply = (await self._host.manager.apply(self.stream, command)).reply
             except Away:
                 return  # A later barrier brings it.
@@ -87,9 +89,9 @@ class Line:
                 if epoch == self.epoch and not self.is_stopped:
                     self._host.lost(self)
                 return
-            if held.n > self.saved.n:
-                self.saved = held
-        self._host.completed(self, barrier, epoch, held)
+            if progress.commits > self.saved.commits:
+                self.saved = progress
+        self._host.completed(self, barrier, epoch, progress)
 
     async def settle(self) -> None:
         """Have everything committed that has come in, not at any price."""
@@ -123,18 +125,18 @@ class Line:
         epoch = step.stream.epoch
         if self.is_stopped:
             # It was given back meanwhile; so is what has just been granted.
-            self._host.regranted(self.stream, epoch, step.stream.held)
+            self._host.regranted(self.stream, epoch, step.stream.progress)
             return
         sink = manager.world.sinks[self._sink]
         found = await sink.open(process, manager.id, self.stream, epoch)
-        self._host.regranted(self.stream, epoch, step.stream.held)
+        self._host.regranted(self.stream, epoch, step.stream.progress)
         if self.is_stopped:
             return
         self.epoch = epoch
         if isinstance(found, str):
             self._host.broke(self)
             return
-        self.held = streams.agree(self.held if found is None else step.stream.held, found)
+        self.progress = streams.agree(self.progress if found is None else step.stream.progress, found)
         self._is_regranting = False
 
 

@@ -83,8 +83,8 @@ class Liveness:
         """Where every stream stands, some time after the last fault."""
         self._check_owners()
         for stream in self._world.worker_streams:
-            held = self._world.database.streams[stream].held
-            self._positions[stream] = held.n
+            progress = self._world.database.streams[stream].progress
+            self._positions[stream] = progress.commits
 
     def check_progress(self) -> None:
         """Every stream has moved since then, and every client is done."""
@@ -92,7 +92,7 @@ class Liveness:
         self._check_owners()
         for stream in world.worker_streams:
             row = world.database.streams[stream]
-            if row.owner is None or row.held.n <= self._positions[stream]:
+            if row.owner is None or row.progress.commits <= self._positions[stream]:
                 raise Violation(PROGRESS, f"{world.name(stream)} does not move", (world.name(stream),))
         for client in world.clients:
             if not client.is_done:
@@ -118,12 +118,12 @@ class Liveness:
             if row.owner is not None:
                 raise Violation(REST, f"{name} still has an owner", (name, world.node_name(row.owner)))
             if not isinstance(sink, PlainSink):
-                held = sink.rows.held(stream)
-                if held.edits == row.held.edits and held.position != row.held.position:
-                    text = f"{name} stands at {row.held} in the registry and at {held} in its sink"
+                progress = sink.rows.progress(stream)
+                if progress.generation == row.progress.generation and progress.position != row.progress.position:
+                    text = f"{name} stands at {row.progress} in the registry and at {progress} in its sink"
                     raise Violation(COOPERATIVE, text, (name,))
         for client in world.clients:
-            position = world.index(client.stream, world.database.streams[client.stream].held.position)
+            position = world.index(client.stream, world.database.streams[client.stream].progress.position)
             if position < client.acked:
                 text = f"{world.name(client.stream)} stands before what {client.name} was told"
                 raise Violation(DURABLE, text, (client.name,))

@@ -130,10 +130,10 @@ class Manager:
         return None
 
     async def release(
-        self, stream: UUID, epoch: int, n: int, position: int | None, *, hands_over: bool = False
+        self, stream: UUID, epoch: int, commits: int, position: int | None, *, hands_over: bool = False
     ) -> streams.Why | None:
         """Give a stream back, and say why it was not ours to give, if it was not."""
-        reply = await self.persist(stream, streams.Release(self.id, epoch, n, position, hands_over=hands_over))
+        reply = await self.persist(stream, streams.Release(self.id, epoch, commits, position, hands_over=hands_over))
         self.world.note((self.node.machine.name, self.world.name(stream)), "released {}: {}", epoch, reply)
         self.world.database.wake()
         return reply.why if isinstance(reply, Fenced) else None

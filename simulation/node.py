@@ -107,7 +107,7 @@ class Node:
         self._watch_trust()
 
     async def _refused(self) -> None:
-        """Somebody found us dead: everything we held is somebody else's by now."""
+        """Somebody found us dead: everything we progress is somebody else's by now."""
         self.world.note((self.machine.name,), "was taken for dead")
         self.trust = lease.beat_refused(self.trust)
         if self.manager is not None:

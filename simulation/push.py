@@ -17,7 +17,7 @@ from headgate.core import streams
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import Entry
 from headgate.core.push.notifier import PendingClose
-from headgate.core.streams import Granted, Held, Revoke, Step, Why
+from headgate.core.streams import Granted, Progress, Revoke, Step, Why
 from simulation.database import Wish
 from simulation.lines import RETRY_S, Line, acquire_command
 from simulation.network import Away
@@ -203,30 +203,32 @@ class PushHost:
         if not isinstance(step.reply, Granted):
             self._local(stream, local_registry.GlobalDenied("owned", 500))
             return
-        epoch, held = step.stream.epoch, step.stream.held
+        epoch, progress = step.stream.epoch, step.stream.progress
         process = self.manager.node.process
         found = await self._world.sinks[wish.sink].open(process, self.manager.id, stream, epoch)
         if self.manager.is_over:
             return
         if isinstance(found, str):
-            await self.manager.release(stream, epoch, held.n, held.position)
+            await self.manager.release(stream, epoch, progress.commits, progress.position)
             self._local(stream, local_registry.GlobalDenied("not_ready", 500))
             return
-        agreed = streams.agree(held, found)
-        self.lines[stream] = Line(self, stream, epoch, agreed, held.n, wish)
+        agreed = streams.agree(progress, found)
+        self.lines[stream] = Line(self, stream, epoch, agreed, progress.commits, wish)
         self._local(stream, local_registry.GlobalGranted(epoch, agreed.position))
 
     def _give_back(self, stream: UUID, session: UUID | None, epoch: int, position: int | None) -> None:
         """The line ends, and the row is released with what it had reached."""
-        line, n = self.lines.get(stream), 0
+        line, commits = self.lines.get(stream), 0
         if line is not None and line.epoch <= epoch:
             del self.lines[stream]
             line.stop()
-            n = line.held.n if position == line.held.position else line.saved.n
-        self._begin(stream, partial(self._relinquish, stream, session, epoch, n, position))
+            commits = line.progress.commits if position == line.progress.position else line.saved.commits
+        self._begin(stream, partial(self._relinquish, stream, session, epoch, commits, position))
 
-    async def _relinquish(self, stream: UUID, session: UUID | None, epoch: int, n: int, position: int | None) -> None:
-        nack: Why | None = await self.manager.release(stream, epoch, n, position)
+    async def _relinquish(
+        self, stream: UUID, session: UUID | None, epoch: int, commits: int, position: int | None
+    ) -> None:
+        nack: Why | None = await self.manager.release(stream, epoch, commits, position)
         if self.manager.is_over:
             return
         self._local(stream, local_registry.GlobalReleased(epoch))
@@ -251,14 +253,14 @@ class PushHost:
         session = self._session_of(stream)
         return session is not None and isinstance(session.phases.get(stream), PendingClose)
 
-    def completed(self, line: Line, barrier: int, epoch: int, held: Held) -> None:
+    def completed(self, line: Line, barrier: int, epoch: int, progress: Progress) -> None:
         """A barrier has made everything up to there durable and committed."""
         session = self._session_of(line.stream)
         if session is None or line.is_stopped:
             return
-        last_seen = getattr(session.phases.get(line.stream), "last_seen", held.position)
-        self._local(line.stream, local_registry.Updated(session.id, epoch, held.position, last_seen))
-        session.step(line.stream, notifier.BarrierCompleted(barrier, epoch, held.position))
+        last_seen = getattr(session.phases.get(line.stream), "last_seen", progress.position)
+        self._local(line.stream, local_registry.Updated(session.id, epoch, progress.position, last_seen))
+        session.step(line.stream, notifier.BarrierCompleted(barrier, epoch, progress.position))
 
     def broke(self, line: Line) -> None:
         """Its sink failed: the client keeps its records and asks again, and the stream is given back."""
@@ -278,9 +280,9 @@ class PushHost:
             session.step(line.stream, notifier.StreamLost(line.epoch, "stale"))
         self._local(line.stream, local_registry.Taken(line.epoch))
 
-    def regranted(self, stream: UUID, epoch: int, held: Held) -> None:
+    def regranted(self, stream: UUID, epoch: int, progress: Progress) -> None:
         """A new run goes on with the stream."""
         session = self._session_of(stream)
-        self._local(stream, local_registry.GlobalGranted(epoch, held.position))
+        self._local(stream, local_registry.GlobalGranted(epoch, progress.position))
         if session is not None:
             session.step(stream, notifier.Regranted(epoch))

@@ -11,7 +11,7 @@ from uuid import UUID
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import Asking
 from headgate.core.push.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
-from headgate.core.streams import Held, Release
+from headgate.core.streams import Progress, Release
 from simulation.lines import Line
 from simulation.mutations import Mutation, instead
 from simulation.network import Away
@@ -84,8 +84,8 @@ def _on_local(
 
 def _orphan_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
     if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.GlobalGranted):
-        held = local_registry.HeldBySession(entry.session, entry.name, event.epoch, event.position, event.position)
-        return local_registry.Step(held)
+        progress = local_registry.HeldBySession(entry.session, entry.name, event.epoch, event.position, event.position)
+        return local_registry.Step(progress)
     return found
 
 
@@ -127,17 +127,17 @@ MACHINES = (
 def _completes_early(flush: Any) -> Any:
     async def planted(self: Line, barrier: int) -> None:
         if self.buffer:
-            held = Held(self.held.edits, self.held.n + 1, self.buffer[-1])
-            self._host.completed(self, barrier, self.epoch, held)
+            progress = Progress(self.progress.generation, self.progress.commits + 1, self.buffer[-1])
+            self._host.completed(self, barrier, self.epoch, progress)
         await flush(self, barrier)
 
     return planted
 
 
-def _commits_nothing(self: Line, barrier: int, epoch: int, held: Held) -> Any:
+def _commits_nothing(self: Line, barrier: int, epoch: int, progress: Progress) -> Any:
     async def nothing() -> None:
-        self.saved = held
-        self._host.completed(self, barrier, epoch, held)
+        self.saved = progress
+        self._host.completed(self, barrier, epoch, progress)
 
     return nothing()
 
@@ -146,9 +146,9 @@ def _line_goes_on(self: Line) -> None:
     self.is_stopped = True
 
 
-async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, n: int, position: Any) -> None:
+async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, commits: int, position: Any) -> None:
     with contextlib.suppress(Away):
-        await self.manager.apply(stream, Release(self.manager.id, epoch, n, position))
+        await self.manager.apply(stream, Release(self.manager.id, epoch, commits, position))
     self._local(stream, local_registry.GlobalReleased(epoch))
     self._tell(session, stream, notifier.RelinquishAnswered(epoch))
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headgate.core import lease
 from headgate.core.lease import Expired
-from headgate.core.streams import Command, Held, Stream
+from headgate.core.streams import Command, Progress, Stream
 from simulation.database import NodeRow
 from simulation.kernel import Process
 from simulation.manager import Manager
@@ -82,14 +82,14 @@ def _releases_at_once(drain: Any) -> Any:
     def planted(self: Worker) -> None:
         epoch = self.epoch
         if epoch is not None and not self._is_draining and not self._is_wanted():
-            self.process.spawn(self.manager.release(self.stream, epoch, self.held.n, self.held.position))
+            self.process.spawn(self.manager.release(self.stream, epoch, self.progress.commits, self.progress.position))
         drain(self)
 
     return planted
 
 
 async def _forgets_what_may_be_its_own(self: Worker, epoch: int) -> None:
-    await self.manager.release(self.stream, epoch, self.held.n, self.held.position)
+    await self.manager.release(self.stream, epoch, self.progress.commits, self.progress.position)
     self.epoch = None
 
 
@@ -115,14 +115,16 @@ WORKERS = (
 def _reads_first(open_sink: Any) -> Any:
     """Where the data stand is read before the epoch is raised: an older write may still commit in between."""
 
-    async def planted(self: StoreSink, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+    async def planted(
+        self: StoreSink, process: Process, node: UUID, stream: UUID, epoch: int
+    ) -> Progress | Outcome | None:
         self.network.release_stuck(self.name)
         try:
-            held: Held = await self.ask(process, lambda: self.rows.held(stream))
+            progress: Progress = await self.ask(process, lambda: self.rows.progress(stream))
         except Away:
             return "failed"
         opened = await open_sink(self, process, node, stream, epoch)
-        return held if isinstance(opened, Held) else opened
+        return progress if isinstance(opened, Progress) else opened
 
     return planted
 

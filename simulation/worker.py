@@ -32,8 +32,8 @@ class Worker:
         self.world = manager.world
         self.process = manager.node.process
         self.epoch: int | None = offer.epoch  # Of our grant; None: not ours.
-        self.held = offer.held  # Where the stream stands.
-        self.saved_n = offer.held.n  # What the registry knows.
+        self.progress = offer.progress  # Where the stream stands.
+        self.saved_commits = offer.progress.commits  # What the registry knows.
         self.wish = wish
         self._acquired_for = wish
         self._version: int | None = None  # Of the run under way.
@@ -66,13 +66,13 @@ class Worker:
 
     def is_due(self) -> bool:
         """Whether there is something to checkpoint."""
-        return self.epoch is not None and self.held.n > self.saved_n
+        return self.epoch is not None and self.progress.commits > self.saved_commits
 
     def checkpoint(self) -> Checkpoint | None:
         """Where the stream stands, as a command."""
         if self.epoch is None:
             return None
-        return Checkpoint(self.manager.id, self.epoch, self.held.n, self.held.position)
+        return Checkpoint(self.manager.id, self.epoch, self.progress.commits, self.progress.position)
 
     def checkpointed(self, command: Checkpoint, reply: Reply) -> None:
         """The answer, which may be late."""
@@ -80,7 +80,7 @@ class Worker:
             if isinstance(reply, Fenced):
                 self._fenced()
             else:
-                self.saved_n = max(self.saved_n, command.n)
+                self.saved_commits = max(self.saved_commits, command.commits)
 
     def _fenced(self) -> None:
         """Our grant is over. That may be our own doing, by a command whose answer is not here yet."""
@@ -137,7 +137,11 @@ class Worker:
         self._is_unsure = False
         if self.epoch is None or not isinstance(step.reply, Granted):
             return "lost"
-        self.epoch, self.held, self.saved_n = step.stream.epoch, step.stream.held, step.stream.held.n
+        self.epoch, self.progress, self.saved_commits = (
+            step.stream.epoch,
+            step.stream.progress,
+            step.stream.progress.commits,
+        )
         self._acquired_for = wish
         return "drained"
 
@@ -150,19 +154,19 @@ class Worker:
         if self.epoch != epoch:
             return "lost"
         assert not isinstance(found, str)
-        held = self.held = streams.agree(self.held, found)
-        self.world.note(self._about, "opened {} under {} at {}", wish.sink, epoch, held)
+        progress = self.progress = streams.agree(self.progress, found)
+        self.world.note(self._about, "opened {} under {} at {}", wish.sink, epoch, progress)
         source = self.world.source(self.stream)
         while not self._is_draining:
-            records = source.read(held.position)
+            records = source.read(progress.position)
             if not records:
-                await self._changed.wait(self.process, source.wait_s(held.position))
+                await self._changed.wait(self.process, source.wait_s(progress.position))
                 continue
             await self.process.sleep(READ_S)
             if self._is_draining:
                 break
-            held = replace(held, n=held.n + 1, position=records[-1])
-            batch = Batch(self.stream, epoch, wish.sink, wish.source, records, held)
+            progress = replace(progress, commits=progress.commits + 1, position=records[-1])
+            batch = Batch(self.stream, epoch, wish.sink, wish.source, records, progress)
             outcome = await self.manager.node.write(batch, lambda: self.epoch == epoch)
             if outcome != "done" or self.epoch != epoch:
                 return "failed" if outcome == "failed" and self.epoch == epoch else "lost"
@@ -171,14 +175,16 @@ class Worker:
 
     def _committed(self, batch: Batch) -> None:
         """The sink has it durably: the source may forget it, and the registry may know."""
-        self.held = batch.held
+        self.progress = batch.progress
         self.world.checkers.source_acked(batch)
 
     async def _give_back(self, epoch: int) -> None:
         """Until it is answered. A stale one may still be ours, if an acquisition was committed and its answer lost."""
         self._is_unsure = True
         goes_on = self._steps_down or self.manager.is_draining
-        why = await self.manager.release(self.stream, epoch, self.held.n, self.held.position, hands_over=goes_on)
+        why = await self.manager.release(
+            self.stream, epoch, self.progress.commits, self.progress.position, hands_over=goes_on
+        )
         if why == "stale":
             await self.manager.persist(self.stream, Revoke(self.manager.id))
         self.epoch = None

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from headgate.connectors.api import identity_of
 from headgate.connectors.generator import CONNECTOR, Generator, GeneratorOptions
 from headgate.errors import Cause, ConnectorError, EndOfStream
-from headgate.testing.contract import PartitionedSourceContract, SourceContract
+from headgate.testing.contract import SourceContract, SourceInPartsContract
 from headgate.testing.factories import make_context
 
 KINDS = ["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]
@@ -88,7 +88,7 @@ class TestGeneratorOfFieldsSource(SourceContract):
         return make_generator(**EVERY_KIND)._make(0, 20, 1_700_000_000.0)
 
 
-class TestGeneratorOfPartsSource(PartitionedSourceContract):
+class TestGeneratorOfPartsSource(SourceInPartsContract):
     """The same records as without parts, each in one of them."""
 
     def make_part(self, part: str) -> Generator:
@@ -99,7 +99,7 @@ class TestGeneratorOfPartsSource(PartitionedSourceContract):
         return {str(part): records[part::3] for part in range(3)}
 
 
-class TestGeneratorOfPartsWithFieldsSource(PartitionedSourceContract):
+class TestGeneratorOfPartsWithFieldsSource(SourceInPartsContract):
     """Every kind at once."""
 
     def make_part(self, part: str) -> Generator:

@@ -27,7 +27,7 @@ class SourceKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Source]
-    partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
+    in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
 
 
 @dataclass(frozen=True, slots=True)
