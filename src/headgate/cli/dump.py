@@ -50,7 +50,8 @@ Tables = Annotated[
 Workers = Annotated[int, typer.Option("--workers", "-w", min=1, max=MOST_WORKERS, help="Chunks copied at a time.")]
 Processes = Annotated[bool, typer.Option("--processes", help="Each worker is a process of its own.")]
 ChunkRows = Annotated[
-    int | None, typer.Option("--chunk-rows", min=1, metavar="N", help="Rows of a chunk. Absent: as it proves right.")
+    int | None,
+    typer.Option("--chunk-rows", min=1, metavar="N", help="Rows of a chunk. Default: about three seconds' worth."),
 ]
 Modes = Annotated[ModeName, typer.Option("--mode", help="What happens with rows that the target has.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="COLUMN,…", help="What identifies a row.")]

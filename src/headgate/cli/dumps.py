@@ -65,7 +65,7 @@ def pause(call: Call, id: Id, database: Database = None) -> None:
 
 @command(app, "cancel", asks_node=False)
 def cancel(call: Call, id: Id, database: Database = None) -> None:
-    """Give a dump up. What it built beside is removed; rows that it appended stay."""
+    """Give a dump up. Tables that it was building are removed; rows that it appended stay."""
     from headgate.runtime.dumps import control
 
     _told(call, id, database, control.cancel, "is {status}")

@@ -204,7 +204,7 @@ class Bars:
 
 
 def chosen() -> Shown:
-    """What fits whoever looks."""
+    """Bars on a terminal, lines elsewhere."""
     return Bars() if sys.stderr.isatty() else Lines()
 
 
@@ -227,7 +227,7 @@ class Watch:
     async def run(self, under_way: Callable[[], Sequence[Progress]] = tuple) -> None:
         """Until cancelled."""
         while True:
-            with suppress(StoreError):  # Whoever runs the dump notices, too, and says so.
+            with suppress(StoreError):  # The process that runs the dump notices too, and says so.
                 await self.look(under_way())
             await asyncio.sleep(min(self._shown.every_s, 1.0))
 

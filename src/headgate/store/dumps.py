@@ -1,8 +1,8 @@
 """Dumps: the plan of each, who has which chunk, and every attempt.
 
-A chunk is locked, stepped by `core.chunks` and saved, as everything here is. Plans are written only by whoever runs the
-dump: its row names the owner and an epoch, and a plan under an older one changes nothing. All of this is the memory of
-a dump, not its truth: that is the ledger of the target.
+A chunk is locked, stepped by `core.chunks` and saved, as everything here is. Plans are written only by the process that
+runs the dump: its row names the owner and an epoch, and a plan under an older one changes nothing. All of this is the
+memory of a dump, not its truth: that is the ledger of the target.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Dumps:
         return done is not None
 
     async def take_back(self, dump: UUID, table: int, offsets: Offsets) -> Offsets:
-        """Take back the end of the plan that nobody has had, to cut it anew."""
+        """Take back the end of the plan that nobody has had, to cut it again."""
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("dumps/chunks"), dump, table)
             changed, tail = core.recut(offsets, [chunk_of(row) for row in rows])
@@ -288,8 +288,8 @@ class Dumps:
             await _append(connection, dump, attempt)
 
     async def settle(self, dump: UUID, table: int, written: Mapping[Range, int], *, decides: bool) -> int:
-        """What the target's ledger has is done, whoever wrote it; what it has not is not, if it `decides`. Returns how
-        many chunks that changed."""
+        """What the target's ledger has is done, no matter who wrote it; what it has not is not, if it `decides`.
+        Returns how many chunks that changed."""
         changed = 0
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("dumps/chunks"), dump, table)

@@ -146,7 +146,7 @@ async def resume_dump(node: Node, id: str) -> dict[str, Any]:
 
 @post(f"{PATH}/cancel", guards=OPERATE, status_code=200, tags=["dumps"], summary="Give a dump up")
 async def cancel_dump(node: Node, id: str) -> dict[str, Any]:
-    """What it built beside is removed; rows that it appended stay."""
+    """Tables that it was building are removed; rows that it appended stay."""
     return await control.cancel(node.dumps, id)
 
 

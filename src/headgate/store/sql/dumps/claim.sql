@@ -1,4 +1,4 @@
--- Run the dump, unless another does. Whoever runs it already goes on under its epoch. $5: a process that is known to be
+-- Run the dump, unless another does. The process that already runs it continues under its epoch. $5: a process that is known to be
 -- dead.
 UPDATE headgate.dump
 SET owner = $2, process = $3, until = now() + $4::interval, epoch = epoch + (owner IS DISTINCT FROM $2)::integer

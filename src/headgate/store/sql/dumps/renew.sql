@@ -1,4 +1,4 @@
--- The state of the dump, for whoever runs it; nothing if another does by now. `pools` have its rate together.
+-- The state of the dump, for the process that runs it; nothing if another does by now. `pools` have its rate together.
 UPDATE headgate.dump SET until = now() + $4::interval WHERE id = $1 AND owner = $2 AND epoch = $3
 RETURNING status, wanted, rate, array(
     SELECT DISTINCT regexp_replace(worker, '\.\d+$', '') FROM (
