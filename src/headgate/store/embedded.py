@@ -25,8 +25,8 @@ that its data are in `/proc/self/fd/N`: that link leads straight to the director
 the server inherits the descriptor. The programs find their libraries by their own real path, so no descriptor helps
 there: if the user cannot run them in place, they are copied once to `/var/lib/headgate`.
 
-*How to reach it.* Over a Unix socket in the data directory, which has mode 0700: whoever can open the socket owns the
-data anyway, so it asks for no password. There is no TCP port. The server names the socket relative to its working
+*How to reach it.* Over a Unix socket in the data directory, which has mode 0700: a user who can open it owns the data
+anyway, so it asks for no password. There is no TCP port. The server names the socket relative to its working
 directory; a client whose path to it is too long for a socket address goes by way of `/proc/PID/fd/N`, with a
 descriptor held by the member. Such a URL ends with the member that gave it.
 """

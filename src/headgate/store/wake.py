@@ -1,7 +1,7 @@
 """Wake-ups: hints that something changed, sent after the commit and heard by every node.
 
-A wake-up is never the truth. It names a topic and perhaps a number ("registry 17"); whoever hears it reads the state
-again. Whoever misses it finds out by polling. So the listener may lose its connection, sit behind a pooler that cannot
+A wake-up is never the truth. It names a topic and perhaps a number ("registry 17"); a listener reads the state
+again. One that misses it finds out by polling. So the listener may lose its connection, sit behind a pooler that cannot
 LISTEN, or hang on a half-open socket, and nothing is lost but speed.
 
 Sending is coalesced: topics that are due while a send is under way go out together with the next one. It happens

@@ -239,7 +239,7 @@ class PushListener:
         """The incarnation has ended: nothing here is ours any more."""
         self._manager = None
         self._entries, self._pushed, self._asked = {}, {}, {}
-        self._end_sessions("not_ready", "this node begins anew")
+        self._end_sessions("not_ready", "this node starts over")
 
     def drain(self, draining: bool) -> None:
         """Have programs go elsewhere; or let them come again."""

@@ -101,7 +101,7 @@ class GroupDoor:
             raise Over(error.code, error.message) from None
         except StoreError:
             raise Over("not_ready", "the database is away") from None
-        # No wait between the two: whoever is told to be active has first been told who it is.
+        # No wait between the two: a consumer learns who it is before it learns that it is active.
         connection.say(frames.JoinedFrame(str(joined.consumer), joined.incarnation, joined.lease_s, nodes))
 
 

@@ -44,7 +44,7 @@ class _Connection(Connection, Peer):
         self.say(frames.NotifyAckFrame(stream, False, None, None, reason, retry_after_ms))
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
-        """So much is durable, and so many more records may come."""
+        """This much is durable, and this many more records may come."""
         self.credits += credits
         self.say(frames.AckFrame(credits, positions))
 
