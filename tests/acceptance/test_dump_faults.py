@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +12,9 @@ import asyncpg
 import pytest
 
 from headgate.store.embedded import EmbeddedServer
-from tests.acceptance.dump_cycle import LONG_S, Cycle, Place, ended
+from tests.acceptance.dump_cycle import Cycle, Place, ended
 from tests.conftest import _fresh
+from tests.waiting import until
 
 ROWS, CHUNK_ROWS = 4000, 100
 # Chunks of a megabyte, which go in several pieces: after a first burst each takes half a second. PostgreSQL writes a
@@ -83,12 +83,12 @@ async def _in_the_middle(own: Any, target: Any) -> Any:
     copying = """
         SELECT count(*) FROM pg_stat_progress_copy WHERE datname = current_database() AND tuples_processed > 0
     """
-    async with asyncio.timeout(LONG_S):
-        while True:
-            dump = await own.fetchval(done)
-            if dump is not None and await target.fetchval(copying):
-                return dump
-            await asyncio.sleep(0.005)
+
+    async def is_caught() -> Any:
+        dump = await own.fetchval(done)
+        return dump if dump is not None and await target.fetchval(copying) else None
+
+    return await until(is_caught, look_s=0.005)
 
 
 async def _state(own: Any, target: Any, dump: Any) -> tuple[Any, ...]:

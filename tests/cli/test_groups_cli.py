@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from headgate.cli import app
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S
 from tests.web_node import Databases, Web, bearer, numbers, started
 
 Cli = Callable[..., Result]
@@ -38,7 +39,7 @@ def beta(web: Web, tmp_path: Path) -> Iterator[Web]:
     """Another one, which lives for one test."""
     variables = {"HEADGATE_NODE_NAME": "beta"}
     node = NodeProcess.start(tmp_path / "beta", database=web.database, token=web.node.token, environment=variables)
-    with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=30) as client:
+    with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=LONG_S) as client:
         yield Web(node, web.database, client)
     node.end()
 
@@ -86,7 +87,7 @@ class Taker:
     def hear(self, kind: str) -> list[Any]:
         """The next frame of this kind."""
         while True:
-            frame = msgspec.msgpack.decode(self._socket.recv(timeout=30))
+            frame = msgspec.msgpack.decode(self._socket.recv(timeout=LONG_S))
             if frame[0] == kind:
                 return list(frame[1:])
 

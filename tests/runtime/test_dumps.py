@@ -32,6 +32,7 @@ from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.secrets import Keyring, new_master_key
 from tests.proxy import proxied
+from tests.waiting import until
 
 
 class Bench:
@@ -92,9 +93,11 @@ class Bench:
 
     async def until_done(self, dump: UUID, chunks: int) -> None:
         """Until so many chunks are done."""
-        async with asyncio.timeout(20):
-            while (await self.dumps.find(str(dump))).done < chunks:
-                await asyncio.sleep(0.02)
+
+        async def are() -> bool:
+            return bool((await self.dumps.find(str(dump))).done >= chunks)
+
+        await until(are)
 
 
 @pytest.fixture
@@ -433,9 +436,11 @@ async def test_a_chunk_whose_worker_is_gone_returns_and_is_written_once(
     with monkeypatch.context() as patch:
         patch.setattr(LockManager, "complete", deaf)
         async with bench.running(bench.process(dump)) as task:
-            async with asyncio.timeout(20):
-                while not task.done() and await lines_in(bench) < 3:
-                    await asyncio.sleep(0.02)
+
+            async def are_written() -> bool:
+                return task.done() or await lines_in(bench) >= 3
+
+            await until(are_written)
     bench.heard.clear()
     assert await bench.process(dump).run() == "completed"
     assert await bench.equal()
@@ -453,9 +458,12 @@ async def test_a_chunk_that_kills_one_worker_after_another_is_left_and_the_other
 
     with monkeypatch.context() as patch:
         patch.setattr(LockManager, "lease", nothing)
-        async with bench.running(bench.process(dump)), asyncio.timeout(20):
-            while len(await bench.dumps.chunks.all(dump)) < 3:
-                await asyncio.sleep(0.02)
+        async with bench.running(bench.process(dump)):
+
+            async def are_planned() -> bool:
+                return len(await bench.dumps.chunks.all(dump)) >= 3
+
+            await until(are_planned)
     locks = LockManager(bench.dumps.chunks, dump)
     for number in range(ATTEMPTS):
         leased = await locks.lease(f"worker {number}")
