@@ -138,7 +138,7 @@ class Registry:
             self._woken(change)
 
     async def reject(self, id: UUID, version: int, reason: str) -> None:
-        """This version was tried and failed for a reason of its own."""
+        """This version was tried and failed."""
         async with self.datasources.change(SYSTEM) as change:
             if await change.reject(id, version, reason):
                 change.event(await change.find_by_id(id), "rejected", version=version, reason=reason)

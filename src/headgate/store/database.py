@@ -108,7 +108,7 @@ def split_url(url: str) -> tuple[str, bool]:
 
 
 async def connect(url: str) -> Any:
-    """One session of its own, outside the pool."""
+    """A separate session, outside the pool."""
     dsn, pooled = split_url(url)
     with store_errors(), _refusals():
         connection = await asyncpg.connect(

@@ -1,6 +1,6 @@
 """Secrets, encrypted at rest in two layers.
 
-Each secret has a data key of its own; a master key, which never enters the database, wraps the data keys. To rotate the
+Each secret has its own data key; a master key, which never enters the database, wraps the data keys. To rotate the
 master key only the wrapped keys are rewritten, in one transaction, while the old master key is still at hand. The
 secret's name is authenticated with its ciphertext, so one row cannot be passed off as another.
 

@@ -58,7 +58,7 @@ class Waker:
 
 
 class Listener:
-    """Hears wake-ups over a connection of its own, and gets that connection back whenever it breaks."""
+    """Hears wake-ups over its own connection, and gets that connection back whenever it breaks."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -90,7 +90,7 @@ class Listener:
             self._everything()  # What was sent while nobody listened is not known: look again.
             while True:
                 await asyncio.sleep(PING_S)
-                # A statement of its own, outside any transaction: it holds no snapshot between pings.
+                # A separate statement, outside any transaction: it holds no snapshot between pings.
                 async with asyncio.timeout(ANSWER_S):
                     await connection.execute("SELECT 1")
         finally:

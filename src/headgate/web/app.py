@@ -1,4 +1,4 @@
-"""The ASGI application of a node: webhooks and WebSockets have doors of their own, the rest is Litestar's."""
+"""The ASGI application of a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
 
 from __future__ import annotations
 
