@@ -202,7 +202,7 @@ class Node:
 
     def _ended(self) -> None:
         """Somebody found us dead."""
-        log.warning("this node was taken for dead; it begins anew")
+        log.warning("this node was taken for dead; it starts over")
         task = asyncio.create_task(self._reincarnate())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
