@@ -203,7 +203,7 @@ class Node:
 
     def _ended(self) -> None:
         """Somebody found us dead."""
-        log.warning("this node was taken for dead; it begins anew")
+        log.warning("this node was taken for dead; it starts over")
         task = asyncio.create_task(self._reincarnate())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -366,7 +366,7 @@ class Node:
         """Remove what nobody needs any more. Any node may do it; doing it twice is harmless."""
         while True:
             with contextlib.suppress(StoreError):
-                while await self.inbox.clean(self.settings.inbox_keep_s):
+                while await self.inbox.clean(self.settings.inbox_keep_s, self.inboxes.acked):
                     await asyncio.sleep(0.1)
                 await self.registry.datasources.purge()
                 await self.streams.trim_history()

@@ -94,7 +94,7 @@ def _of_body(found: Problem) -> Problem:
 
 
 def not_json(request: Req, error: Exception) -> Response[bytes]:
-    """What decoding a body raises beside the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
+    """What decoding a body raises besides the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
     return _respond(problem(400, f"the body is not JSON: {one_line(error)}"))
 
 

@@ -32,7 +32,7 @@ class Item(Protocol):
 
 
 def resumed(request: Req, after: T) -> T:
-    """Where to go on: a browser that reconnects asks as it asked first, and says beside it what it saw last."""
+    """Where to go on: a browser that reconnects asks as it asked first, and adds what it saw last."""
     seen = request.headers.get("last-event-id", "")
     return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 

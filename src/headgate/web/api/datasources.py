@@ -122,7 +122,7 @@ class DatasourcesApi(Controller):
         await node.registry.set_enabled(name, False, request.user.name)
         return datasources.Done(name=name, action="stop")
 
-    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Run anew")
+    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Restart")
     async def restart(self, node: Node, request: Req, name: str) -> datasources.Done:
         """Also ends a quarantine, and gives a rejected version another chance."""
         await node.registry.restart(name, request.user.name)

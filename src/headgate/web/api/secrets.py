@@ -26,7 +26,7 @@ async def list_secrets(node: Node) -> bodies.Secrets:
 
 @put("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Write a secret")
 async def put_secret(node: Node, request: Req, name: str, data: bodies.PutSecret) -> bodies.SecretWritten:
-    """The workers that use it begin anew."""
+    """The workers that use it restart."""
     users = await node.registry.set_secret(name, data.value, request.user.name)
     return bodies.SecretWritten(name=name, restarted=len(users))
 
