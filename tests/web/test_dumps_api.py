@@ -122,7 +122,7 @@ def test_a_node_tries_only_the_chunks_of_a_list_again(web: Web, body: Body, sour
     for refused, status, said in (
         ({"chunks": "1"}, 409, "chunk 1 is done"),
         ({"chunks": "no"}, 422, "'no' is not a list of chunks"),
-        ({"chunk": "2"}, 422, "unknown field `chunk`"),
+        ({"chunk": "2"}, 422, "chunk: is unknown"),
     ):
         answer = web.ask("POST", path, json=refused)
         assert (answer.status_code, said in answer.text) == (status, True), answer.text

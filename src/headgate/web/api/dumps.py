@@ -44,6 +44,18 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
+class RateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How fast a dump may go."""
+
+    rate: str | None  # Such as `10MB/s`; null: as fast as it can.
+
+
+class VerifyBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How to verify a dump."""
+
+    repair: bool = False  # Copy chunks that differ again.
+
+
 class Body(msgspec.Struct, forbid_unknown_fields=True):
     """What somebody asks for, in JSON."""
 
@@ -123,7 +135,7 @@ async def list_dumps(node: Node, limit: int = LIMIT) -> DumpList:
 
 
 @post("/api/dumps", guards=ADMIN, tags=["dumps"], summary="Begin a dump that nodes run")
-async def begin_dump(node: Node, request: Req, data: dict[str, Any]) -> DumpView:
+async def begin_dump(node: Node, request: Req, data: Body) -> DumpView:
     """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`."""
     asked = _request(data, request.user.name)
     if node.registry.secrets.keyring is None:
@@ -170,10 +182,9 @@ async def resume_dump(node: Node, id: str) -> DumpView:
 
 
 @post(f"{PATH}/retry", guards=OPERATE, status_code=200, tags=["dumps"], summary="Copy only some chunks of a dump")
-async def retry_dump(node: Node, id: str, data: dict[str, Any]) -> DumpView:
+async def retry_dump(node: Node, id: str, data: RetryBody) -> DumpView:
     """`chunks` is text such as `3,7-9`, by the numbers of the history; `table` is needed if there are several."""
-    body = _body(data, RetryBody)
-    return await control.retry(node.dumps, id, body.chunks, body.table)
+    return await control.retry(node.dumps, id, data.chunks, data.table)
 
 
 @post(f"{PATH}/cancel", guards=OPERATE, status_code=200, tags=["dumps"], summary="Give a dump up")
@@ -189,19 +200,15 @@ async def delete_dump(node: Node, id: str) -> None:
 
 
 @put(f"{PATH}/rate", guards=OPERATE, tags=["dumps"], summary="Have a dump go faster or slower")
-async def set_dump_rate(node: Node, id: str, data: dict[str, Any]) -> DumpView:
+async def set_dump_rate(node: Node, id: str, data: RateBody) -> DumpView:
     """`rate` is text such as `5000`, `20k` or `20MB`, a second; null or `max` is as fast as it goes."""
-    if data.keys() != {"rate"} or not isinstance(data["rate"], str | None):
-        raise ConfigError([Problem("", "the body must have `rate`: text, or null", "and nothing else")])
-    return await control.set_rate(node.dumps, id, data["rate"])
+    return await control.set_rate(node.dumps, id, data.rate)
 
 
 @post(f"{PATH}/verify", guards=OPERATE, status_code=202, tags=["dumps"], summary="Compare the target with the source")
-async def verify_dump(node: Node, request: Req, id: str, data: dict[str, Any] | None = None) -> VerifiedDump:
+async def verify_dump(node: Node, request: Req, id: str, data: VerifyBody | None = None) -> VerifiedDump:
     """In the background; how it goes is in the dump's `verify`. With `repair`, chunks that differ are copied again."""
-    repair = (data or {}).get("repair", False)
-    if set(data or {}) - {"repair"} or not isinstance(repair, bool):
-        raise ConfigError([Problem("repair", "must be true or false", "and nothing else may be there")])
+    repair = data is not None and data.repair
     await request.app.state.verifications.begin(node, id, repair=repair)
     return _with_verification(request, await views.describe(node.dumps, id))
 
@@ -211,16 +218,7 @@ def _with_verification(request: Req, found: DumpView) -> VerifiedDump:
     return VerifiedDump(**{**msgspec.structs.asdict(found), "verify": known})
 
 
-def _body(data: dict[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        raise ConfigError([Problem(path.strip("`."), text)]) from None
-
-
-def _request(data: dict[str, Any], actor: str) -> plan.Request:
-    body = _body(data, Body)
+def _request(body: Body, actor: str) -> plan.Request:
     if body.mode not in MODES:
         raise ConfigError([Problem("mode", f"must be one of {', '.join(MODES)}")])
     texts = [body.source, body.target, *body.tables, *body.key, *body.exclude, *body.columns, *body.since]
