@@ -122,8 +122,8 @@ async def test_a_holder_abandons_a_run_that_does_not_stop_and_the_stream_goes_on
     join: Join, plug: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connector that holds on to its cancellation for ever."""
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.2)
-    monkeypatch.setattr(lifecycle, "STOP_S", 0.5)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.2)
+    monkeypatch.setattr(lifecycle.transitions, "STOP_S", 0.5)
     kind = type("Stubborn", (Stubborn,), {"let_go": asyncio.Event()})
     plug(Connector("stubborn", "stubborn", source=SourceKind(Nothing, kind)))
     left = await join("left")

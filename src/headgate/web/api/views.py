@@ -140,7 +140,7 @@ def facts(
             # The last word of a node that is gone.
             row["worker_status"], row["detail"] = "STARTING", "its node is gone; another takes it over"
         handle = live.get(row["stream"])
-        if handle is not None and handle.epoch is not None and row["node"] == node.incarnation:
+        if handle is not None and handle.holding.epoch is not None and row["node"] == node.incarnation:
             row["metrics"] = handle.stats.plain()
     return Facts(found, published, states, nodes, unix_s())
 
