@@ -225,6 +225,27 @@ def _rows_in(file: Path) -> list[tuple[Any, ...]]:
             return sqlite3.connect(file).execute("SELECT * FROM orders ORDER BY id").fetchall()
 
 
+def test_a_thousand_lines_in_chunks_of_a_hundred_by_five_workers(
+    start: Callable[..., Process], target: str, tmp_path: Path
+) -> None:
+    """A process of its own: the first chunks are what brings Arrow in, while other workers begin."""
+    path = tmp_path / "orders.jsonl"
+    path.write_text("".join(f'{{"id": {number}, "name": "n{number}"}}\n' for number in range(1000)))
+    command = start("dump", str(path), target, "--chunk-rows", "100", "--workers", "5")
+    _, err = command.end()
+    assert command.code == 0, err
+    assert fetch(target, "SELECT count(*), sum(id) FROM orders") == [(1000, 499_500)]
+    assert fetch(target, "SELECT DISTINCT rows FROM headgate_dump_chunk WHERE mark <> 'finished'") == [(100,)]
+
+
+def test_an_array_goes_into_an_array(headgate: Headgate, tmp_path: Path) -> None:
+    rows = [{"id": number, "tags": ["a", {"b": "]"}]} for number in range(25)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=1))
+    result = headgate("dump", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--chunk-rows", "10")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "b.json").read_text()) == rows
+
+
 def test_all_tables_go_into_another_database_and_one_line_is_said_of_each(
     headgate: Headgate, source: str, target: str
 ) -> None:

@@ -53,7 +53,7 @@ from headgate.connectors.mongodb.writer import MongoWriter
 from headgate.connectors.sql import ledger
 from headgate.connectors.values import convert
 from headgate.connectors.values.kinds import Kind, Type
-from headgate.core.chunks import from_start, next_chunk, planned
+from headgate.core.chunks.offsets import from_start, next_chunk, planned
 from headgate.errors import ConfigError, NotFound, Refused
 from tests.connectors.mongo_documents import raw_of
 from tests.connectors.mongo_server import Broken, MongoServer

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.core.chunks import FIRST_ROWS, State
+from headgate.core.chunks.locks import State
+from headgate.core.chunks.offsets import FIRST_ROWS
 from headgate.errors import Refused
 from simulation.mutations import Mutation
 from tests.core import test_chunks as tests

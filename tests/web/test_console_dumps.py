@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from headgate.runtime.dumps.control import STATUSES
+from headgate.core.chunks.outcome import Status
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.dumps import HEADER, MARKS
@@ -201,4 +201,4 @@ def test_answers_without_a_browser(node: NodeProcess, places: dict[str, str]) ->
 
 
 def test_every_status_has_a_mark() -> None:
-    assert set(MARKS) == set(STATUSES)
+    assert set(MARKS) == set(Status)

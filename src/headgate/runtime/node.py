@@ -109,7 +109,9 @@ class Node:
         read_only = f"the registry is the file {file}; edit that" if file else ""
         self.registry = Registry(self.database, Secrets(self.database, self._keyring), self.waker, read_only=read_only)
         self.dumps = Dumps(self.database, self._keyring)
-        self._keeper = DumpKeeper(self.dumps, self.settings.home, self._may_dump, self.prepared)
+        self._keeper = DumpKeeper(
+            self.dumps, self.settings.home, self._may_dump, self.prepared, self.settings.source_timeout_s
+        )
         self._file = RegistryFile(file, self.registry) if file else None
         if self._file is not None:
             await self._file.load()

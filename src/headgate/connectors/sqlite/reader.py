@@ -44,9 +44,9 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
-from headgate.connectors.files.reader import path_and_options
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.keys import WHOLE, plain_order
+from headgate.connectors.urls import path_and_options
 from headgate.connectors.values.arrow import arrow_schema, arrow_type
 from headgate.connectors.values.convert import fine
 from headgate.connectors.values.kinds import TEXT, Kind, Type, canonical, decimal_type
