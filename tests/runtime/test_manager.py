@@ -116,7 +116,11 @@ async def test_a_version_whose_check_fails_is_rejected_and_the_old_one_is_not_di
     async def rejected() -> bool:
         found = await hg.node.registry.get("orders")
         version = await hg.node.registry.datasources.version(found.id, 2)
-        return version is not None and version.status == "rejected" and "table absent does not exist" in (version.reason or "")
+        return (
+            version is not None
+            and version.status == "rejected"
+            and "table absent does not exist" in (version.reason or "")
+        )
 
     await hg.until_true(rejected)
     assert (await hg.sql("SELECT epoch FROM headgate.stream"))[0]["epoch"] == epoch

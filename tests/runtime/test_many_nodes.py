@@ -426,7 +426,9 @@ async def test_a_node_that_joins_tries_what_nobody_could_run(join: Join, plug: P
 
 async def fall_behind(hg: Harness) -> int:
     """As if the last checkpoints had been lost: the registry is behind the sink. Returns where the sink stands."""
-    await hg.sql("UPDATE headgate.stream SET n = n - 5, position = ((position #>> '{}')::bigint - 5)::text::json")
+    await hg.sql(
+        "UPDATE headgate.stream SET commits = commits - 5, position = ((position #>> '{}')::bigint - 5)::text::json"
+    )
     return (await hg.ids())[-1]
 
 

@@ -10,11 +10,10 @@ from uuid import UUID
 import pytest
 
 from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
-from headgate.core import lifecycle
+from headgate.core import lifecycle, patience
 from headgate.core.groups import delivery
 from headgate.core.groups.requests import Joined
 from headgate.errors import StoreError
-from headgate.runtime import node as runtime
 from headgate.runtime.groups import listener
 from headgate.runtime.groups.listener import Session
 from headgate.runtime.streams.manager import WorkerManager
@@ -44,7 +43,7 @@ async def test_an_observer_takes_a_stream_from_a_node_that_does_not_even_try_to_
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream, never the node: what else it runs goes on."""
-    monkeypatch.setattr(runtime, "STOP_S", 0.5)
+    monkeypatch.setattr(patience, "STOP_S", 0.5)
     left = await join("left", lease_s=3.0)
     await left.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(left.url)})
     await left.apply(views={"source": generator(), "mapping": IDS, "sink": postgres(left.url, "views")})

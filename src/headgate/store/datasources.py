@@ -204,6 +204,10 @@ class Datasources:
             yield change
             await change.finish()
 
+    async def connectors(self) -> list[str]:
+        """The names of the connectors that datasources use."""
+        return [row["name"] for row in await self._database.fetch(sql("datasources/connectors")) if row["name"]]
+
     async def installation(self) -> UUID:
         """The id that tells this registry from all others."""
         row = await self._database.fetchrow(sql("registry/read"))

@@ -8,8 +8,9 @@ from typing import Any
 from litestar import delete, get, post
 from litestar.connection import Request
 
+from headgate.core.lease import SILENT_S
 from headgate.errors import NotFound, Refused
-from headgate.runtime.node import SILENT_S, Node
+from headgate.runtime.node import Node
 from headgate.store.events import Event
 from headgate.web.auth import needs
 
@@ -50,7 +51,7 @@ async def forget_node(node: Node, request: Req, id: str, yes: bool = False) -> d
 
 
 def _view(node: Node, row: Any) -> dict[str, Any]:
-    silent_s = node.silent_s(row["id"])
+    silent_s = node.watcher.silent_s(row["id"])
     status = "silent" if silent_s > SILENT_S else "draining" if row["draining"] else "up"
     return {
         **{field: row[field] for field in FIELDS},
@@ -77,10 +78,11 @@ def _check_dead(node: Node, found: Any, *, yes: bool) -> None:
     if found["id"] == node.incarnation:
         hint = f"headgate nodes drain {found['name']}"
         raise Refused(f"{found['name']} is alive: it answers this call", code="alive", hint=hint)
-    left_s = found["lease_s"] - node.silent_s(found["id"])
+    silent_s = node.watcher.silent_s(found["id"])
+    left_s = found["lease_s"] - silent_s
     if left_s > 0 and not yes:
         raise Refused(
-            f"{found['name']} beat {node.silent_s(found['id']):.0f} s ago and may act for {math.ceil(left_s)} s more",
+            f"{found['name']} beat {silent_s:.0f} s ago and may act for {math.ceil(left_s)} s more",
             code="alive",
             hint="wait that long, or say yes if you know that its process has ended",
         )
