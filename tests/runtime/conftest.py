@@ -18,6 +18,7 @@ from headgate.connectors.api import Connector
 from headgate.datasources.documents import read_all
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
+from tests.waiting import until
 
 _node_here: ContextVar[str] = ContextVar("node_here", default="")  # By name: all tasks of a node have it.
 
@@ -72,23 +73,23 @@ class Harness:
             "quarantine": found.quarantine,
         }
 
-    async def until(self, name: str, timeout_s: float = 20.0, **wanted: Any) -> dict[str, Any]:
+    async def until(self, name: str, **wanted: Any) -> dict[str, Any]:
         """Until the state has these values."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    state = await self.state(name)
-                    if all(state[key] == value for key, value in wanted.items()):
-                        return state
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"{name} is {state}, not {wanted}") from None
+        state: dict[str, Any] = {}
 
-    async def until_true(self, is_so: Callable[[], Any], timeout_s: float = 20.0) -> None:
-        """Until this holds."""
-        async with asyncio.timeout(timeout_s):
-            while not await is_so():
-                await asyncio.sleep(0.02)
+        async def is_so() -> bool:
+            state.update(await self.state(name))
+            return all(state[key] == value for key, value in wanted.items())
+
+        try:
+            await until(is_so)
+        except AssertionError:
+            raise AssertionError(f"{name} is {state}, not {wanted}") from None
+        return state
+
+    async def until_true(self, is_so: Callable[[], Any]) -> None:
+        """Until this holds; it may be a coroutine function."""
+        await until(is_so)
 
     async def ids(self, table: str = "target") -> list[int]:
         """The ids in a sink's table, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from headgate.errors import NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.dumps.plan import Request, create
 from tests.runtime.conftest import Harness
+from tests.waiting import until
 
 
 def orders(url: str, **source: Any) -> dict[str, Any]:
@@ -26,10 +26,12 @@ def orders(url: str, **source: Any) -> dict[str, Any]:
 
 async def ended(harness: Harness, dump: Any) -> Any:
     """How a dump that nodes run ends."""
-    async with asyncio.timeout(30):
-        while (found := await harness.node.dumps.find(str(dump))).status == "running":
-            await asyncio.sleep(0.05)
-    return found
+
+    async def has_ended() -> Any:
+        found = await harness.node.dumps.find(str(dump))
+        return found if found.status != "running" else None
+
+    return await until(has_ended)
 
 
 async def begin(harness: Harness, wish: backfill.Wish, name: str = "orders") -> Any:

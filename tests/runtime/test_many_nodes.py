@@ -202,7 +202,7 @@ async def test_a_node_that_is_found_dead_loses_its_streams_to_the_other_and_begi
     right = await join("right")
     before = left.node.incarnation
     await right.node.nodes.end(before)
-    await left.until_true(lambda: asyncio.sleep(0, left.node.incarnation != before))
+    await left.until_true(lambda: left.node.incarnation != before)
     await more_rows(right, "target")
     await stop(right)
     assert is_whole(await right.ids())

@@ -18,6 +18,7 @@ from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.rows import stream_of
 from headgate.store.streams import Streams
+from tests.waiting import until
 
 ME = "tester"
 
@@ -115,9 +116,7 @@ class Rows:
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
-        async with asyncio.timeout(10.0):
-            while not await self.database.fetchval(waiting):
-                await asyncio.sleep(0.005)
+        await until(lambda: self.database.fetchval(waiting), "somebody waits", look_s=0.005)
 
 
 @pytest.fixture

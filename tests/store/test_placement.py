@@ -18,6 +18,7 @@ from headgate.store.database import Database, sql
 from headgate.store.placement import Placement
 from headgate.store.streams import Streams
 from tests.store.conftest import ME, Pause, Rows, session
+from tests.waiting import LONG_S
 
 # Who gets what.
 
@@ -513,7 +514,7 @@ async def test_many_ticks_wish_and_grant_without_a_deadlock(rows: Rows, others: 
             await balance(at)
             await at.placement.grant([])
 
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(LONG_S):
         await asyncio.gather(step_down(), tick(rows), tick(others))
     assert Counter((await rows.owners()).values()) == {left: 6, right: 6}
 

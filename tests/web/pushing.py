@@ -26,12 +26,12 @@ from headgate.errors import ConnectorError
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
 from headgate.web.server import bind, make_server, serving, url_of
+from tests.waiting import LONG_S, until
 
 T = TypeVar("T")
 Frame = list[Any]
 
 WINDOW = 65_536
-LONG_S = 30.0  # Nothing takes that long; what does is a failure.
 IDS = {"set": {"id": "meta.id"}}
 
 numbers = itertools.count()
@@ -193,14 +193,17 @@ class House:
 
     async def until(self, read: Callable[[], Awaitable[T]], is_so: Callable[[T], bool]) -> T:
         """Read until this holds."""
-        found: Any = None
+        found: list[T] = []
+
+        async def look() -> bool:
+            found[:] = [await read()]
+            return is_so(found[0])
+
         try:
-            async with asyncio.timeout(LONG_S):
-                while not is_so(found := await read()):
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
+            await until(look)
+        except AssertionError:
             raise AssertionError(f"it never came to this: {found}") from None
-        return found
+        return found[0]
 
     async def until_free(self, name: str, stream: str) -> None:
         """Until nobody owns the stream."""

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S
 from tests.web_node import GENERATOR, Web, bearer
 
 FASTER = {"type": "generator", "rate": 200}
@@ -24,11 +25,11 @@ def joined(web: Web, home: Path, name: str, **environment: str) -> Iterator[Web]
     variables = {"HEADGATE_NODE_NAME": name, **environment}
     node = NodeProcess.start(home, database=web.database, token=web.node.token, environment=variables)
     try:
-        with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=30) as client:
+        with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=LONG_S) as client:
             yield Web(node, web.database, client)
     finally:
         node.end(signal.SIGKILL)
-        web.until(lambda: names(web), lambda found: name not in found, timeout_s=90)
+        web.until(lambda: names(web), lambda found: name not in found)
 
 
 def names(web: Web) -> list[str]:

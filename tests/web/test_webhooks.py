@@ -16,6 +16,7 @@ import pytest
 
 from headgate.store.database import Database, connect, sql
 from headgate.store.inbox import InboxTable, Limit, Payload
+from tests.waiting import LONG_S
 from tests.web_node import Web, bearer
 
 KEY = "whsec-recognisable"
@@ -406,7 +407,7 @@ async def test_a_reader_beside_two_busy_writers_sees_every_payload_in_order(url:
         return bodies
 
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONG_S):
             bodies, _, _ = await asyncio.gather(read(), write(one, "a"), write(two, "b"))
         for mark in ("a", "b"):
             own = [body for body in bodies if body.startswith(mark.encode())]

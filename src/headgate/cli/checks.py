@@ -27,7 +27,7 @@ SET_UP = "headgate.migration"
 
 
 async def examine(url: str, settings: Settings) -> list[Verdict]:
-    """Everything, in the order in which to mend it."""
+    """Everything, in the order in which to fix it."""
     async with opened(url) as database:
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
@@ -113,7 +113,7 @@ async def _secrets(database: Database, settings: Settings) -> Verdict:
         return fail("secrets", f"no master key for {counted(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
     stuck = [name for name, value in (await secrets.read(names)).items() if value is None]
     if stuck:
-        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them anew"
+        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them again"
         return fail("secrets", f"cannot be decrypted: {', '.join(sorted(stuck))}", hint)
     return ok("secrets", f"the master key decrypts {counted(len(names), 'secret')}")
 

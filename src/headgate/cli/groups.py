@@ -21,7 +21,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")
 OrWorkers = Annotated[str, typer.Argument(metavar="GROUP", help="Its name; without it, the nodes that run the stream.")]
 OfStream = Annotated[str | None, typer.Option("--stream", metavar="STREAM", help="Only those of this stream.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many to show.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Also those that may still believe to be active.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Also those that may still believe that they are active.")]
 
 
 @command(app, "list")

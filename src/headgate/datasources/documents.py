@@ -49,7 +49,7 @@ class Expect(Options):
 
 
 class DatasourceOptions(Options):
-    """What a document says beside source, mapping and sink."""
+    """What a document says besides source, mapping and sink."""
 
     streams: int = Field(
         1, ge=1, le=1000, strict=True, description="How many streams read the source, if it can be read in parts."

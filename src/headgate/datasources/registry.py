@@ -79,7 +79,7 @@ class Registry:
         return changed
 
     def forget(self) -> None:
-        """Begin anew: the next sync reads everything."""
+        """Forget everything: the next sync reads it all again."""
         self._entries, self._by_name = {}, {}
         self._revision = 0
 
@@ -138,7 +138,7 @@ class Registry:
             self._woken(change)
 
     async def reject(self, id: UUID, version: int, reason: str) -> None:
-        """This version was tried and failed for a reason of its own."""
+        """This version was tried and failed."""
         async with self.datasources.change(SYSTEM) as change:
             if await change.reject(id, version, reason):
                 change.event(await change.find_by_id(id), "rejected", version=version, reason=reason)
@@ -257,7 +257,7 @@ class Registry:
         return replace(found, enabled=True, quarantine=None)
 
     async def restart(self, name: str, actor: str) -> Datasource:
-        """Run anew. A quarantine ends, and a rejected version gets another chance."""
+        """Restart. A quarantine ends, and a rejected version gets another chance."""
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
             await change.restart([found.id])
@@ -349,7 +349,7 @@ class Registry:
     # Secrets.
 
     async def set_secret(self, name: str, value: str, actor: str) -> list[UUID]:
-        """Write a secret. The workers that use it begin anew. Returns their datasources."""
+        """Write a secret. The workers that use it restart. Returns their datasources."""
         if not is_name(name):
             raise ConfigError([Problem("name", f"{name!r} is not a name", "lower case, digits, - and _")])
         if self.secrets.keyring is None:

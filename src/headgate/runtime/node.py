@@ -215,7 +215,7 @@ class Node:
 
     def _ended(self) -> None:
         """Somebody found us dead."""
-        log.warning("this node was taken for dead; it begins again")
+        log.warning("this node was taken for dead; it starts over")
         task = asyncio.create_task(self._reincarnate())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -293,7 +293,7 @@ class Node:
 
     def _housekeeper(self) -> Housekeeper:
         tables = self.registry.datasources, self.streams, self.group_rows, self.placement
-        return Housekeeper(self.inbox, self.settings.inbox_keep_s, *tables)
+        return Housekeeper(self.inbox, self.inboxes, self.settings.inbox_keep_s, *tables)
 
     async def _read_quarantined(self) -> None:
         """Datasources that blocked this node last time, while the database was away."""

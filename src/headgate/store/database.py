@@ -3,8 +3,8 @@
 Every session limits how long it can hold others up: a statement, a lock it waits for, and a transaction that a stopped
 process left open all end by themselves. `transaction` sets the limits again for its own length, so they also hold
 behind a pooler that hands out sessions per transaction. One gap is left: the driver prepares a statement and sends it
-in two steps, and to the server a process that was stopped between them is not idle. Whoever waits for a lock in vain
-ends such sessions (`database/end_stopped.sql`).
+in two steps, and to the server a process that was stopped between them is not idle. A session that waits for a lock in
+vain ends such sessions (`database/end_stopped.sql`).
 
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
 loop wait and try again, and only the first failure and the recovery are logged.
@@ -108,7 +108,7 @@ def split_url(url: str) -> tuple[str, bool]:
 
 
 async def connect(url: str) -> Any:
-    """One session of its own, outside the pool."""
+    """A separate session, outside the pool."""
     dsn, pooled = split_url(url)
     with store_errors(), _refusals():
         connection = await asyncpg.connect(
@@ -166,7 +166,7 @@ class Database:
         return cls(url, pool, pooled)
 
     async def close(self) -> None:
-        """Close all connections; do not wait for ever for one that hangs."""
+        """Close all connections; do not wait forever for one that hangs."""
         try:
             async with asyncio.timeout(5.0):
                 await self._pool.close()
@@ -188,7 +188,7 @@ class Database:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Any]:
-        """A session of the pool. Whatever keeps us from getting one, the database is away: it may let us in again."""
+        """A session of the pool. Whatever keeps us from getting one, the database is away: it may accept us later."""
         try:
             connection = await self._pool.acquire(timeout=CONNECT_S)
         except _AWAY:

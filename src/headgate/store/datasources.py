@@ -163,7 +163,7 @@ class Change:
         return AtRest(row["finished"], row["quarantined"])
 
     async def restart(self, datasources: list[UUID]) -> None:
-        """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""
+        """Have these start over; a rejected version gets another chance, and a quarantine ends."""
         await self._connection.execute(sql("datasources/restart"), datasources, self.revision)
         await self._connection.execute(sql("versions/forgive"), datasources)
 

@@ -1,6 +1,6 @@
-"""More or fewer streams for a datasource: what `core.streams` decides, carried out by whoever has the tick.
+"""More or fewer streams for a datasource: what `core.streams` decides, carried out by the node that has the tick.
 
-Each step is a transaction of its own. The last one, in which the parts are dealt, holds the rows of all streams, and
+Each step is its own transaction. The last one, in which the parts are dealt, holds the rows of all streams, and
 finds that nobody has any of them: so it is over before anyone reads under the new deal, and begins when nobody reads
 under the old one.
 """
@@ -46,7 +46,7 @@ class Dealing:
         async with self._database.transaction() as connection:
             if not await connection.fetchval(sql("placement/lock"), _TICK):
                 return False
-            # Whoever changes the registry takes the revision before it locks any stream.
+            # A change of the registry takes the revision before it locks any stream.
             revision = await connection.fetchval(sql("registry/take_revision"))
             found = await connection.fetchrow(sql("dealing/read"), PUSH, datasource)
             if found is None:

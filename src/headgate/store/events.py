@@ -52,7 +52,7 @@ class Events:
         self._database = database
 
     async def record(self, events: Sequence[Event]) -> None:
-        """Append in a transaction of its own."""
+        """Append in its own transaction."""
         async with self._database.transaction() as connection:
             await append(connection, events)
 

@@ -1,8 +1,8 @@
 """The tick: grants free streams to nodes, wishes streams where they should be, and frees what nobody owns any more.
 
-Any node may run it, one at a time: whoever gets the advisory lock is, for that one transaction, what other systems call
-the leader. There is nothing to elect and nothing to lose: the next tick may run anywhere. What it decides is in
-`core.planner`. A stream that its holder hands over is granted to the next in the holder's own transaction.
+Any node may run it, one at a time: the node that gets the advisory lock is, for that one transaction, what other
+systems call the leader. There is nothing to elect and nothing to lose: the next tick may run anywhere. What it decides
+is in `core.planner`. A stream that its holder hands over is granted to the next in the holder's own transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headgate.store.events import Event, append
 from headgate.store.rows import step_and_save, stream_of
 
 MOST = 1000  # Streams granted in one transaction.
-UNABLE = timedelta(minutes=10)  # How long a node that could not run a stream is left alone with it.
+UNABLE = timedelta(minutes=10)  # How long a node that could not run a stream is not granted it.
 UNDER_WAY = 100  # Streams that may be on the move at a time.
 CALM_S = 5.0  # How often an even spread is checked by counting,
 CLOSE_S = 60.0  # and by what streams weigh.

@@ -1,7 +1,7 @@
 """Secrets, encrypted at rest in two layers.
 
-Each secret has a data key of its own; a master key, which never enters the database, wraps the data keys. To rotate the
-master key only the wrapped keys are written anew, in one transaction, while the old master key is still at hand. The
+Each secret has its own data key; a master key, which never enters the database, wraps the data keys. To rotate the
+master key only the wrapped keys are rewritten, in one transaction, while the old master key is still at hand. The
 secret's name is authenticated with its ciphertext, so one row cannot be passed off as another.
 
 Master keys come from `HEADGATE_MASTER_KEY` (several, separated by commas: the first encrypts, all decrypt) or from a

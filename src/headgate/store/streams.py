@@ -39,7 +39,7 @@ class Offer:
     stream: UUID
     datasource: UUID
     index: int
-    dealt: int  # Of so many streams of its datasource, for as long as anyone has one of them.
+    dealt: int  # How many streams its datasource has, for as long as anyone has one of them.
     epoch: int
     is_settled: bool = True  # The registry has the position that the sink has.
     steps_down: bool = False  # Or one that it has, and was told to step down from.

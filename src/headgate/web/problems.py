@@ -72,7 +72,7 @@ def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respons
 
 
 def not_json(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """What decoding a body raises beside the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
+    """What decoding a body raises besides the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
     return _respond(problem(400, f"the body is not JSON: {one_line(error)}"))
 
 

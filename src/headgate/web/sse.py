@@ -24,7 +24,7 @@ T = TypeVar("T", int, int | None)
 
 
 def resumed(request: Request[Any, Any, Any], after: T) -> T:
-    """Where to go on: a browser that reconnects asks as it asked first, and says beside it what it saw last."""
+    """Where to go on: a browser that reconnects asks as it asked first, and adds what it saw last."""
     seen = request.headers.get("last-event-id", "")
     return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 

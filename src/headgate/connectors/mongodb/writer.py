@@ -375,7 +375,7 @@ def _now() -> datetime:
 def _conflict(job: Job, id: Any) -> StorageError:
     return StorageError(
         f"{job.target} has a document with the _id {values.shown(id)}, which this chunk did not write",
-        hint="--mode upsert overwrites it, --mode replace begins anew",
+        hint="--mode upsert overwrites it, --mode replace starts over",
     )
 
 

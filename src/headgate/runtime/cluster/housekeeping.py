@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from headgate.errors import StoreError
+from headgate.runtime.inbox import InboxHub
 from headgate.store.datasources import Datasources
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
@@ -26,6 +27,7 @@ class Housekeeper:
     """The tables that have something to remove."""
 
     inbox: InboxTable
+    inboxes: InboxHub
     inbox_keep_s: float
     datasources: Datasources
     streams: Streams
@@ -40,7 +42,7 @@ class Housekeeper:
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _clean(self) -> None:
-        while await self.inbox.clean(self.inbox_keep_s):
+        while await self.inbox.clean(self.inbox_keep_s, self.inboxes.acked):
             await asyncio.sleep(PAUSE_S)
         await self.datasources.purge()
         await self.streams.trim_history()

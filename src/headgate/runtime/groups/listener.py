@@ -172,7 +172,9 @@ class GroupListener:
             holders = [member for member in group.members if member.id in believing]
             who = ", ".join(f"{one.label} for up to {self.waits_s(one, group):.0f} s more" for one in holders)
             raise Refused(
-                f"may still believe to be active: {who}", code="may_believe", hint="--yes drops it all the same"
+                f"consumers may still believe that they are active: {who}",
+                code="may_believe",
+                hint="--yes drops them all the same",
             )
         self._changed()
 

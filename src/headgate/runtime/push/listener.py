@@ -50,7 +50,7 @@ class Peer(Protocol):
         """It may not."""
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
-        """So much is durable, and so many more records may come."""
+        """Records up to these positions are durable, and this many more may come."""
 
     def closed(self, stream: str, position: int | None) -> None:
         """The end of the stream is durable."""
@@ -239,7 +239,7 @@ class PushListener:
         """The incarnation has ended: nothing here is ours any more."""
         self._manager = None
         self._entries, self._pushed, self._asked = {}, {}, {}
-        self._end_sessions("not_ready", "this node begins anew")
+        self._end_sessions("not_ready", "this node starts over")
 
     def drain(self, draining: bool) -> None:
         """Have programs go elsewhere; or let them come again."""

@@ -127,7 +127,7 @@ class DatasourcesApi(Controller):
         await node.registry.set_enabled(name, False, request.user.name)
         return {"name": name, "action": "stop"}
 
-    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Run anew")
+    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Restart")
     async def restart(self, node: Node, request: Req, name: str) -> dict[str, str]:
         """Also ends a quarantine, and gives a rejected version another chance."""
         await node.registry.restart(name, request.user.name)

@@ -23,7 +23,7 @@ SUMMARY = ("kind", "stream", "name", "partition", "status", "active", "epoch", "
 
 
 async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """So many groups in the order of their names, each in one line; and whether there are more."""
+    """A page of groups in the order of their names, each in one line; and whether there are more."""
     if "\0" in (stream or ""):  # No name has one, and the database takes none.
         return [], False
     outside = [_outside(node, row) for row in await node.group_rows.all(stream, limit=limit + 1)]

@@ -27,7 +27,7 @@ async def list_secrets(node: Node) -> dict[str, Any]:
 
 @put("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Write a secret")
 async def put_secret(node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any]:
-    """The workers that use it begin anew."""
+    """The workers that use it restart."""
     value = data.get("value")
     if not isinstance(value, str) or not value:
         raise ConfigError([Problem("value", "must be text that is not empty")])
