@@ -18,6 +18,7 @@ import structlog
 
 from headgate.config import Settings
 from headgate.connectors import plugins
+from headgate.connectors.api import INBOX_IDENTITY
 from headgate.datasources.documents import Prepared
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
@@ -108,7 +109,7 @@ class Node:
         self.group_rows = Groups(self.database, self.settings.lease_s)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
-        self.inbox = InboxTable(self.database)
+        self.inbox = InboxTable(self.database, INBOX_IDENTITY)
         self.inboxes = InboxHub(self.inbox)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, self._other_address)
@@ -283,8 +284,9 @@ class Node:
 
     async def addresses(self) -> list[str]:
         """Where programs can push: the nodes that are not draining, the other ones first."""
-        rows = [row for row in await self.nodes.all() if row["address"] and not row["draining"]]
-        return [row["address"] for row in sorted(rows, key=lambda row: bool(row["id"] == self.incarnation))]
+        found = [node for node in await self.nodes.all() if not node.draining]
+        found.sort(key=lambda node: node.id == self.incarnation)
+        return [node.address for node in found if node.address]
 
     async def _other_address(self) -> str | None:
         with contextlib.suppress(StoreError):
