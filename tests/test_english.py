@@ -20,6 +20,7 @@ WORST = {
     r"believes? to be": "believes that it is",
     r"left alone with it": "is not granted it",
     r"proves right": "say how it is chosen",
+    r"of (its|their|your|our) own(?! \w)": "its own …",
     r"beside": "while … runs, with, next to; besides for: in addition to",
     r"(is|was|be) set aside": "is quarantined",
     r"for ever": "forever",

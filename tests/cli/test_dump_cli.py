@@ -286,6 +286,9 @@ def test_workers_may_be_processes_and_end_with_theirs(
         (("{source}", "{target}", "--mode", "overwrite"), 2, "overwrite"),
         (("{source}", "{target}", "--rate", "fast"), 2, "not a rate"),
         (("{source}", "{target}", "--column", "price"), 2, "NAME=TYPE"),
+        (("{source}", "{target}", "--column", "price=money"), 2, "'money' is not a type (one of bool, "),
+        (("{source}", "{target}", "--column", "price=desimal(9,2)"), 2, "did you mean decimal?"),
+        (("{source}", "{target}", "--source-timeout", "0"), 2, "source-timeout"),
         (("{source}", "{target}", "--workers", "0"), 2, "workers"),
         (("{source}",), 2, "TARGET"),
         (("{source}", "{source}"), 3, "the same"),
@@ -293,7 +296,21 @@ def test_workers_may_be_processes_and_end_with_theirs(
         (("postgresql://x@127.0.0.1:1/x", "{target}"), 1, "127.0.0.1"),
         (("{source}", "{target}", "--detach"), 4, "no node is running"),
     ],
-    ids=["table", "mode", "rate", "column", "workers", "usage", "same", "storage", "away", "detach"],
+    ids=[
+        "table",
+        "mode",
+        "rate",
+        "column",
+        "type",
+        "near",
+        "timeout",
+        "workers",
+        "usage",
+        "same",
+        "storage",
+        "away",
+        "detach",
+    ],
 )
 def test_what_cannot_be_is_one_line_and_a_code(
     headgate: Headgate, source: str, untouched: str, arguments: tuple[str, ...], code: int, said: str
@@ -328,6 +345,33 @@ def test_a_bad_table_is_named_and_the_others_are_copied(headgate: Headgate, sour
     execute(target, "ALTER TABLE orders DROP CONSTRAINT orders_id_check")
     assert headgate("dumps", "resume", id).exit_code == 0
     assert is_equal(source, target)
+
+
+def test_only_the_chunks_of_a_list_are_tried_again_and_history_shows_their_ranges(
+    headgate: Headgate, source: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    execute(target, "CREATE TABLE orders (id integer, name text, price numeric, at timestamptz)")
+    execute(target, "ALTER TABLE orders ADD CONSTRAINT no CHECK (id NOT IN (1500, 2500))")
+    result = headgate("dump", source, target, "--table", "orders", "--chunk-rows", "1000")
+    assert result.exit_code == 1
+    id = result.stdout.rpartition("(dump ")[2].rstrip(")\n")
+    lines = [line for line in headgate("dumps", "history", id).stdout.splitlines() if " error " in line]
+    assert sum("(1000, 2000]" in line for line in lines) == 3
+    assert sum("(2000, 3000]" in line for line in lines) == 3
+    assert "(…, 1000]" in headgate("dumps", "history", id).stdout
+    execute(target, "ALTER TABLE orders DROP CONSTRAINT no")
+    for chunks, code, said in (("x", 3, "is not a list of chunks"), ("9", 3, "not in the plan"), ("1", 4, "is done")):
+        refused = headgate("dumps", "retry", id, "--chunks", chunks)
+        assert (refused.exit_code, refused.stdout) == (code, ""), refused.stderr
+        assert said in refused.stderr
+    assert headgate("dumps", "retry", id, "--chunks", "2", "--table", "orders").exit_code == 1
+    assert fetch(target, "SELECT count(*) FROM orders") == [(2000,)]
+    assert fetch(target, "SELECT count(*) FROM orders WHERE id BETWEEN 1001 AND 2000") == [(1000,)]
+    assert headgate("dumps", "retry", id, "--chunks", "2-3").exit_code == 4, "2 is done by now"
+    assert headgate("dumps", "retry", id, "--chunks", "3").exit_code == 0
+    assert is_equal(source, target)
+    assert shown(headgate, id)["status"] == "completed"
 
 
 def test_what_cannot_be_asked_of_a_dump_is_refused(headgate: Headgate, source: str, target: str) -> None:

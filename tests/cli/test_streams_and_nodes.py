@@ -23,7 +23,7 @@ from headgate.cli import nodes as nodes_module
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 from tests.waiting import LONG_S
-from tests.web_node import Databases, Web, bearer, numbers, started
+from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer, numbers, started
 
 COMMAND = [sys.executable, "-c", "from headgate.cli import main; main()"]
 
@@ -461,3 +461,20 @@ def test_on_a_terminal_a_line_says_how_many_are_left(node: FakeNode) -> None:
     out, _ = process.communicate(timeout=LONG_S)
     assert (process.returncode, out) == (0, "drained alpha: 2 streams given back\n")
     os.close(ours)
+
+
+# Starting what cannot start.
+
+
+def test_a_start_says_why_nothing_starts(web: Web, cli: Cli, name: str) -> None:
+    web.call("POST", "/api/datasources", {"name": f"{name}-draft", "source": GENERATOR, "sink": BLACKHOLE})
+    finite = {"type": "generator", "rate": 1000, "count": 2}
+    web.publish(f"{name}-finite", source=finite)
+    web.wait_for(f"{name}-finite", lambda found: found["detail"] == "finished")
+    web.publish(name, enabled=False)
+    result = cli("ds", "start", f"{name}-draft", f"{name}-finite", name)
+    assert (result.exit_code, result.stdout) == (4, f"started {name}\n")
+    unpublished, finished = result.stderr.splitlines()
+    draft = f"{name}-draft"
+    assert unpublished == f"headgate: datasource {draft!r} has no published version (headgate ds publish {draft})"
+    assert "is finished: its source has ended (headgate streams set-position" in finished

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from headgate.core.chunks import Range, locks
+from headgate.core.chunks import Range, locks, outcome
 from headgate.core.chunks import offsets as planning
 from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.offsets import Cut, Offsets
@@ -92,6 +92,32 @@ LEASES = (
     ),
     _given("a_chunk_is_left_an_attempt_too_late", "walk", "fail", lambda c: replace(c, attempts=c.attempts - 1)),
     _left("an_error_is_not_kept", "rules", "fail", lambda before, after: replace(after, error="")),
+    _left("what_failed_is_tried_again_at_once", "walk", "fail", lambda before, after: replace(after, until_s=0.0)),
+    _left("what_failed_waits_for_ever", "worlds", "fail", lambda before, after: replace(after, until_s=1e12)),
+    _given("what_waits_is_leased", "walk", "lease", lambda c: replace(c, until_s=0.0)),
+    instead("waits_do_not_grow", "rules", locks, "wait_s", lambda chunk: 1.0),
+    instead("a_dead_process_keeps_its_chunks", "rules", locks, "free", lambda chunk, dead: chunk),
+    instead(
+        "what_others_have_is_freed",
+        "rules",
+        locks,
+        "free",
+        lambda chunk, dead: replace(chunk, state=State.PLANNED, worker=None, until_s=0.0),
+    ),
+    Mutation(
+        "every_ledger_decides",
+        "rules",
+        locks,
+        "reconcile",
+        lambda original: lambda chunk, rows, *, decides: original(chunk, rows, decides=True),
+    ),
+    Mutation(
+        "no_ledger_decides",
+        "rules",
+        locks,
+        "reconcile",
+        lambda original: lambda chunk, rows, *, decides: original(chunk, rows, decides=False),
+    ),
     _left("what_is_given_back_has_failed", "walk", "give_back", _counted),
     _left("what_is_given_back_stays_leased", "walk", "give_back", _still_leased),
     _left("what_is_given_back_was_never_leased", "worlds", "give_back", lambda before, after: replace(after, epoch=0)),
@@ -240,6 +266,22 @@ PLAN = (
     Mutation(
         "a_cut_anew_leaves_the_plan_ended", "plans", planning, "recut", _recut(lambda a, b: replace(b, ended=a.ended))
     ),
+    instead("a_plan_goes_on_where_its_row_says", "rules", planning, "from_plan", lambda offsets, rows: offsets),
+    instead(
+        "a_plan_that_goes_on_never_ends",
+        "rules",
+        planning,
+        "from_plan",
+        lambda offsets, rows: replace(offsets, at=rows[-1].range.hi, ended=False),
+    ),
+    instead("chunks_are_planned_without_end", "rules", planning, "is_wanted", lambda o, waiting, workers: not o.ended),
+    Mutation(
+        "a_list_is_not_handed_out",
+        "rules",
+        planning,
+        "is_wanted",
+        lambda original: lambda o, waiting, workers: original(replace(o, again=()), waiting, workers),
+    ),
     instead("an_old_plan_is_gone_on_with", "resume", planning, "unplanned", lambda rows, ledger: []),
 )
 
@@ -360,4 +402,63 @@ SIZES = (
     instead("a_size_hardly_changes", "sizes", planning, "GROWTH", 1.1),
 )
 
-ALL = (*LEASES, *PLAN, *END, *SIZES)
+# Tables and dumps.
+
+
+def _verdict(change: Callable[..., tuple[Any, ...]]) -> Function:
+    def mutate(original: Function) -> Function:
+        return lambda whole, rows, listed=None, numbers=(): original(*change(whole, rows, listed, numbers))
+
+    return mutate
+
+
+def _status(**changes: Any) -> Function:
+    def mutate(original: Function) -> Function:
+        return lambda kept, error, wanted, **facts: original(kept, error, wanted, **{**facts, **changes})
+
+    return mutate
+
+
+OUTCOMES = (
+    Mutation("a_list_is_the_whole_table", "outcomes", outcome, "verdict", _verdict(lambda w, r, a, n: (w, r))),
+    Mutation("a_list_waits_for_more", "outcomes", outcome, "verdict", _verdict(lambda w, r, a, n: (w, r, a, (2, 3)))),
+    Mutation(
+        "a_table_is_finished_with_its_list",
+        "outcomes",
+        outcome,
+        "verdict",
+        lambda original: (
+            lambda whole, rows, listed=None, numbers=(): (
+                outcome.Complete()
+                if listed is not None and not listed.again and all(r.state is State.DONE for r in rows if r.number == 3)
+                else original(whole, rows, listed, numbers)
+            )
+        ),
+    ),
+    instead("no_table_is_given_up", "outcomes", outcome, "is_stuck", lambda offsets, rows: False),
+    instead("a_list_may_have_anything", "outcomes", outcome, "check_list", lambda rows, numbers: None),
+    instead("nothing_ends_a_source", "outcomes", outcome, "notice", lambda rows, is_sized: outcome.Notice.COMPLETED),
+    instead(
+        "an_empty_chunk_ends_any_source",
+        "outcomes",
+        outcome,
+        "notice",
+        lambda rows, is_sized: outcome.Notice.COMPLETED if rows else outcome.Notice.END,
+    ),
+    instead("a_source_is_never_silent", "outcomes", outcome, "is_silent", lambda asked_s, now_s, timeout_s: False),
+    instead(
+        "a_source_that_was_not_asked_is_silent",
+        "outcomes",
+        outcome,
+        "is_silent",
+        lambda asked_s, now_s, timeout_s: now_s - (asked_s or 0.0) > timeout_s,
+    ),
+    instead("every_dump_is_completed", "outcomes", outcome, "ended", lambda tables: (outcome.Status.COMPLETED, "")),
+    Mutation("a_dead_process_goes_on", "outcomes", outcome, "status", _status(is_run=True)),
+    Mutation("every_dump_waits_for_nodes", "outcomes", outcome, "status", _status(is_for_nodes=True)),
+    instead("an_interrupted_dump_has_failed", "outcomes", outcome, "INTERRUPTED", "nothing"),
+    instead("workers_go_on_without_a_plan", "outcomes", outcome, "takes_part", lambda kept, wanted, is_run: True),
+    instead("a_node_takes_what_another_runs", "outcomes", outcome, "is_for_me", lambda is_run, is_spread: True),
+)
+
+ALL = (*LEASES, *PLAN, *END, *SIZES, *OUTCOMES)

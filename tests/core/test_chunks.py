@@ -241,7 +241,68 @@ def test_only_chunks_that_are_far_too_large_are_cut_anew() -> None:
     assert not planning.is_recut(fast, planning.FIRST_ROWS)  # Those that wait are few, and soon done.
 
 
+def test_a_plan_goes_on_after_its_last_chunk_whatever_its_row_says() -> None:
+    """The row may be older than the chunks, and chunks at the end may have been taken back."""
+    source = table(10)
+    rows = plan(planning.from_start(source.top()), source, cycle([3]))
+    kept = Offsets(source.top(), source.top(), ended=True)
+    assert planning.from_plan(kept, rows) == kept
+    assert planning.from_plan(kept, rows[:2]) == replace(kept, at=rows[1].range.hi, ended=False)
+    older = Offsets(source.top(), rows[0].range.hi)
+    assert planning.from_plan(older, rows[:2]).at == rows[1].range.hi
+    assert planning.from_plan(older, rows).ended
+    endless = Offsets(("999",), rows[1].range.hi, ended=True)
+    assert planning.from_plan(endless, rows[:2]).ended, "a source without a size has said that it ended"
+
+
+def test_a_few_more_chunks_wait_than_there_are_workers() -> None:
+    open_, ended = planning.from_start(("9",)), planning.from_start(None)
+    assert [planning.is_wanted(open_, waiting, 2) for waiting in (0, 3, 4)] == [True, True, False]
+    assert not planning.is_wanted(ended, 0, 2)
+    assert planning.is_wanted(planning.from_list([Range(None, ("1",))]), 0, 2)
+    assert not planning.is_wanted(planning.from_list([Range(None, ("1",))]), 4, 2)
+
+
 # A chunk's life.
+
+
+def test_a_chunk_that_failed_waits_longer_each_time() -> None:
+    chunk, waits = Chunk(1, Range(None, ("9",))), []
+    for _ in range(ATTEMPTS - 1):
+        found = locks.fail(locks.lease(chunk, "a", 100.0), chunk.epoch + 1, "no", 100.0)
+        assert found is not None
+        waits.append(found.until_s - 100.0)
+        with pytest.raises(Refused) as refused:
+            locks.lease(found, "b", found.until_s - 0.01)
+        assert refused.value.code == "waiting"
+        assert locks.lease(found, "b", found.until_s).state is State.LEASED
+        chunk = replace(found, until_s=0.0)
+    assert waits == sorted(waits)
+    assert min(waits) >= 0.5
+    assert max(waits) > 1.2 * min(waits)
+
+
+def test_chunks_that_failed_together_are_not_tried_again_together() -> None:
+    waits = {round(locks.wait_s(Chunk(number, Range(None, ("9",)))), 2) for number in range(1, 11)}
+    assert len(waits) == 10
+
+
+def test_what_a_dead_process_had_is_free_and_what_others_have_is_not() -> None:
+    own, other = replace(held(), worker="host:1:2/a.0"), replace(held(), worker="host:1:23/a.0")
+    assert locks.free(own, "host:1:2") == replace(own, state=State.PLANNED, worker=None, until_s=0.0)
+    assert locks.free(other, "host:1:2") == other
+    done = replace(own, state=State.DONE)
+    assert locks.free(done, "host:1:2") == done
+
+
+def test_a_ledger_that_does_not_decide_takes_nothing_back() -> None:
+    done = replace(held(), state=State.DONE, worker=None, until_s=0.0, rows=7)
+    assert locks.reconcile(done, 7, decides=True) == done
+    assert locks.reconcile(done, None, decides=False) == done
+    lost = locks.reconcile(done, None, decides=True)
+    assert (lost.state, lost.rows) == (State.PLANNED, 0)
+    assert locks.reconcile(held(), None, decides=True) == held()
+    assert locks.reconcile(held(), 7, decides=False).state is State.DONE
 
 
 def test_a_chunk_that_is_leased_done_or_left_is_not_leased() -> None:

@@ -14,11 +14,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from headgate.connectors.api.bulk import Mode
+from headgate.connectors.api.bulk import Mode, StorageError
+from headgate.connectors.postgres.writer import PostgresWriter
 from headgate.core.chunks.locks import ATTEMPTS, LOST, State
 from headgate.core.chunks.offsets import FIRST_ROWS
 from headgate.core.chunks.outcome import Wanted
-from headgate.errors import NotFound, Refused
+from headgate.errors import NotFound, Refused, StoreError
 from headgate.runtime.dumps import process as processes
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.plan import Options, Request, Storages, create, parse_rate, plan_of
@@ -257,6 +258,121 @@ async def test_an_error_leaves_the_other_chunks_and_tables_alone_and_resume_copi
     assert bench.kinds() == ["completed"]
     assert await bench.equal()
     assert not (bench.home / "dumps" / f"{dump}.json").exists()
+
+
+async def test_a_chunk_that_failed_waits_before_it_is_tried_again(bench: Bench) -> None:
+    await bench.make(100)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text CHECK (id < 0), note text)")
+    dump = await bench.create("items")
+    assert await bench.process(dump).run() == "incomplete"
+    first, second, third = [row.at for row in await bench.dumps.chunks.history(dump)]
+    assert second - first >= timedelta(seconds=0.5)
+    assert third - second >= timedelta(seconds=1.0)
+
+
+async def test_the_history_that_is_saved_has_every_attempt_of_every_run(bench: Bench) -> None:
+    await bench.make(500)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+    await bench.at(bench.target, "ALTER TABLE items ADD CONSTRAINT no CHECK (id NOT IN (150, 250))")
+    dump = await bench.create("items")
+    assert await bench.process(dump).run() == "incomplete"
+    assert await bench.process(dump).run() == "incomplete"
+    saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+    known = await bench.dumps.chunks.history(dump)
+    assert [one["id"] for one in saved["attempts"]] == [row.id for row in known]
+    errors = [(one["chunk"], one["lo"], one["hi"]) for one in saved["attempts"] if one["notification"] == "error"]
+    assert sorted(errors) == [(2, ["100"], ["200"])] * 6 + [(3, ["200"], ["300"])] * 6
+    assert saved["tables"][0]["error"].startswith("2 of 5 chunks failed")
+
+
+async def test_an_attempt_that_the_database_could_not_be_told_of_is_saved_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.make(100)
+    dump = await bench.create("items")
+
+    async def away(self: LockManager, *args: Any) -> bool:
+        raise StoreError("the database is away")
+
+    monkeypatch.setattr(LockManager, "complete", away)
+    with pytest.raises(DumpFailed, match="the database is away"):
+        await bench.process(dump, count=1).run()
+    saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+    assert [(one["notification"], one["rows"], one["hi"]) for one in saved["attempts"]] == [("completed", 100, ["100"])]
+
+
+async def test_a_table_that_cannot_be_prepared_keeps_its_plan_and_is_resumed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.make(500)
+    dump = await bench.create("items", rate="500")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await bench.dumps.set_rate(dump, None)
+
+    async def refused(self: PostgresWriter, job: Any) -> Any:
+        raise StorageError("permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresWriter, "prepare", refused)
+        assert await bench.process(dump).run() == "incomplete"
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+
+
+async def test_chunks_have_exactly_the_rows_that_were_asked_for_though_keys_have_gaps(bench: Bench) -> None:
+    await bench.make(1000)
+    await bench.at(bench.source, "DELETE FROM items WHERE id % 3 = 0")
+    await bench.at(bench.source, "ANALYZE items")
+    dump = await bench.create("items", rows=100)
+    assert await bench.process(dump).run() == "completed"
+    assert [row.chunk.rows for row in await bench.dumps.chunks.all(dump)] == [100] * 6 + [67]
+    assert await bench.equal()
+
+
+@pytest.mark.parametrize("method", ["query", "size"])
+async def test_a_source_that_stops_answering_is_gone_after_its_timeout(
+    bench: Bench, tmp_path: Path, method: str
+) -> None:
+    """While a chunk is read, and while the next one is planned."""
+    (tmp_path / "own.py").write_text(SILENT.format(silent=method))
+    own = (f"from={tmp_path}/own.py:Source",)
+    source, target = "from:anything", f"jsonl:{tmp_path}/out/"
+    dump = await create(bench.dumps, Request(source, target, options=Options(workers=1, own=own), rows=10))
+    storages = Storages(source, target, own, source_timeout_s=0.3)
+    (tmp_path / "silent").touch()
+    with pytest.raises(DumpFailed, match=r"the source has sent nothing for 0\.3 s"):
+        await StreamProcess(bench.dumps, dump, storages, 1, bench.home).run()
+    (tmp_path / "silent").unlink()
+    assert await StreamProcess(bench.dumps, dump, storages, 1, bench.home).run() == "completed"
+
+
+SILENT = """
+import asyncio
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+
+class Source:
+    columns = {{"id": "int64"}}
+
+    def __init__(self, url):
+        pass
+
+    async def answer(self, method):
+        while method == "{silent}" and (HERE / "silent").exists():
+            await asyncio.sleep(0.05)
+
+    async def size(self):
+        await self.answer("size")
+        return 30
+
+    async def query(self, offset, limit):
+        await self.answer("query")
+        return [{{"id": n}} for n in range(offset, min(30, offset + limit))]
+"""
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

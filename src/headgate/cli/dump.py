@@ -78,7 +78,7 @@ SourceTimeout = Annotated[
 ]
 Storage = Annotated[
     list[str] | None,
-    typer.Option("--storage", metavar="MODULE:FACTORY", help="A storage of your own; FILE.py:FACTORY, too."),
+    typer.Option("--storage", metavar="MODULE:FACTORY", help="Your own storage; FILE.py:FACTORY, too."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Append to tables that have rows.")]
 Spread = Annotated[bool, typer.Option("--spread", help="Let all nodes work on it.")]

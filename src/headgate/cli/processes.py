@@ -1,16 +1,16 @@
-"""`headgate up --processes N`: a parent that runs N nodes on this machine, each a process of its own.
+"""`headgate up --processes N`: a parent that runs N nodes on this machine, each a separate process.
 
 A process uses one core; this uses them all. To the others, and to each other, the children are nodes like any other.
 
 *Death.* The parent knows at once that a child has ended, and what has ended cannot write any more. So nobody waits for
 its lease: the parent ends its incarnations, and its streams are granted elsewhere. It then starts the child again, ever
-more slowly if it keeps dying. Each start has an id of its own, which the child writes into the row of each of its
+more slowly if it keeps dying. Each start has its own id, which the child writes into the row of each of its
 incarnations; so the parent ends all of them, and never one of a later start. If the parent cannot reach the database,
 or dies with the child, the lease decides as between machines.
 
 *Stopping.* A child's stdin is a pipe from the parent. When it ends, the child drains: the parent has closed it, or is
 gone, however it ended. It is not a signal, because service managers like to signal all processes of a service, and a
-second signal means "at once". Each child has a session of its own, so that Ctrl-C reaches the parent alone.
+second signal means "at once". Each child has its own session, so that Ctrl-C reaches the parent alone.
 
 *Ports.* The parent binds every child's port and does not listen. So nobody else is given the port while a child is
 away, and a client that connects then is refused instead of kept waiting.

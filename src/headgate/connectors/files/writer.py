@@ -99,7 +99,7 @@ class FileWriter(Normalizes):
         if self._is_file:
             return self._path
         if not target or target.startswith((".", "_")) or "/" in target or "\0" in target:
-            raise Refused(f"{target!r} cannot be the name of a folder", hint="name the target with --to")
+            raise Refused(f"{target!r} cannot be the name of a folder", hint="rename it: --table name=target")
         return self._path / target
 
     def _beside(self, job: Job) -> Path:

@@ -194,6 +194,7 @@ class StreamProcess:
             if not self._tables:
                 return True
             if self.workers.ended:
+                await self._hear()  # The last of them may have said why since we last looked.
                 raise self.workers.error() or StorageGone("no worker is left")
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
