@@ -86,7 +86,7 @@ class Rows:
     async def wanted_key(self, name: str = "orders") -> str:
         """The key of what the registry wants, as a node reads it."""
         entries = {entry.name: entry for entry in await self.datasources.entries_since(0)}
-        return entries[name].wanted_key
+        return entries[name].wanted_key_of(0)
 
     async def row(self, stream: UUID) -> Stream:
         """A stream as it is now."""
@@ -109,7 +109,7 @@ class Rows:
 
     async def history(self, stream: UUID) -> list[tuple[str, str]]:
         """What was done, and by whom, the oldest first."""
-        return [(line["kind"], line["actor"]) for line in reversed(await self.streams.history(stream, 1000))]
+        return [(line.kind, line.actor) for line in reversed(await self.streams.history(stream, 1000))]
 
     async def until_somebody_waits(self) -> None:
         """Until a session of this database waits for a lock that another one holds."""
