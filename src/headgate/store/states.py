@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.core.figures import Figures
+from headgate.core.figures import Figures, LastFailure
 from headgate.store.database import Database, Row, sql
 
 

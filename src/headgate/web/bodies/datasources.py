@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from headgate.core.figures import Figures
+from headgate.core.figures import Figures, LastFailure
 from headgate.web.bodies import Answer, Json, Object, Request
 
 
