@@ -224,7 +224,7 @@ def test_a_stream_moves_to_the_node_that_is_named_and_stays_there(web: Web, beta
     web.until(where, lambda node: node == there)
     assert ok(cli("streams", "move", f"{name}:0", there)) == f"{name}:0 stays on {there}\n"
     text = ok(cli("streams", "show", f"{name}:0"))
-    assert re.search(rf"wished +{there} ", text)
+    assert re.search(rf"^wished +{there} ", text, re.MULTILINE)
     assert ", by the operator" in text
     assert f"An operator wants it on {there}, where it is." in ok(cli("groups", "explain", f"{name}:0"))
     done = data(cli("streams", "move", f"{name}:0", there, "--json"))

@@ -366,13 +366,13 @@ async def test_a_swap_that_broke_off_is_finished_by_the_next(db: Database, has_o
         await put(writer, job, ONE, row("7", '"new"'))
         execute, left = writer._session.execute, steps
 
-        def breaks_off(sql: str) -> Any:
+        def breaks_off(sql: str, *values: object) -> Any:
             nonlocal left
             if sql.startswith(("INSERT", "RENAME", "DROP")):
                 left -= 1
                 if left < 0:
                     raise pymysql.OperationalError(2013, "lost")
-            return execute(sql)
+            return execute(sql, *values)
 
         writer._session.execute = breaks_off
         with refused("lost", StorageGone):

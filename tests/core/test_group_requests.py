@@ -191,7 +191,8 @@ def test_a_forgotten_consumer_is_buried_and_one_that_came_back_is_not() -> None:
     returned = after(back(A), Unregister(str(B)), roster=forgotten.roster)
     assert statuses(returned) == {1: "connected deactivating"}
     assert unchanged(returned, Bury(A, 1), Bury(C, 1))
-    gone_again = after(Ended(A, 2, False), DisconnectedTimeout(str(A), 2), roster=returned.roster)
+    gone_again = after(Ended(A, 1, False), DisconnectedTimeout(str(A), 2), roster=returned.roster)
+    assert statuses(gone_again) == {1: "forgotten deactivating"}
     assert unchanged(gone_again, Bury(A, 1)), "it was forgotten for another silence"
 
 

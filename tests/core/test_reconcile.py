@@ -128,7 +128,7 @@ def test_the_key_of_the_others_is_named_by_what_they_run() -> None:
     ids=["a publish", "a restart or a changed secret"],
 )
 def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
-    assert replace(ENTRY, wanted=other).wanted_key != ENTRY.wanted_key
+    assert replace(ENTRY, wanted=other).wanted_key_of(0) != ENTRY.wanted_key_of(0)
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
 )
 def test_what_becomes_of_it_does_not_change_the_key(entry: Entry) -> None:
     """A finished stream rests, and a node stays unable, for as long as this name."""
-    assert entry.wanted_key == ENTRY.wanted_key
+    assert entry.wanted_key_of(0) == ENTRY.wanted_key_of(0)
 
 
 def test_two_keys_are_never_the_same() -> None:
     found = [
         replace(WANTED, published=published, restarts=restarts) for published in range(15) for restarts in range(15)
     ]
-    assert len({replace(ENTRY, wanted=one).wanted_key for one in found}) == len(found)
+    assert len({replace(ENTRY, wanted=one).wanted_key_of(0) for one in found}) == len(found)
 
 
 def test_where_nothing_was_published_the_key_is_empty() -> None:
-    assert replace(ENTRY, wanted=None).wanted_key == ""
+    assert replace(ENTRY, wanted=None).wanted_key_of(0) == ""

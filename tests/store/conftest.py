@@ -86,7 +86,7 @@ class Rows:
     async def wanted_key(self, name: str = "orders") -> str:
         """The key of what the registry wants, as a node reads it."""
         entries = {entry.name: entry for entry in await self.datasources.entries_since(0)}
-        return entries[name].wanted_key
+        return entries[name].wanted_key_of(0)
 
     async def row(self, stream: UUID) -> Stream:
         """A stream as it is now."""

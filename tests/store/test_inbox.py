@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from headgate.connectors.api import identity_of
-from headgate.connectors.webhook.source import WebhookOptions
+from headgate.connectors.webhook.options import WebhookOptions
+from headgate.connectors.webhook.source import WebhookSource
+from headgate.runtime.inbox import InboxHub
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.inbox import InboxTable, Limit, Payload
+from headgate.testing.factories import make_context
 
 WEBHOOK = identity_of("webhook", WebhookOptions())
 
@@ -44,8 +49,8 @@ async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: D
     await table.append([Payload(datasource, "{}", b"handled")], limits)
     await handle_all(database)
     await table.append([Payload(datasource, "{}", b"waits")], limits)
-    assert await table.clean(3600) == 0
-    assert await table.clean(0) == 1
+    assert await table.clean(3600, {}) == 0
+    assert await table.clean(0, {}) == 1
     assert [payload.body for payload in await table.after(datasource, 0, 10)] == [b"waits"]
     assert await table.size(datasource) == (1, 5)
 
@@ -62,9 +67,9 @@ async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(
     datasource, table = await make_datasource(database), InboxTable(database)
     await table.append([Payload(datasource, "{}", b"x")], {datasource: Limit()})
     await handle_all(database, source="another")
-    assert await table.clean(0) == 0
+    assert await table.clean(0, {}) == 0
     await database.execute("UPDATE headgate.stream SET position = '17.5', source_identity = $1", WEBHOOK)
-    assert await table.clean(0) == 0
+    assert await table.clean(0, {}) == 0
 
 
 async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database) -> None:
@@ -91,9 +96,44 @@ async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(databa
     async def clean() -> None:
         for _ in range(15):
             await handle_all(database)
-            await table.clean(0)
+            await table.clean(0, {})
 
     await asyncio.gather(append(datasources), append(datasources[::-1]), clean())
     kept = [await table.size(datasource) for datasource in datasources]
     counted = await database.fetch("SELECT datasource, count(*) AS n FROM headgate.inbox GROUP BY datasource")
     assert sum(rows for rows, _ in kept) == sum(row["n"] for row in counted)
+
+
+async def test_what_a_source_has_acknowledged_is_cleaned_before_the_registry_knows_its_position(
+    database: Database,
+) -> None:
+    datasource, table = await make_datasource(database), InboxTable(database)
+    hub = InboxHub(table)
+    source = WebhookSource(WebhookOptions(), make_context(inbox=hub.of(datasource)))
+    await table.append([Payload(datasource, "{}", b"1"), Payload(datasource, "{}", b"2")], {datasource: Limit()})
+    await source.open(None)
+    batch = await source.read()
+    await table.append([Payload(datasource, "{}", b"3")], {datasource: Limit()})
+    assert await table.clean(0, hub.acked) == 0
+    await source.ack(batch.position)
+    assert await table.clean(3600, hub.acked) == 0
+    assert await table.clean(0, hub.acked) == 2
+    assert [payload.body for payload in await table.after(datasource, 0, 10)] == [b"3"]
+    assert await table.size(datasource) == (1, 1)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_what_is_to_be_read_again_is_not_cleaned(database: Database, closes: bool) -> None:
+    """Somebody has set the position back."""
+    datasource, table = await make_datasource(database), InboxTable(database)
+    hub = InboxHub(table)
+    source = WebhookSource(WebhookOptions(), make_context(inbox=hub.of(datasource)))
+    await table.append([Payload(datasource, "{}", b"1"), Payload(datasource, "{}", b"2")], {datasource: Limit()})
+    await source.open(None)
+    await source.ack((await source.read()).position)
+    if closes:
+        await source.close()  # And goes on on another node.
+    else:
+        await source.open(0)
+        await source.read()
+    assert await table.clean(0, hub.acked) == 0

@@ -91,7 +91,7 @@ async def test_another_version_of_the_protocol_is_refused_before_anything_else(h
     for version in (0, 2, 2**63 - 1):
         async with here.connected(token="hg_wrong") as program:
             await program.say("hello", version, "hg_wrong", "nobody", None, None)
-            assert "1 is" in await program.fails("version")
+            assert "speaks version 1" in await program.fails("version")
 
 
 @pytest.mark.parametrize("frame", [["notify", "s", None], ["beat", 1], ["messages", "s", []], ["eos", "s"]])

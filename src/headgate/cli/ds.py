@@ -33,7 +33,7 @@ def show(call: Call, name: Name) -> None:
 
 @command(app, "start")
 def start(call: Call, names: Names) -> None:
-    """Start. Starting what runs changes nothing."""
+    """Start, and end a quarantine. Starting what runs changes nothing."""
     _act(call, "start", names)
 
 

@@ -40,11 +40,6 @@ class Entry:
             return wanted
         return Wanted(published=wanted.running, running=wanted.running, restarts=wanted.restarts)
 
-    @property
-    def wanted_key(self) -> str:
-        """The key for the first stream."""
-        return self.wanted_key_of(0)
-
     def wanted_key_of(self, index: int) -> str:
         """A key for what is wanted of a stream: it changes with a publish, a restart and a changed secret."""
         wanted = self.wanted_of(index)

@@ -364,7 +364,7 @@ class Node:
         """Remove what nobody needs any more. Any node may do it; doing it twice is harmless."""
         while True:
             with contextlib.suppress(StoreError):
-                while await self.inbox.clean(self.settings.inbox_keep_s):
+                while await self.inbox.clean(self.settings.inbox_keep_s, self.inboxes.acked):
                     await asyncio.sleep(0.1)
                 await self.registry.datasources.purge()
                 await self.streams.trim_history()

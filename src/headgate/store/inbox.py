@@ -7,7 +7,7 @@ full, drops replays, and commits, without waiting for us in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -73,14 +73,22 @@ class InboxTable:
         rows = await self._database.fetch(sql("inbox/news"), list(positions), list(positions.values()))
         return {row["datasource"] for row in rows}
 
-    async def clean(self, keep_s: float) -> int:
-        """Remove what the registry's positions have passed and what has been kept long enough."""
+    async def clean(self, keep_s: float, acked: Mapping[UUID, int]) -> int:
+        """Remove what the registry's positions, or what sources have acknowledged here, have passed and what has been
+        kept long enough."""
         removed = 0
         for row in await self._database.fetch(sql("inbox/list")):
             # One transaction each: an append waits for its own inbox only, and not for long.
             args = (row["datasource"], _WEBHOOK, keep_s, CLEAN_ROWS)
             removed += int(await self._database.fetchval(sql("inbox/clean"), *args))
+            if row["datasource"] in acked:
+                removed += await self._drop_acked(row["datasource"], acked[row["datasource"]], keep_s)
         return removed
+
+    async def _drop_acked(self, datasource: UUID, id: int, keep_s: float) -> int:
+        async with self._database.transaction() as connection:
+            await connection.fetchval(sql("inbox/lock"), datasource)
+            return int(await connection.fetchval(sql("inbox/drop_acked"), datasource, id, keep_s, CLEAN_ROWS))
 
     async def size(self, datasource: UUID) -> tuple[int, int]:
         """Rows and bytes."""

@@ -134,6 +134,12 @@ class Inbox(Protocol):
     async def after(self, id: int, limit: int) -> list[Received]:
         """The oldest payloads after `id`, at most `limit`; waits until there is one."""
 
+    async def ack(self, id: int) -> None:
+        """Everything up to `id` is durable in the sink, and need not be read again."""
+
+    async def close(self) -> None:
+        """The source is closed. What it has acknowledged may be read again, by another node."""
+
 
 class Feed(Protocol):
     """Records that a connected program pushes. What is not durable yet is kept, and can be read again."""

@@ -174,7 +174,7 @@ class GroupListener:
             raise Refused(
                 f"consumers may still believe that they are active: {who}",
                 code="may_believe",
-                hint="--yes drops it all the same",
+                hint="--yes drops them all the same",
             )
         self._changed()
 

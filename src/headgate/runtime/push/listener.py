@@ -50,7 +50,7 @@ class Peer(Protocol):
         """It may not."""
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
-        """So much is durable, and so many more records may come."""
+        """Records up to these positions are durable, and this many more may come."""
 
     def closed(self, stream: str, position: int | None) -> None:
         """The end of the stream is durable."""
