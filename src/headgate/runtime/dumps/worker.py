@@ -237,7 +237,7 @@ class Worker:
         storage is gone."""
         await self._close()
         text = error_line(error)
-        # Chunks have no configuration: a server that refuses us now refuses all of them.
+        # Chunks have no configuration: a server that refuses the connection for one refuses it for all.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         if not isinstance(error, HeadgateError):
             log.error("a chunk failed in an unexpected way", error=text, exc_info=error)
