@@ -565,11 +565,11 @@ async def test_log_lines_of_a_stream_can_be_read_back_and_are_bounded(
         return await hg.node.logs.after(found.id, 0)
 
     async def has_last() -> bool:
-        return any(line["fields"].get("number") == 99 for line in await lines())
+        return any(line.line.fields.get("number") == 99 for line in await lines())
 
     await hg.until_true(has_last)
     assert len(await lines()) <= 50
-    assert (await lines())[-1]["fields"]["stream"] == "orders:0"
+    assert (await lines())[-1].line.fields["stream"] == "orders:0"
 
 
 # What nobody thought of.

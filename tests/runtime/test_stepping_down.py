@@ -68,7 +68,7 @@ async def test_an_observer_takes_a_stream_from_a_node_that_does_not_even_try_to_
     assert await unable(right) == {"left": "it did not step down in time"}
     assert [kind for kind, _ in await right.history("orders")].count("revoked") == 1
     after = await left.node.streams.find("views:0")
-    assert (after["run"], after["epoch"], after["node"]) == (before["run"], before["epoch"], "left")
+    assert (after.run, after.epoch, after.node) == (before.run, before.epoch, "left")
     assert left.node.incarnation == incarnation
     await left.until_true(lambda: not _runs(left, "orders:0"))
     await right.node.registry.set_enabled("orders", False, "tester")

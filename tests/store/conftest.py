@@ -109,7 +109,7 @@ class Rows:
 
     async def history(self, stream: UUID) -> list[tuple[str, str]]:
         """What was done, and by whom, the oldest first."""
-        return [(line["kind"], line["actor"]) for line in reversed(await self.streams.history(stream, 1000))]
+        return [(line.kind, line.actor) for line in reversed(await self.streams.history(stream, 1000))]
 
     async def until_somebody_waits(self) -> None:
         """Until a session of this database waits for a lock that another one holds."""

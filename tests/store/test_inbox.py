@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api import identity_of
+from headgate.connectors.api import INBOX_IDENTITY, identity_of
 from headgate.connectors.webhook.options import WebhookOptions
 from headgate.connectors.webhook.source import WebhookSource
 from headgate.runtime.inbox import InboxHub
@@ -33,7 +33,7 @@ async def handle_all(database: Database, source: str = WEBHOOK) -> None:
 
 
 async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     payloads, limits = [Payload(datasource, "{}", b"1")] * 5, {datasource: Limit(rows=5)}
     assert await table.append(payloads, limits) == set()
     assert await table.append(payloads, limits) == {datasource}
@@ -44,7 +44,7 @@ async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: 
 
 
 async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     limits = {datasource: Limit()}
     await table.append([Payload(datasource, "{}", b"handled")], limits)
     await handle_all(database)
@@ -56,7 +56,7 @@ async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: D
 
 
 async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     for _ in range(3):
         assert await table.append([Payload(datasource, "{}", b"x", "same")] * 2, {datasource: Limit()}) == set()
     assert await table.size(datasource) == (1, 1)
@@ -64,7 +64,7 @@ async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
 
 async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(database: Database) -> None:
     """The datasource was a webhook and reads something else now."""
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     await table.append([Payload(datasource, "{}", b"x")], {datasource: Limit()})
     await handle_all(database, source="another")
     assert await table.clean(0, {}) == 0
@@ -73,7 +73,7 @@ async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(
 
 
 async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     large = b"x" * (5 * 1024 * 1024)
     await table.append([Payload(datasource, "{}", large)] * 3, {datasource: Limit()})
     first = await table.after(datasource, 0, 100)
@@ -82,7 +82,7 @@ async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database)
 
 
 async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(database: Database) -> None:
-    table = InboxTable(database)
+    table = InboxTable(database, INBOX_IDENTITY)
     datasources = []
     for number in range(8):
         async with Datasources(database).change("tester") as change:
@@ -107,7 +107,7 @@ async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(databa
 async def test_what_a_source_has_acknowledged_is_cleaned_before_the_registry_knows_its_position(
     database: Database,
 ) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     hub = InboxHub(table)
     source = WebhookSource(WebhookOptions(), make_context(inbox=hub.of(datasource)))
     await table.append([Payload(datasource, "{}", b"1"), Payload(datasource, "{}", b"2")], {datasource: Limit()})
@@ -125,7 +125,7 @@ async def test_what_a_source_has_acknowledged_is_cleaned_before_the_registry_kno
 @pytest.mark.parametrize("closes", [False, True])
 async def test_what_is_to_be_read_again_is_not_cleaned(database: Database, closes: bool) -> None:
     """Somebody has set the position back."""
-    datasource, table = await make_datasource(database), InboxTable(database)
+    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
     hub = InboxHub(table)
     source = WebhookSource(WebhookOptions(), make_context(inbox=hub.of(datasource)))
     await table.append([Payload(datasource, "{}", b"1"), Payload(datasource, "{}", b"2")], {datasource: Limit()})

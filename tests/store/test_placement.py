@@ -9,12 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api import PUSH
 from headgate.core.lease import Expired
+from headgate.core.push import PUSH
 from headgate.core.streams import Acquire, Checkpoint, Done, Fenced, Granted, Release
 from headgate.ids import new_id
 from headgate.store import placement
 from headgate.store.database import Database, sql
+from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.streams import Streams
 from tests.store.conftest import ME, Pause, Rows, session
@@ -218,7 +219,7 @@ async def pushed(rows: Rows) -> None:
 
 
 async def finished(rows: Rows) -> None:
-    stream = (await rows.streams.find("orders:0"))["id"]
+    stream = (await rows.streams.find("orders:0")).id
     node = await rows.node("gone")
     epoch = await rows.acquire(node, stream)
     await rows.tell(node, stream, Release(node, epoch, 1, 99, "finished", await rows.wanted_key()))
@@ -415,7 +416,7 @@ async def wishes(rows: Rows) -> dict[UUID, tuple[UUID, bool, bool]]:
 
 
 async def move(rows: Rows, name: str, node: UUID) -> None:
-    target = await rows.database.fetchrow("SELECT * FROM headgate.node WHERE id = $1", node)
+    target = await Nodes(rows.database).find(str(node))
     await rows.placement.move(await rows.streams.find(f"{name}:0"), target, ME)
 
 
@@ -632,7 +633,7 @@ async def test_nothing_is_moved_to_a_node_that_is_unable_nor_is_such_a_wish_kept
         await hand_over(rows, stream)
         row = await rows.row(stream)
         assert row.owner == right
-        name = (await rows.streams.find(str(stream)))["datasource"]
+        name = (await rows.streams.find(str(stream))).datasource
         await rows.tell(
             right, stream, Release(right, row.epoch, 9, None, "unable", await rows.wanted_key(name), "no driver")
         )

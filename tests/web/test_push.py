@@ -916,16 +916,14 @@ async def test_a_pushed_stream_is_shown_by_its_label_with_its_state(here: House)
         await program.have("host-7")
         await program.push("host-7", [41])
         await program.acked("host-7", 41)
-        shown = next(
-            one for one in await here.node.streams.all() if (one["datasource"], one["label"]) == (name, "host-7")
-        )
-        assert shown["name"] == f"{name}:host-7"
-        assert (shown["label"], shown["position"], shown["owner"]) == ("host-7", 41, here.node.incarnation)
+        shown = next(one for one in await here.node.streams.all() if (one.datasource, one.label) == (name, "host-7"))
+        assert shown.name == f"{name}:host-7"
+        assert (shown.label, shown.position, shown.owner) == ("host-7", 41, here.node.incarnation)
         found = await here.node.registry.get(name)
 
         async def states() -> list[tuple[Any, ...]]:
             rows = await here.node.registry.states.all(found.id)
-            return [(row["label"], row["worker_status"], row["detail"]) for row in rows]
+            return [(row.label, row.worker_status, row.detail) for row in rows]
 
         await here.until(states, lambda rows: rows == [("host-7", "RUNNING", "running")])
     await here.until(states, lambda rows: rows == [("host-7", "STOPPED", "stopped")])

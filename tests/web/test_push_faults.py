@@ -577,7 +577,7 @@ async def test_a_stream_that_changes_hands_faster_than_its_state_is_written_is_r
         datasource = (await here.node.registry.get(name)).id
 
         async def reported() -> list[Any]:
-            return [row["worker_status"] for row in await states.all(datasource)]
+            return [row.worker_status for row in await states.all(datasource)]
 
         await here.until(reported, lambda found: bool(failures) or found == ["STOPPED"])
         assert failures == []

@@ -106,7 +106,7 @@ async def _secrets(database: Database, settings: Settings) -> Verdict:
     file = settings.home / "master.key"
     keyring = Keyring.load(text, file if file.exists() else None)
     secrets = Secrets(database, keyring)
-    names = [row["name"] for row in await secrets.all()]
+    names = [row.name for row in await secrets.all()]
     if keyring is None and not names:
         return warn("secrets", "no master key, and no secrets", "set HEADGATE_MASTER_KEY before `headgate secrets set`")
     if keyring is None:
@@ -127,7 +127,7 @@ async def _nodes(database: Database) -> Verdict:
     await asyncio.sleep(2 * BEAT_S + 0.5)
     silent = [row.node for row in (await nodes.observe())[0] if before.get(row.node) == row.beat]
     if silent:
-        names = {row["id"]: row["name"] for row in await nodes.all()}
+        names = {row.id: row.name for row in await nodes.all()}
         listed = ", ".join(sorted(str(names.get(node, node)) for node in silent))
         return warn("nodes", f"{len(silent)} of {len(before)} silent: {listed}", "the next node takes their streams")
     return ok("nodes", f"{counted(len(before), 'node')} beating")

@@ -92,7 +92,7 @@ class DatasourceInbox:
         while True:
             payloads = await self.table.after(self.datasource, id, limit)
             if payloads:
-                return payloads
+                return [Received(one.id, one.received_at_s, one.headers, one.body) for one in payloads]
             await self.hub.wait(self.datasource, id)
             await asyncio.sleep(GATHER_S)
 

@@ -18,6 +18,7 @@ import structlog
 
 from headgate.clock import boot_s
 from headgate.config import Settings
+from headgate.connectors.api import INBOX_IDENTITY
 from headgate.core import lease
 from headgate.core.lease import Observer
 from headgate.core.lifecycle import STOP_S
@@ -101,7 +102,7 @@ class Node:
         self.group_rows = Groups(self.database, self.settings.lease_s)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
-        self.inbox = InboxTable(self.database)
+        self.inbox = InboxTable(self.database, INBOX_IDENTITY)
         self.inboxes = InboxHub(self.inbox)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, self._other_address)
@@ -303,8 +304,9 @@ class Node:
 
     async def addresses(self) -> list[str]:
         """Where programs can push: the nodes that are not draining, the other ones first."""
-        rows = [row for row in await self.nodes.all() if row["address"] and not row["draining"]]
-        return [row["address"] for row in sorted(rows, key=lambda row: bool(row["id"] == self.incarnation))]
+        found = [node for node in await self.nodes.all() if not node.draining]
+        found.sort(key=lambda node: node.id == self.incarnation)
+        return [node.address for node in found if node.address]
 
     async def _other_address(self) -> str | None:
         with contextlib.suppress(StoreError):

@@ -140,11 +140,13 @@ class Dumps:
 
     async def totals(self) -> dict[str, int]:
         """Rows and bytes that all dumps together have copied, including those that were deleted."""
-        return dict(await self._database.fetchrow(sql("dumps/totals")))
+        (row,) = await self._database.fetch(sql("dumps/totals"))
+        return dict(row)
 
     async def pace(self, dump: UUID) -> Pace:
         """Rows and bytes copied lately, and in how many seconds."""
-        return Pace(**await self._database.fetchrow(sql("dumps/pace"), dump))
+        (row,) = await self._database.fetch(sql("dumps/pace"), dump)
+        return Pace(**row)
 
     # The process that runs it.
 

@@ -224,7 +224,8 @@ class Groups:
 
     async def figures(self) -> dict[str, int]:
         """For metrics."""
-        return dict(await self._database.fetchrow(sql("groups/figures")))
+        (row,) = await self._database.fetch(sql("groups/figures"))
+        return dict(row)
 
     async def clean(self) -> None:
         """Remove the rows of groups that have been empty for a while."""

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 import asyncpg
 import structlog
@@ -96,7 +95,7 @@ class Listener:
         finally:
             connection.terminate()
 
-    def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
+    def _heard(self, connection: object, pid: int, channel: str, payload: str) -> None:
         topic, _, number = payload.partition(" ")
         for callback in list(self._callbacks.get(topic, ())):
             callback(int(number) if number.isdigit() else 0)

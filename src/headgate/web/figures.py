@@ -57,5 +57,5 @@ def _here(handle: Handle) -> StreamFigures:
 def _at_rest(stream: Resting) -> StreamFigures:
     """Its counters stay as they were. It has no lag, and its silence is no news."""
     name = stream_name(stream.datasource, stream.part)
-    counts = {name: stream.metrics[name] for name in COUNTERS if name in stream.metrics}
+    counts = {name: getattr(stream.metrics, name) for name in COUNTERS}
     return StreamFigures(stream.datasource, name, status_at_rest(stream), counts)

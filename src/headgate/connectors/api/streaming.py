@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from headgate.connectors.api.options import Options, identity_of
 from headgate.core.streams import Position, Progress
 
 __all__ = [
-    "PUSH",
+    "INBOX_IDENTITY",
     "Batch",
     "Context",
     "Feed",
@@ -41,8 +42,6 @@ __all__ = [
     "Sink",
     "Source",
 ]
-
-PUSH = "push"  # The type of source whose streams programs make, by pushing them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +125,10 @@ class Received:
     received_at_s: float
     headers: dict[str, str]
     body: bytes
+
+
+INBOX_IDENTITY = identity_of("webhook", Options())
+"""Of every source that reads an inbox: no option says which data these are, the datasource does."""
 
 
 class Inbox(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
 
 import msgspec
 
@@ -163,27 +162,24 @@ class VerifiedView(msgspec.Struct, frozen=True, kw_only=True):
     different: list[DifferenceView]
 
 
-class VerifyRunning(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyRunning(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="running"):
     """A comparison under way."""
 
-    state: Literal["running"] = "running"
     repair: bool
     table: str | None = None
     chunks_done: int = 0
     chunks: int = 0
 
 
-class VerifyDone(VerifiedView, frozen=True, kw_only=True):
+class VerifyDone(VerifiedView, frozen=True, kw_only=True, tag_field="state", tag="done"):
     """A comparison that has ended."""
 
-    state: Literal["done"] = "done"
     repair: bool
 
 
-class VerifyFailed(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="failed"):
     """A comparison that could not be made."""
 
-    state: Literal["failed"] = "failed"
     repair: bool
     error: str
     hint: str

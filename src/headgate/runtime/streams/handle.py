@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headgate.connectors.api import Feed, Progress
 from headgate.core import lifecycle
+from headgate.core.figures import Failed
 from headgate.core.push.notifier import Reason
 from headgate.core.streams import Why
 from headgate.datasources.registry import Config
@@ -81,8 +82,8 @@ def state_of(handle: Handle) -> State:
         worker_status=status,
         detail=detail,
         version=getattr(phase, "version", None),
-        metrics=handle.stats.plain(),
-        error=None if failure is None else {"cause": str(failure.cause), "message": failure.message},
+        metrics=handle.stats.figures(),
+        error=None if failure is None else Failed(str(failure.cause), failure.message),
     )
 
 
