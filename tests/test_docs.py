@@ -77,7 +77,7 @@ def test_every_event_is_documented() -> None:
 
 
 def lifecycle() -> str:
-    return (ROOT / "src/headgate/core/lifecycle.py").read_text()
+    return "".join(file.read_text() for file in (ROOT / "src/headgate/core/lifecycle").glob("*.py"))
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -146,6 +146,16 @@ def test_the_core_is_pure(path: Path) -> None:
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
 
 
+def test_no_class_name_of_the_core_means_two_things() -> None:
+    """Two machines may have an event of the same kind, but a reader should know which one is meant. Each has a Step."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((SOURCE / "core").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name != "Step":
+                found.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_every_module_and_class_and_every_public_function_of_some_length_says_what_it_is(path: Path) -> None:
     """A function of a few lines whose name says it all (`lower`, `starts_with`) needs no second saying."""

@@ -18,7 +18,7 @@ from headgate.store.database import Database, connect, split_url
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets
-from headgate.text import counted, one_line
+from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
 CLOCK_WARN_S = 2.0  # No decision hangs on it, but people read these times.
@@ -80,7 +80,7 @@ async def _listen(database: Database) -> Verdict:
         await database.execute("SELECT pg_notify($1, '')", CHANNEL)
         async with asyncio.timeout(NOTIFY_S):
             await heard.wait()
-        return ok("listen", f"a wake-up takes {(time.monotonic() - began_s) * 1000:.0f} ms")
+        return ok("listen", f"a wake-up takes {duration(time.monotonic() - began_s)}")
     except TimeoutError:
         verdict: Callable[[str, str, str], Verdict] = warn if split_url(database.url)[1] else fail
         hint = "connect past the pooler; until then changes are found by polling, seconds later"

@@ -14,7 +14,7 @@ import msgspec
 
 from headgate.core.chunks.locks import Chunk
 from headgate.core.chunks.offsets import FIRST_ROWS, Offsets
-from headgate.core.chunks.outcome import Status, TableState, Wanted
+from headgate.core.chunks.outcome import DumpWanted, Status, TableState
 from headgate.errors import NotFound, Refused
 from headgate.store.database import Database, Row, sql
 from headgate.store.dump_chunks import Chunks
@@ -102,7 +102,7 @@ class Dumps:
         rows = await self._database.fetch(sql("dumps/unfinished"), target, list(tables))
         return [row["id"] for row in rows]
 
-    async def set_wanted(self, dump: UUID, wanted: Wanted) -> None:
+    async def set_wanted(self, dump: UUID, wanted: DumpWanted) -> None:
         """Run, pause or cancel."""
         await self._database.execute(sql("dumps/set_wanted"), dump, wanted)
 
@@ -194,11 +194,11 @@ class Dumps:
 
 
 def _dump(row: Row) -> DumpRow:
-    return DumpRow(**{**row, "status": Status(row["status"]), "wanted": Wanted(row["wanted"])})
+    return DumpRow(**{**row, "status": Status(row["status"]), "wanted": DumpWanted(row["wanted"])})
 
 
 def _state(row: Row) -> DumpState:
-    status, wanted, pools = Status(row["status"]), Wanted(row["wanted"]), tuple(row["pools"])
+    status, wanted, pools = Status(row["status"]), DumpWanted(row["wanted"]), tuple(row["pools"])
     return DumpState(**{**row, "status": status, "wanted": wanted, "pools": pools})
 
 

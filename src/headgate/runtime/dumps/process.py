@@ -23,7 +23,7 @@ import structlog
 
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
-from headgate.core.chunks.outcome import INTERRUPTED, Complete, GivenUp, Notice, Status, TableState, Wanted
+from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
@@ -184,11 +184,11 @@ class StreamProcess:
             state = await self._dumps.renew(self.dump, self._claim.owner, self._claim.epoch)
             if state is None:
                 raise Refused("another process runs this dump now", code="taken")
-            if state.wanted is Wanted.CANCEL:
+            if state.wanted is DumpWanted.CANCEL:
                 return False
             self.workers.set(state)
             await self._hear()
-            if state.wanted is Wanted.RUN:
+            if state.wanted is DumpWanted.RUN:
                 await self._plan_ahead()
             await self._look()
             if not self._tables:
