@@ -62,6 +62,7 @@ __all__ = [
     "Pieces",
     "Range",
     "Reader",
+    "Row",
     "SnapshotGone",
     "StorageError",
     "StorageGone",
@@ -205,6 +206,7 @@ class Piece:
 
 
 Pieces: TypeAlias = AsyncIterator[Piece]
+Row: TypeAlias = dict[str, Any]  # Of a piece in ROWS.
 
 
 def target_of(refers: str, targets: Mapping[str, str]) -> str:

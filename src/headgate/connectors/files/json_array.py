@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, StorageError, Table
+from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, Row, StorageError, Table
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.jsonl import JsonlReader
 from headgate.connectors.files.reader import BLOCK, BOM, Part, Span, line_number, unchanged
@@ -76,7 +76,7 @@ class JsonReader(JsonlReader):
             raise StorageError(f"{path} begins with [ and does not end with ]", hint="the file is not whole")
         return begin + 1, _last(file, end) + 1
 
-    def sample(self, path: Path) -> Iterator[dict[str, Any]]:
+    def sample(self, path: Path) -> Iterator[Row]:
         """The first elements."""
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -163,7 +163,7 @@ def _blocks(descriptor: int, at: int, end: int) -> Iterator[tuple[int, bytes]]:
         held, scanned = data[whole:], max(0, scanned - whole)
 
 
-def _decoded(data: bytes) -> list[dict[str, Any]]:
+def _decoded(data: bytes) -> list[Row]:
     """The elements of a piece of an array. Raises ValueError if one is no object."""
     inner = data.strip(_BETWEEN)
     rows: list[Any] = DECODER.decode(b"[" + inner + b"]")
@@ -172,7 +172,7 @@ def _decoded(data: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def _fitted(shape: Shape, span: Span, at: int, data: bytes) -> list[dict[str, Any]]:
+def _fitted(shape: Shape, span: Span, at: int, data: bytes) -> list[Row]:
     try:
         return shape.fitted(_decoded(data))
     except NOT_JSON as error:

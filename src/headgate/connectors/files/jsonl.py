@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, StorageError, Table
+from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, Row, StorageError, Table
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.manifest import Manifest
 from headgate.connectors.files.reader import (
@@ -74,7 +74,7 @@ class JsonlReader(FileReader):
         file.seek(0)
         return len(BOM) if file.read(len(BOM)) == BOM else 0, size
 
-    def sample(self, path: Path) -> Iterator[dict[str, Any]]:
+    def sample(self, path: Path) -> Iterator[Row]:
         """The first records of a file."""
         with path.open("rb") as file:
             for place, line in enumerate(file, 1):
@@ -118,7 +118,7 @@ class JsonlReader(FileReader):
                     few = rows[some : some + ROWS]
                     yield Piece(few, end * len(few) // len(rows), len(few))
 
-    def _rows(self, shape: Shape, span: Span, begin: int, data: bytes) -> list[dict[str, Any]]:
+    def _rows(self, shape: Shape, span: Span, begin: int, data: bytes) -> list[Row]:
         try:
             rows: list[Any] = DECODER.decode_lines(data)
             if not all(type(row) is dict for row in rows):

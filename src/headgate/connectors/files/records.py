@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.bulk import Column, StorageError, Table
+from headgate.connectors.api.bulk import Column, Row, StorageError, Table
 from headgate.connectors.values.convert import bytes_of, fine, is_finite
 from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value
 from headgate.text import one_line
@@ -37,7 +37,7 @@ def number(text: str) -> float | Decimal:
 DECODER = msgspec.json.Decoder(float_hook=number)
 
 
-def record(line: bytes) -> dict[str, Any]:
+def record(line: bytes) -> Row:
     """One line. Raises ValueError if it is no object."""
     found = DECODER.decode(line)
     if type(found) is dict:
@@ -57,7 +57,7 @@ class Shape:
             (column.name, *_reading(column)) for column in table.columns if column.type.kind is not Kind.JSON
         ]
 
-    def fitted(self, rows: list[Any]) -> list[dict[str, Any]]:
+    def fitted(self, rows: list[Any]) -> list[Row]:
         """The records with the values of their columns. Raises ValueError with the field that does not fit."""
         if self.flattens:
             rows = [flat(row) for row in rows]
@@ -80,7 +80,7 @@ class Shape:
         return rows
 
 
-def _read(rows: list[dict[str, Any]], name: str, read: Callable[[Any], Any]) -> None:
+def _read(rows: list[Row], name: str, read: Callable[[Any], object]) -> None:
     for row in rows:
         value = row.get(name)
         if value is not None:
@@ -93,16 +93,16 @@ def _read(rows: list[dict[str, Any]], name: str, read: Callable[[Any], Any]) -> 
 _RANGES = {Kind.INT16: 2**15, Kind.INT32: 2**31, Kind.INT64: 2**63}
 
 
-def _reading(column: Column) -> tuple[set[type], Callable[[Any], Any]]:
+def _reading(column: Column) -> tuple[set[type], Callable[[Any], object]]:
     """The types that are right as they come from JSON, and what reads the others."""
     kind = column.type.kind
 
-    def whole(value: Any) -> int:
+    def whole(value: object) -> int:
         if type(value) is int and -_RANGES[kind] <= value < _RANGES[kind]:
             return value
         raise _unfit(value, column)
 
-    def float_of(value: Any) -> Any:
+    def float_of(value: object) -> object:
         if type(value) is float:
             return value
         if type(value) is int and int(float(value)) == value:
@@ -116,22 +116,22 @@ def _reading(column: Column) -> tuple[set[type], Callable[[Any], Any]]:
             return Decimal(repr(value)) if type(value) is float else Decimal(value)
         raise _unfit(value, column)
 
-    def text_of(read: Callable[[str], Any]) -> Callable[[Any], Any]:
-        def of(value: Any) -> Any:
+    def text_of(read: Callable[[str], object]) -> Callable[[Any], object]:
+        def of(value: object) -> object:
             if type(value) is str:
                 return read(value)
             raise _unfit(value, column)
 
         return of
 
-    def refuse(value: Any) -> Any:
+    def refuse(value: object) -> object:
         if type(value) in plain:
             return value
         raise _unfit(value, column)
 
     types: dict[Kind, type] = {Kind.BOOL: bool, Kind.TEXT: str, Kind.INT64: int, Kind.FLOAT64: float}
     plain = {types[kind]} if kind in types else set()
-    texts: dict[Kind, Callable[[str], Any]] = {
+    texts: dict[Kind, Callable[[str], object]] = {
         Kind.BYTES: lambda text: bytes_of(text, column),
         Kind.DATE: date.fromisoformat,
         Kind.TIME: _time,
@@ -166,7 +166,7 @@ def _unfit(value: Any, column: Column) -> ValueError:
     return ValueError(f"{str(value)[:40]!r} is {_sort(value)}, and the column is {column.type}")
 
 
-def _sort(value: Any) -> str:
+def _sort(value: object) -> str:
     names: dict[type, str] = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
@@ -177,9 +177,9 @@ def told(error: BaseException) -> str:
     return f"not JSON: {told}" if isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError) else told
 
 
-def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(record: Row, prefix: str = "") -> Row:
     """Nested objects as fields of their own: `user.email`. Raises ValueError if two get the same name."""
-    found: dict[str, Any] = {}
+    found: Row = {}
     for name, value in record.items():
         some = flat(value, f"{prefix}{name}.") if type(value) is dict else {f"{prefix}{name}": value}
         if not found.keys().isdisjoint(some):
@@ -188,7 +188,7 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def type_of(value: Any) -> Type | None:
+def type_of(value: object) -> Type | None:
     """The type for a value of JSON: a number that a float says exactly is one."""
     if type(value) is Decimal and Decimal(repr(float(value))) == value:
         return Type(Kind.FLOAT64)
@@ -199,7 +199,7 @@ class Lines:
     """Rows as lines of JSON."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        says: dict[Kind, Callable[[Any], Any]] = {
+        says: dict[Kind, Callable[[Any], object]] = {
             Kind.BYTES: canonical,
             Kind.TIMESTAMP: str,
             Kind.TIMESTAMPTZ: lambda value: value if value.tzinfo is UTC else value.astimezone(UTC),
@@ -212,15 +212,15 @@ class Lines:
         self._says = [(column, says[column.type.kind]) for column in columns if column.type.kind in says]
         self._encoder = msgspec.json.Encoder(enc_hook=canonical, decimal_format="number")
 
-    def encoded(self, rows: list[dict[str, Any]]) -> bytes:
+    def encoded(self, rows: list[Row]) -> bytes:
         """These rows, each with its newline."""
         return self._encoder.encode_lines(self._said(rows))
 
-    def elements(self, rows: list[dict[str, Any]]) -> bytes:
+    def elements(self, rows: list[Row]) -> bytes:
         """These rows, with commas between them."""
         return b",\n".join(map(self._encoder.encode, self._said(rows)))
 
-    def _said(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _said(self, rows: list[Row]) -> list[Row]:
         if self._says:
             rows = [dict(row) for row in rows]  # They may be somebody else's.
         for column, say in self._says:
@@ -235,14 +235,14 @@ class Lines:
         return rows
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     is_number = math.isfinite(value) if type(value) is float else is_finite(value)
     if not is_number:
         raise ValueError(f"JSON has no {value}")
     return value
 
 
-def _document(value: Any) -> Any:
+def _document(value: object) -> object:
     if type(value) not in (str, dict, list) and isinstance(value, str):
         return msgspec.Raw(value.encode())  # JSON that is text already.
     return _finite(value)
