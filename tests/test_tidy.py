@@ -86,7 +86,7 @@ ROOMS = {path.name for path in (SOURCE / "connectors").iterdir() if (path / "__i
 }
 # Each client library, and the folders that may import it. The registry itself is in PostgreSQL.
 CLIENTS = {
-    "asyncpg": ("connectors/postgres/", "store/", "cli/"),
+    "asyncpg": ("connectors/postgres/", "store/"),
     "bson": ("connectors/mongodb/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),
@@ -144,6 +144,16 @@ def test_the_core_is_pure(path: Path) -> None:
         assert not ({module.split(".")[0], *names} & IMPURE), f"{name_of(path)} imports {module}"
     tree = ast.parse(path.read_text())
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+
+
+def test_no_class_name_of_the_core_means_two_things() -> None:
+    """Two machines may have an event of the same kind, but a reader should know which one is meant. Each has a Step."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((SOURCE / "core").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name != "Step":
+                found.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

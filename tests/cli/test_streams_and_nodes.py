@@ -125,7 +125,7 @@ def test_a_stream_that_failed_says_so(web: Web, cli: Cli, name: str, tmp_path: P
     assert "ERROR, quarantined" in text
     assert "config: folder" in text
     assert "unable      alpha: folder" in text
-    assert "node      none" in text
+    assert "node        none" in text
 
 
 def test_a_stream_that_a_program_pushes_is_called_by_its_label(web: Web, cli: Cli, name: str) -> None:

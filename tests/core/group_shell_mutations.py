@@ -15,7 +15,7 @@ from headgate.core.groups import belief, deadlines, delivery, requests
 from headgate.core.groups.belief import Belief, Say, Standing, WorkFinished
 from headgate.core.groups.delivery import Link
 from headgate.core.groups.machine import ConnectionDown, ConnectionReconnected, Evaluate, Ok, Purge
-from headgate.core.groups.requests import Roster
+from headgate.core.groups.roster import Roster
 from simulation.mutations import Mutation, instead
 
 

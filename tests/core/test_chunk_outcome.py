@@ -9,7 +9,7 @@ import pytest
 from headgate.core.chunks import Range, outcome
 from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.offsets import Offsets, from_list
-from headgate.core.chunks.outcome import ALLOWED, Complete, GivenUp, Notice, Status, TableState, Wanted
+from headgate.core.chunks.outcome import ALLOWED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import NotFound, Refused
 
 ENDED = Offsets(("9",), ("9",), ended=True)
@@ -94,10 +94,10 @@ def test_what_is_over_cannot_be_changed_and_only_what_is_over_can_be_deleted() -
 
 
 def test_workers_elsewhere_take_part_while_a_process_plans() -> None:
-    assert outcome.takes_part(Status.RUNNING, Wanted.PAUSE, is_run=True)
-    assert not outcome.takes_part(Status.RUNNING, Wanted.RUN, is_run=False)
-    assert not outcome.takes_part(Status.RUNNING, Wanted.CANCEL, is_run=True)
-    assert not outcome.takes_part(Status.COMPLETED, Wanted.RUN, is_run=True)
+    assert outcome.takes_part(Status.RUNNING, DumpWanted.PAUSE, is_run=True)
+    assert not outcome.takes_part(Status.RUNNING, DumpWanted.RUN, is_run=False)
+    assert not outcome.takes_part(Status.RUNNING, DumpWanted.CANCEL, is_run=True)
+    assert not outcome.takes_part(Status.COMPLETED, DumpWanted.RUN, is_run=True)
 
 
 def test_a_node_takes_what_no_process_runs_and_what_all_work_on() -> None:
@@ -108,7 +108,7 @@ def test_a_node_takes_what_no_process_runs_and_what_all_work_on() -> None:
 
 def test_a_dump_that_no_process_runs_waits_for_a_node_or_is_interrupted() -> None:
     def status(*, is_run: bool, is_for_nodes: bool, error: str = "", kept: Status = Status.RUNNING) -> Status:
-        return outcome.status(kept, error, Wanted.RUN, is_run=is_run, is_for_nodes=is_for_nodes)
+        return outcome.status(kept, error, DumpWanted.RUN, is_run=is_run, is_for_nodes=is_for_nodes)
 
     assert status(is_run=True, is_for_nodes=False) is Status.RUNNING
     assert status(is_run=False, is_for_nodes=True) is Status.WAITING

@@ -11,7 +11,7 @@ from headgate.core.groups import deadlines, delivery
 from headgate.core.groups.deadlines import FORGOTTEN_S, Silent, observed, request_of
 from headgate.core.groups.delivery import ADRIFT_S, ANSWER_S, LEASE_S, RESEND_S, Link, Order
 from headgate.core.groups.machine import DisconnectedTimeout
-from headgate.core.groups.requests import Bury, Drop, Ended, Joined
+from headgate.core.groups.requests import Bury, ConnectionEnded, Drop, Joined
 
 A, B, GROUP, OTHER = UUID(int=1), UUID(int=2), UUID(int=100), UUID(int=101)
 TRUSTED_S = 1.0
@@ -54,7 +54,7 @@ def test_a_second_consumer_does_not_make_a_silent_connection_heard_of() -> None:
 def test_the_end_of_a_connection_is_proof_only_if_no_beat_was_echoed_for_a_lease() -> None:
     for now_s, is_proved in ((5.0, False), (5.1, True)):
         left, ends = delivery.ended(link(place(A, 3), place(B, 4)), now_s)
-        assert ends == [(GROUP, Ended(A, 3, is_proved)), (GROUP, Ended(B, 4, is_proved))]
+        assert ends == [(GROUP, ConnectionEnded(A, 3, is_proved)), (GROUP, ConnectionEnded(B, 4, is_proved))]
         assert left.is_over
         assert not left.consumers
         assert delivery.ended(left, now_s)[1] == []
@@ -122,7 +122,7 @@ def test_a_consumer_that_is_here_in_the_rows_only_is_silent_after_a_while() -> N
     assert overdue == []
     seen, overdue = delivery.adrift(seen, {B}, rows, ADRIFT_S)
     assert overdue == []
-    assert delivery.adrift(seen, {B}, rows, ADRIFT_S + 0.1)[1] == [(GROUP, Ended(A, 1, is_proved=False))]
+    assert delivery.adrift(seen, {B}, rows, ADRIFT_S + 0.1)[1] == [(GROUP, ConnectionEnded(A, 1, is_proved=False))]
     assert delivery.adrift(seen, {B}, {A: (GROUP, 2)}, ADRIFT_S + 0.1)[1] == [], "that is another connection"
     assert delivery.adrift(seen, {A, B}, rows, ADRIFT_S + 0.1) == ({}, [])
 

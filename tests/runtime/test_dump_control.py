@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from headgate.core.chunks.locks import State
-from headgate.core.chunks.outcome import Status, Wanted
+from headgate.core.chunks.outcome import DumpWanted, Status
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps import control, views
 from headgate.runtime.dumps.processes import process_name
@@ -19,9 +19,9 @@ from headgate.store.dump_rows import DumpRow
 def row(**facts: Any) -> DumpRow:
     """A dump that this process runs, unless told otherwise."""
     some = {field.name: None for field in fields(DumpRow)}
-    some |= {"id": uuid4(), "status": Status.RUNNING, "wanted": Wanted.RUN, "is_run": True, "place": "here"}
+    some |= {"id": uuid4(), "status": Status.RUNNING, "wanted": DumpWanted.RUN, "is_run": True, "place": "here"}
     some |= {"error": "", "process": process_name(), **facts}
-    return DumpRow(**{**some, "status": Status(some["status"]), "wanted": Wanted(some["wanted"])})
+    return DumpRow(**{**some, "status": Status(some["status"]), "wanted": DumpWanted(some["wanted"])})
 
 
 @pytest.mark.parametrize(

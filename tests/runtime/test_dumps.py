@@ -18,7 +18,7 @@ from headgate.connectors.api.bulk import Mode, StorageError
 from headgate.connectors.postgres.writer import PostgresWriter
 from headgate.core.chunks.locks import ATTEMPTS, LOST, State
 from headgate.core.chunks.offsets import FIRST_ROWS
-from headgate.core.chunks.outcome import Wanted
+from headgate.core.chunks.outcome import DumpWanted
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.runtime.dumps import process as processes
 from headgate.runtime.dumps.locks import LockManager
@@ -542,14 +542,14 @@ async def test_pause_resume_and_rate_while_it_runs(bench: Bench) -> None:
     dump = await bench.create("items", rate="2000")
     async with bench.running(bench.process(dump)) as task:
         await bench.until_done(dump, 2)
-        await bench.dumps.set_wanted(dump, Wanted.PAUSE)
+        await bench.dumps.set_wanted(dump, DumpWanted.PAUSE)
         await asyncio.sleep(0.8)
         before = (await bench.dumps.find(str(dump))).done
         await asyncio.sleep(0.8)
         assert (await bench.dumps.find(str(dump))).done <= before + 2, "only what was under way"
         assert not task.done()
         await bench.dumps.set_rate(dump, "max")
-        await bench.dumps.set_wanted(dump, Wanted.RUN)
+        await bench.dumps.set_wanted(dump, DumpWanted.RUN)
         assert await task == "completed"
     assert await bench.equal()
 
@@ -560,7 +560,7 @@ async def test_a_cancelled_replace_leaves_the_old_table_as_it_was(bench: Bench) 
     dump = await bench.create("items", mode="replace", rate="2000")
     async with bench.running(bench.process(dump)) as task:
         await bench.until_done(dump, 2)
-        await bench.dumps.set_wanted(dump, Wanted.CANCEL)
+        await bench.dumps.set_wanted(dump, DumpWanted.CANCEL)
         assert await task == "cancelled"
     tables = await bench.at(bench.target, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
     assert [row["tablename"] for row in tables] == ["headgate_dump_chunk", "items"]

@@ -12,7 +12,7 @@ import pytest
 from headgate.connectors.api import Batch, Connector, Context, Options, SinkKind, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, Refused, StoreError
-from headgate.runtime.streams import manager as managers
+from headgate.runtime.streams import checkpoints
 from tests.proxy import proxied
 from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres, running_node
 
@@ -116,7 +116,11 @@ async def test_a_version_whose_check_fails_is_rejected_and_the_old_one_is_not_di
     async def rejected() -> bool:
         found = await hg.node.registry.get("orders")
         version = await hg.node.registry.datasources.version(found.id, 2)
-        return version is not None and version.status == "rejected" and "no table absent" in (version.reason or "")
+        return (
+            version is not None
+            and version.status == "rejected"
+            and "table absent does not exist" in (version.reason or "")
+        )
 
     await hg.until_true(rejected)
     assert (await hg.sql("SELECT epoch FROM headgate.stream"))[0]["epoch"] == epoch
@@ -256,8 +260,8 @@ def connector(name: str, kind: type) -> Connector:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines short enough for a test."""
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.3)
-    monkeypatch.setattr(lifecycle, "STOP_S", 0.8)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.3)
+    monkeypatch.setattr(lifecycle.transitions, "STOP_S", 0.8)
 
 
 @pytest.mark.parametrize("where", ["read", "write", "open", "close"])
@@ -521,7 +525,7 @@ async def test_while_the_database_is_away_streams_pause_and_then_go_on(url: str,
 
 
 async def test_a_fenced_checkpoint_stops_its_worker(hg: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(managers, "CHECKPOINT_S", 0.1)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_S", 0.1)
     await hg.apply(orders={"source": generator(), "sink": BLACKHOLE})
     await hg.until("orders", status="RUNNING", running=1)
     other = UUID(int=5)

@@ -178,8 +178,8 @@ async def test_a_rolling_restart_of_three_nodes_loses_and_repeats_nothing(join: 
 async def test_a_node_that_stops_with_the_database_away_says_what_it_kept_and_others_take_it(
     join: Join, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.3)
-    monkeypatch.setattr(lifecycle, "STOP_S", 0.8)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.3)
+    monkeypatch.setattr(lifecycle.transitions, "STOP_S", 0.8)
     async with proxied(url) as (proxy, through):
         left = await join("left", url=through, lease_s=3.0)
         await left.apply(orders=into(left), views=into(left, "views"))
@@ -426,7 +426,9 @@ async def test_a_node_that_joins_tries_what_nobody_could_run(join: Join, plug: P
 
 async def fall_behind(hg: Harness) -> int:
     """As if the last checkpoints had been lost: the registry is behind the sink. Returns where the sink stands."""
-    await hg.sql("UPDATE headgate.stream SET n = n - 5, position = ((position #>> '{}')::bigint - 5)::text::json")
+    await hg.sql(
+        "UPDATE headgate.stream SET commits = commits - 5, position = ((position #>> '{}')::bigint - 5)::text::json"
+    )
     return (await hg.ids())[-1]
 
 

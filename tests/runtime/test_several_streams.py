@@ -363,7 +363,7 @@ async def test_a_stream_whose_last_write_was_cut_off_is_not_settled_when_it_is_g
     assert real.sink is not None
     build = real.sink.build
     plug(replace(real, sink=replace(real.sink, build=lambda options, context: kind(build(options, context)))))
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.2)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.2)
     left = await join("left")
     await left.apply(orders=parted(left, 1))
     await more_rows(left)

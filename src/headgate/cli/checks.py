@@ -7,18 +7,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
-
 from headgate.cli.direct import opened
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
 from headgate.core.lease import BEAT_S
 from headgate.errors import HeadgateError
-from headgate.store.database import Database, connect, split_url
+from headgate.store.database import Database, connect, refusals_in_words, split_url
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets
-from headgate.text import counted, one_line
+from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
 CLOCK_WARN_S = 2.0  # No decision hangs on it, but people read these times.
@@ -41,11 +39,12 @@ async def examine(url: str, settings: Settings) -> list[Verdict]:
 
 async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:
     try:
-        return await check
+        with refusals_in_words():
+            return await check
     except HeadgateError as error:
         return fail(name, error.message, error.hint)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        return fail(name, one_line(error), "check the rights of this user")
+    except OSError as error:
+        return fail(name, one_line(error), "check the network and the files of the connection")
 
 
 async def _server(database: Database) -> Verdict:
@@ -80,7 +79,7 @@ async def _listen(database: Database) -> Verdict:
         await database.execute("SELECT pg_notify($1, '')", CHANNEL)
         async with asyncio.timeout(NOTIFY_S):
             await heard.wait()
-        return ok("listen", f"a wake-up takes {(time.monotonic() - began_s) * 1000:.0f} ms")
+        return ok("listen", f"a wake-up takes {duration(time.monotonic() - began_s)}")
     except TimeoutError:
         verdict: Callable[[str, str, str], Verdict] = warn if split_url(database.url)[1] else fail
         hint = "connect past the pooler; until then changes are found by polling, seconds later"

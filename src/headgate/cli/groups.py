@@ -10,7 +10,7 @@ import typer
 from headgate.cli.call import Call, command, noun
 from headgate.cli.output import DASH, ago, complain, one_line, pairs, table, visible
 from headgate.errors import NotFound
-from headgate.text import counted
+from headgate.text import counted, roughly
 
 WORKERS = "workers"
 
@@ -121,7 +121,7 @@ def _remark(member: dict[str, Any]) -> str:
         return str(member["why_not"])
     if member["waits_s"] is not None:
         what = "muted, " if member["muted"] else ""
-        return f"{what}{member['waits_s']:.0f} s left"
+        return f"{what}{roughly(member['waits_s'])} left"
     return "" if member["answered"] else "has not answered"
 
 

@@ -78,7 +78,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     from headgate.runtime.node import Node
     from headgate.store.secrets import load_keyring
     from headgate.web.auth import check_no_auth
-    from headgate.web.server import bind, serving, url_of
+    from headgate.web.server import bind, make_server, serving, url_of
 
     if not settings.auth:
         check_no_auth(settings.host)
@@ -93,12 +93,14 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         url = await database_url(settings, stack)
         keyring = load_keyring(settings, embedded=settings.database is None)
         node = Node(settings, url, keyring, shipper)
-        if not await started(node.start(), stop):
+        if not await started(node.prepare(), stop):
             return
+        server = make_server(node, auth=settings.auth)  # Before the first beat: whoever beats answers.
+        await node.begin()
         stack.push_async_callback(node.stop)
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
-        await stack.enter_async_context(serving(node, sock, auth=settings.auth))
+        await stack.enter_async_context(serving(server, sock))
         await node.set_address(url_of(sock))
         if settings.process is None:  # Else our parent does it, once for all its nodes.
             token = await first_token(settings.home, node.tokens) if settings.auth else None

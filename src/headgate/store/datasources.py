@@ -207,6 +207,10 @@ class Datasources:
             yield change
             await change.finish()
 
+    async def connectors(self) -> list[str]:
+        """The names of the connectors that datasources use."""
+        return [row["name"] for row in await self._database.fetch(sql("datasources/connectors")) if row["name"]]
+
     async def installation(self) -> UUID:
         """The id that tells this registry from all others."""
         (row,) = await self._database.fetch(sql("registry/read"))
@@ -311,7 +315,7 @@ def _entry(row: Row) -> Entry:
         row["enabled"],
         row["deleted"],
         wanted,
-        quarantine=row["quarantine"],
+        is_to_run=row["is_to_run"],
         is_pushed=row["source_type"] == PUSH,
         dealt=row["dealt"],
         is_dealing=row["dealing"],

@@ -12,7 +12,7 @@ import msgspec
 from headgate.core.chunks import Bound
 from headgate.core.chunks.locks import Chunk
 from headgate.core.chunks.offsets import Offsets
-from headgate.core.chunks.outcome import Notice, Status, TableState, Wanted
+from headgate.core.chunks.outcome import DumpWanted, Notice, Status, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DumpRow:
     target: str
     options: str  # JSON.
     status: Status  # As it is kept: `outcome.status` says what it is now.
-    wanted: Wanted
+    wanted: DumpWanted
     rate: str | None
     place: str
     spread: bool
@@ -91,7 +91,7 @@ class DumpState:
     """What is wanted of a dump now."""
 
     status: Status
-    wanted: Wanted
+    wanted: DumpWanted
     rate: str | None
     pools: tuple[str, ...]  # Pools of workers at work: they share the rate.
     snapshot: str | None

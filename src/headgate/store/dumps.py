@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from headgate.core.chunks.locks import Chunk
 from headgate.core.chunks.offsets import FIRST_ROWS, Offsets
-from headgate.core.chunks.outcome import Status, TableState, Wanted
+from headgate.core.chunks.outcome import DumpWanted, Status, TableState
 from headgate.errors import NotFound, Refused
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, sql
 from headgate.store.dump_chunks import Chunks
 from headgate.store.dump_rows import (
     DumpRow,
@@ -103,7 +102,7 @@ class Dumps:
         rows = await self._database.fetch(sql("dumps/unfinished"), target, list(tables))
         return [row["id"] for row in rows]
 
-    async def set_wanted(self, dump: UUID, wanted: Wanted) -> None:
+    async def set_wanted(self, dump: UUID, wanted: DumpWanted) -> None:
         """Run, pause or cancel."""
         await self._database.execute(sql("dumps/set_wanted"), dump, wanted)
 
@@ -194,16 +193,16 @@ class Dumps:
         return done is not None
 
 
-def _dump(row: Any) -> DumpRow:
-    return DumpRow(**{**row, "status": Status(row["status"]), "wanted": Wanted(row["wanted"])})
+def _dump(row: Row) -> DumpRow:
+    return DumpRow(**{**row, "status": Status(row["status"]), "wanted": DumpWanted(row["wanted"])})
 
 
-def _state(row: Any) -> DumpState:
-    status, wanted, pools = Status(row["status"]), Wanted(row["wanted"]), tuple(row["pools"])
+def _state(row: Row) -> DumpState:
+    status, wanted, pools = Status(row["status"]), DumpWanted(row["wanted"]), tuple(row["pools"])
     return DumpState(**{**row, "status": status, "wanted": wanted, "pools": pools})
 
 
-def _table(row: Any) -> TableRow:
+def _table(row: Row) -> TableRow:
     kept = dict(row)
     top, at = bound_of(kept.pop("top")), bound_of(kept.pop("at"))
     offsets = Offsets(top, at, ended=kept.pop("planned"), rows=kept.pop("size"), fixed=kept.pop("fixed"))

@@ -8,12 +8,13 @@ is in `core.planner`. A stream that its holder hands over is granted to the next
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 from headgate.clock import boot_s
 from headgate.core import planner
+from headgate.core.patience import StandingOrder
 from headgate.core.planner import Candidate, Free, Placed
 from headgate.core.push import PUSH
 from headgate.core.streams import Grant, Revoke
@@ -33,16 +34,6 @@ CLOSE_S = 60.0  # and by what streams weigh.
 AGAIN_S = 0.2  # While streams move, every wake-up would be a reason to look at all of them.
 
 _LOCK = lock_key("tick")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A holder that was told to step down and has not yet."""
-
-    stream: UUID
-    owner: UUID
-    epoch: int
-    lease_s: float
 
 
 class Placement:
@@ -124,12 +115,12 @@ class Placement:
             if await connection.fetchval(sql("placement/unpin"), found.id):
                 await _record(connection, found, "stream_unpinned", {}, actor)
 
-    async def open_orders(self) -> list[Order]:
+    async def standing_orders(self) -> list[StandingOrder]:
         """Who was told to step down and has not yet."""
-        rows = await self._database.fetch(sql("placement/open_orders"))
-        return [Order(row["id"], row["owner"], row["epoch"], row["lease_s"]) for row in rows]
+        rows = await self._database.fetch(sql("placement/standing_orders"))
+        return [StandingOrder(row["id"], row["owner"], row["epoch"], row["lease_s"]) for row in rows]
 
-    async def take(self, order: Order) -> bool:
+    async def take(self, order: StandingOrder) -> bool:
         """Take a stream from a holder that did not step down in time. That node is unable for it for a while."""
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("streams/lock"), [order.stream])

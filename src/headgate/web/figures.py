@@ -33,7 +33,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
         resting,
         lambda: len(node.registry.list_active_datasources()),
         node.trust_left_s,
-        lambda: node.loop_delay_s,
+        lambda: node.sign.delay_s,
         webhooks.answers,
         push.figures,
         GroupFigures(group_figures, node.groups.handed_over_s, lambda: groups.open, groups.ends),

@@ -23,7 +23,7 @@ from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.offsets import Offsets, is_complete, is_stuck
 from headgate.errors import NotFound, Refused
 
-INTERRUPTED = "interrupted"  # The error of a dump whose process was told to end.
+INTERRUPTED = "interrupted"  # The error of a dump whose process was asked to end.
 
 
 class Notice(StrEnum):
@@ -59,7 +59,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Wanted(StrEnum):
+class DumpWanted(StrEnum):
     """What an operator wants of a dump."""
 
     RUN = "run"
@@ -142,7 +142,7 @@ def ended(tables: Sequence[tuple[str, TableState, str]]) -> tuple[Status, str]:
     return Status.COMPLETED, ""
 
 
-def status(kept: Status, error: str, wanted: Wanted, *, is_run: bool, is_for_nodes: bool) -> Status:
+def status(kept: Status, error: str, wanted: DumpWanted, *, is_run: bool, is_for_nodes: bool) -> Status:
     """The word for a dump, from what is kept of it and whether a process that lives runs it."""
     if kept is Status.FAILED and error == INTERRUPTED:
         return Status.INTERRUPTED
@@ -151,11 +151,11 @@ def status(kept: Status, error: str, wanted: Wanted, *, is_run: bool, is_for_nod
     if not is_run and not is_for_nodes:
         return Status.INTERRUPTED
     match wanted:
-        case Wanted.PAUSE:
+        case DumpWanted.PAUSE:
             return Status.PAUSED
-        case Wanted.CANCEL:
+        case DumpWanted.CANCEL:
             return Status.CANCELLING
-        case Wanted.RUN:
+        case DumpWanted.RUN:
             return Status.RUNNING if is_run else Status.WAITING
 
 
@@ -172,9 +172,9 @@ ALLOWED: dict[str, frozenset[Status]] = {
 """In which status what may be asked."""
 
 
-def takes_part(kept: Status, wanted: Wanted, *, is_run: bool) -> bool:
+def takes_part(kept: Status, wanted: DumpWanted, *, is_run: bool) -> bool:
     """Whether workers elsewhere have something to do: a process plans, and the dump is to go on."""
-    return kept is Status.RUNNING and wanted is not Wanted.CANCEL and is_run
+    return kept is Status.RUNNING and wanted is not DumpWanted.CANCEL and is_run
 
 
 def is_for_me(*, is_run: bool, is_spread: bool) -> bool:

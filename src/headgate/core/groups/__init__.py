@@ -17,6 +17,7 @@ any node may change them, under the lock of the group's row.
     delivery    which orders a node sends, which beats it echoes             (in each node, for its connections)
     deadlines   for how long an observer waits for a consumer out of touch   (in each node, for all consumers)
     requests    what is asked of a group, while it is still true             (in a transaction)
+    roster      a group and its consumers, as the rows have them
     machine     who is active, who steps down, for whom the group waits      (in a transaction)
     explain     all of this in sentences                                     (for people)
 

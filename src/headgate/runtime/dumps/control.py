@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headgate.connectors.api.bulk import By
 from headgate.core.chunks import outcome
-from headgate.core.chunks.outcome import ALLOWED, RESUMABLE, Status, Wanted
+from headgate.core.chunks.outcome import ALLOWED, RESUMABLE, DumpWanted, Status
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
@@ -49,7 +49,7 @@ async def storages_of(
 async def pause(dumps: Dumps, id: str) -> DumpView:
     """Begin no more chunks; those under way are finished."""
     row = await _allowed(dumps, id, "paused")
-    await dumps.set_wanted(row.id, Wanted.PAUSE)
+    await dumps.set_wanted(row.id, DumpWanted.PAUSE)
     return await describe(dumps, str(row.id))
 
 
@@ -121,7 +121,7 @@ def _check_place(row: DumpRow, command: str) -> None:
 
 
 async def _run_again(dumps: Dumps, row: DumpRow) -> DumpView:
-    await dumps.set_wanted(row.id, Wanted.RUN)
+    await dumps.set_wanted(row.id, DumpWanted.RUN)
     if not is_run(row):
         await dumps.set_status(row.id, Status.RUNNING)
     return await describe(dumps, str(row.id))
@@ -139,7 +139,7 @@ async def cancel(dumps: Dumps, id: str) -> DumpView:
     """Give it up. Tables that were being built are removed; rows that were appended stay."""
     row = await _allowed(dumps, id, "cancelled")
     if status_of(row) is not Status.CANCELLED:
-        await dumps.set_wanted(row.id, Wanted.CANCEL)
+        await dumps.set_wanted(row.id, DumpWanted.CANCEL)
         if not is_run(row):
             await _give_up(dumps, row)
     return await describe(dumps, str(row.id))

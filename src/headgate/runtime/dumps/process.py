@@ -23,17 +23,17 @@ import structlog
 
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
-from headgate.core.chunks.outcome import INTERRUPTED, Complete, GivenUp, Notice, Status, TableState, Wanted
+from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
+from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.history import History
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim
 from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
 from headgate.runtime.dumps.processes import is_dead, process_name
 from headgate.runtime.dumps.tables import CopiedTable, Tables
-from headgate.runtime.dumps.worker import Transform
 from headgate.runtime.dumps.workers import WorkersManager
 from headgate.store.dump_rows import Attempt, AttemptRow
 from headgate.store.dumps import Dumps
@@ -184,11 +184,11 @@ class StreamProcess:
             state = await self._dumps.renew(self.dump, self._claim.owner, self._claim.epoch)
             if state is None:
                 raise Refused("another process runs this dump now", code="taken")
-            if state.wanted is Wanted.CANCEL:
+            if state.wanted is DumpWanted.CANCEL:
                 return False
             self.workers.set(state)
             await self._hear()
-            if state.wanted is Wanted.RUN:
+            if state.wanted is DumpWanted.RUN:
                 await self._plan_ahead()
             await self._look()
             if not self._tables:
@@ -315,7 +315,7 @@ class StreamProcess:
                 await self._dumps.release(self.dump, self._claim.owner)
 
     async def _save(self, error: str) -> Path:
-        """The history as a file: what the database has, and what it could not be told of."""
+        """The history as a file: what the database has, and what it did not take."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 while await self._read_on():

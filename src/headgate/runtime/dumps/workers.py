@@ -18,12 +18,13 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from headgate.core.chunks.outcome import Wanted, takes_part
+from headgate.core.chunks.outcome import DumpWanted, takes_part
 from headgate.errors import StoreError
 from headgate.ids import new_id
+from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import Storages, parse_rate
 from headgate.runtime.dumps.processes import process_name
-from headgate.runtime.dumps.worker import Progress, Throttle, Transform, Worker
+from headgate.runtime.dumps.worker import Progress, Throttle, Worker
 from headgate.store.database import Database
 from headgate.store.dump_rows import Attempt, DumpState
 from headgate.store.dumps import Dumps
@@ -75,7 +76,7 @@ class WorkersManager:
     def set(self, state: DumpState) -> None:
         """How fast, and whether at all. What is under way is finished. All pools at work share one rate."""
         self.throttle.rate, self.throttle.share = parse_rate(state.rate), 1 / len({self._pool, *state.pools})
-        paused = state.wanted is not Wanted.RUN
+        paused = state.wanted is not DumpWanted.RUN
         for worker in self._workers:
             worker.paused = paused
 

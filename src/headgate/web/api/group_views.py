@@ -13,8 +13,9 @@ from msgspec import to_builtins
 from headgate.core.groups import explain as explain_group
 from headgate.core.groups import machine as groups
 from headgate.core.groups.explain import Outside, SeenConsumer, SeenNode, Workers
+from headgate.core.lease import SILENT_S
 from headgate.errors import NotFound
-from headgate.runtime.node import SILENT_S, Node
+from headgate.runtime.node import Node
 from headgate.store.groups import LATELY, ConsumerRow, GroupRow
 from headgate.store.listed import HistoryLine
 from headgate.store.nodes import Node as NodeRow
@@ -108,7 +109,7 @@ def _workers(node: Node, row: WorkerGroup, nodes: Sequence[NodeRow]) -> dict[str
     candidates = {one.id: _candidate(node, one, names, row.unable) for one in nodes}
     gone = SeenNode("a node that is gone")
     owner = candidates.get(row.owner, gone) if row.owner else None
-    takes_in_s = node.takes_in_s(row.id, row.epoch, owner.lease_s) if owner and row.stepping else None
+    takes_in_s = node.ticker.takes_in_s(row.id, row.epoch, owner.lease_s) if owner and row.stepping else None
     group = Workers(
         row.stream,
         tuple(candidates.values()),
@@ -142,7 +143,7 @@ def _workers(node: Node, row: WorkerGroup, nodes: Sequence[NodeRow]) -> dict[str
 
 
 def _candidate(node: Node, row: NodeRow, names: Mapping[UUID, str], unable: Mapping[UUID, str]) -> SeenNode:
-    silent_s = node.silent_s(row.id)
+    silent_s = node.watcher.silent_s(row.id)
     is_silent = silent_s > SILENT_S
     reason = unable.get(row.id, "")
     return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason)

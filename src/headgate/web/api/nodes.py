@@ -6,8 +6,9 @@ import math
 
 from litestar import delete, get, post
 
+from headgate.core.lease import SILENT_S
 from headgate.errors import NotFound, Refused
-from headgate.runtime.node import SILENT_S, Node
+from headgate.runtime.node import Node
 from headgate.store.events import Event
 from headgate.store.nodes import Node as NodeRow
 from headgate.web.auth import Req, needs
@@ -47,7 +48,7 @@ async def forget_node(node: Node, request: Req, id: str, yes: bool = False) -> b
 
 
 def _view(node: Node, row: NodeRow) -> bodies.Node:
-    silent_s = node.silent_s(row.id)
+    silent_s = node.watcher.silent_s(row.id)
     return bodies.Node(
         id=row.id,
         name=row.name,
@@ -80,10 +81,10 @@ def _check_dead(node: Node, found: NodeRow, *, yes: bool) -> None:
     if found.id == node.incarnation:
         hint = f"headgate nodes drain {found.name}"
         raise Refused(f"{found.name} is alive: it answers this call", code="alive", hint=hint)
-    left_s = found.lease_s - node.silent_s(found.id)
+    left_s = found.lease_s - node.watcher.silent_s(found.id)
     if left_s > 0 and not yes:
         raise Refused(
-            f"{found.name} beat {node.silent_s(found.id):.0f} s ago and may act for {math.ceil(left_s)} s more",
+            f"{found.name} beat {node.watcher.silent_s(found.id):.0f} s ago and may act for {math.ceil(left_s)} s more",
             code="alive",
             hint="wait that long, or say yes if you know that its process has ended",
         )

@@ -151,7 +151,7 @@ def _facts(
 def _now(row: StreamState, live: Mapping[UUID, Handle], node: Node, *, is_pushed: bool) -> StreamState:
     """A state as it is now: what a node said last holds no longer when the node is gone."""
     handle = live.get(row.stream)
-    if handle is not None and handle.epoch is not None and row.node == node.incarnation:
+    if handle is not None and handle.holding.epoch is not None and row.node == node.incarnation:
         row = replace(row, metrics=handle.stats.figures())
     if row.heartbeat is None and is_pushed:
         return replace(row, worker_status="STOPPED", detail="its node is gone")
