@@ -86,7 +86,7 @@ ROOMS = {path.name for path in (SOURCE / "connectors").iterdir() if (path / "__i
 }
 # Each client library, and the folders that may import it. The registry itself is in PostgreSQL.
 CLIENTS = {
-    "asyncpg": ("connectors/postgres/", "store/", "cli/"),
+    "asyncpg": ("connectors/postgres/", "store/"),
     "bson": ("connectors/mongodb/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),

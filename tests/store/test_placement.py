@@ -50,6 +50,28 @@ async def test_a_granted_stream_waits_for_its_node_under_a_new_epoch(rows: Rows)
     assert (await rows.row(stream)).epoch == 2
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("revision = revision", True),
+        ("enabled = false", False),
+        ("deleted = true", False),
+        ("published_version = NULL", False),
+        ("quarantine = 'it blocks'", False),
+        ("dealing = true", False),
+    ],
+)
+async def test_the_tick_grants_what_nodes_are_told_to_run_and_nothing_else(
+    rows: Rows, change: str, expected: bool
+) -> None:
+    await rows.node()
+    await rows.stream()
+    await rows.database.execute(f"UPDATE headgate.datasource SET {change}")
+    (entry,) = await rows.datasources.entries_since(0)
+    assert entry.is_to_run == expected
+    assert bool(await rows.placement.grant([])) == expected
+
+
 async def test_what_somebody_has_is_not_granted_again(rows: Rows) -> None:
     left, stream = await rows.node("left"), await rows.stream()
     await rows.placement.grant([])

@@ -22,16 +22,10 @@ class Entry:
     enabled: bool
     deleted: bool
     wanted: Wanted | None  # None: nothing has been published.
-    quarantine: str | None = None  # Quarantined, and why, until a publish, a changed secret or a restart.
+    is_to_run: bool  # Whether it should run somewhere: the row says so, to nodes and to the tick alike.
     is_pushed: bool = False  # Programs push its streams; no node reads them by itself.
     dealt: int = 1  # How many streams read it,
     is_dealing: bool = False  # and whether they are to stop, so that there can be more or fewer.
-
-    @property
-    def is_to_run(self) -> bool:
-        """Whether it should run somewhere."""
-        is_wanted = self.enabled and not self.deleted and self.wanted is not None
-        return is_wanted and self.quarantine is None and not self.is_dealing
 
     def wanted_of(self, index: int) -> Wanted | None:
         """What a stream should run: the first proves a published version, the others follow once it has."""

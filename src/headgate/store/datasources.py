@@ -315,7 +315,7 @@ def _entry(row: Row) -> Entry:
         row["enabled"],
         row["deleted"],
         wanted,
-        quarantine=row["quarantine"],
+        is_to_run=row["is_to_run"],
         is_pushed=row["source_type"] == PUSH,
         dealt=row["dealt"],
         is_dealing=row["dealing"],
