@@ -667,7 +667,7 @@ def test_explain_says_that_it_is_quarantined_and_what_ends_that(web: Web, name: 
     web.publish(name)
     web.running(name)
     quarantine(web, name)
-    assert "A publish, a changed secret or a restart" in explained(web, name, "set aside: it blocked a node")
+    assert "A publish, a changed secret, a start or a restart" in explained(web, name, "quarantined: it blocked a node")
     web.call("POST", f"/api/datasources/{name}/restart")
     explained(web, name, "It is running")
 

@@ -17,7 +17,7 @@ from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, Row,
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.jsonl import JsonlReader
 from headgate.connectors.files.reader import BLOCK, BOM, Part, Span, line_number, unchanged
-from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, told
+from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS
 
@@ -92,7 +92,7 @@ class JsonReader(JsonlReader):
                     raise _bad(path, data, at, _decoded, error) from None
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        """The end of so many elements."""
+        """The end of that many elements."""
         with unchanged(span) as descriptor:
             if is_array(descriptor, span.part):
                 elements, at, held = Elements(), span.begin, b""
@@ -192,7 +192,7 @@ def _bad(path: Path, data: bytes, at: int, check: Callable[[bytes], object], err
     some = data[begin:]
     place = at + begin + len(some) - len(some.lstrip(_BETWEEN))
     with translate_errors(path):
-        return StorageError(f"{path}, line {line_number(path, place)} (byte {place}): {told(error)}")
+        return StorageError(f"{path}, line {line_number(path, place)} (byte {place}): {reason_of(error)}")
 
 
 class JsonWriter(FileWriter):
