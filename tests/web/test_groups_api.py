@@ -244,7 +244,7 @@ async def test_an_unknown_group_is_not_found_on_every_path(http: httpx.AsyncClie
     assert (await http.get(f"/api/groups?stream={name}")).json()["items"] == []
 
 
-@pytest.mark.parametrize("body", [{"yes": "perhaps"}, {"no": True}, {"yes": True, "more": 1}])
+@pytest.mark.parametrize("body", [{"yes": "true"}, {"no": True}, {"yes": True, "more": 1}])
 async def test_a_body_that_is_no_yes_is_told_so(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
     assert (await http.post(path("nobody", rest="evaluate"), json=body)).status_code == 422
 

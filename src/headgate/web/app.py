@@ -26,6 +26,7 @@ from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.figures import collector_of
 from headgate.web.openapi import describe_problems
 from headgate.web.problems import HANDLERS
+from headgate.web.strict import StrictRequest
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -85,6 +86,7 @@ def make_api(node: Any, state: State) -> Litestar:
     describe_problems(routes)
     return Litestar(
         route_handlers=routes,
+        request_class=StrictRequest,
         dependencies={"node": Provide(provide_node, sync_to_thread=False)},
         signature_namespace={"Node": Node},
         exception_handlers=HANDLERS,
