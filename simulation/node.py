@@ -15,8 +15,10 @@ from uuid import UUID
 
 from headgate.core import lease
 from headgate.core.lease import Expired, NodeBeat, Observer, Trust
+from headgate.core.lifecycle import STOP_S
 from simulation.database import NodeRow
-from simulation.kernel import Process, Signal
+from simulation.dealing import Dealing
+from simulation.kernel import Cancelled, Process, Signal
 from simulation.manager import Manager
 from simulation.network import Away
 from simulation.sinks import Batch, Outcome, Write
@@ -40,6 +42,7 @@ class Node:
         self.machine = machine
         self.process = process
         self.store = Store(world.database, process)
+        self._dealing = Dealing(world.database, process)
         self.trust = Trust(UUID(int=0))
         self.manager: Manager | None = None
         self.is_leaving = False
@@ -124,7 +127,8 @@ class Node:
             await self.store.set_draining(self.incarnation, True)
         if manager is not None:
             manager.drain(True)
-            while not manager.is_idle() and self.has_trust():
+            until_s = self.process.clock_s() + STOP_S + 1.0
+            while not manager.is_idle() and self.has_trust() and self.process.clock_s() < until_s:
                 await self.process.sleep(0.05)
             manager.lose_all()
         self._cut_writes()
@@ -174,6 +178,7 @@ class Node:
             try:
                 if await self.store.place(silent, partial(self.world.faults.placing, self.machine)):
                     self.world.database.wake()
+                await self._dealing.act()
             except Away:
                 continue
 
@@ -188,15 +193,14 @@ class Node:
         write = Write(batch, self.incarnation, self.world.loop.now_s, self.process)
         write.task = self.process.spawn(self.world.sinks[batch.sink].write(write), WRITE_WEIGHT)
         self._writes.append(write)
-        outcome = await write.task.ended
-        self._writes.remove(write)
+        try:
+            outcome = await write.task.ended
+        except Cancelled:
+            write.task.cancel()
+            raise
+        finally:
+            self._writes.remove(write)
         return outcome or "failed"
-
-    def cut_writes_of(self, stream: UUID) -> None:
-        """What this stream has under way is of no use any more."""
-        for write in self._writes:
-            if write.batch.stream == stream and write.task is not None:
-                write.task.cancel()
 
     def _may_write(self) -> bool:
         return self.has_trust()

@@ -31,6 +31,7 @@ class Batch:
     epoch: int
     sink: str
     source: str
+    part: str  # Of the source.
     records: Sequence[int]
     held: Held  # Where the stream stands once they are written.
 
