@@ -300,6 +300,8 @@ class Manager:
             await self._catch_up(handle)
             claims = handle.pusher is not None
             command = streams.Acquire(self.id, self.world.new_id(), version, config.source, config.sink, claims)
+            if not self._is_asking(handle, run):
+                return  # Abandoned meanwhile: what it would get is another worker's by now.
             step = await self._ownership.submit(handle.stream, command)
         except Away:
             self._fail(handle, run, Failure(Cause.NETWORK, "the database is away"))
@@ -317,6 +319,12 @@ class Manager:
                 self.dispatch(handle, lifecycle.Denied(run, now_s))
                 if handle.pusher is not None:
                     handle.pusher.refused("owned")
+
+    def _is_asking(self, handle: Handle, run: int) -> bool:
+        """Whether the worker still waits for the answer to this acquisition."""
+        phase = handle.state.phase
+        is_waiting = isinstance(phase, lifecycle.Acquiring | lifecycle.Draining) and phase.run == run
+        return is_waiting and self.handles.get(handle.stream) is handle
 
     async def _catch_up(self, handle: Handle) -> None:
         """Save what the last run had committed while the database was away: the next one goes on behind it."""
