@@ -17,11 +17,26 @@ import pytest
 from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate
+from headgate.testing.forks import FORKS_EXIST, Forks
 from headgate.testing.processes import NodeProcess
 
 pytest.register_assert_rewrite("headgate.testing.contract")
 
 _numbers = itertools.count()
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A run that was started in the background goes on ignoring Ctrl-C, but by a handler: what tests start would inherit
+    # SIG_IGN, and some of it is to be ended by Ctrl-C.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+
+
+@pytest.fixture(scope="session", autouse=FORKS_EXIST)
+def forks() -> Iterator[Forks]:
+    """The fork server of this run: every node that a test starts is a fork of it."""
+    forks = NodeProcess.forks = Forks()
+    yield forks
+    NodeProcess.forks = None
+    forks.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,15 +15,15 @@ SOURCE = ROOT / "src" / "headgate"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What each package may know. A module at the top of the package is known to all.
-TOP = {"errors", "ids", "config", "clock"}
+TOP = {"errors", "ids", "config", "clock", "text"}
 LAYERS = {
     "core": set(),
     "client": {"core"},
     "connectors": {"core"},
     "store": {"core", "connectors"},
     "datasources": {"core", "connectors", "store"},
-    "runtime": {"core", "connectors", "store", "datasources", "telemetry"},
-    "telemetry": {"core", "store", "runtime"},
+    "runtime": {"core", "connectors", "store", "datasources"},
+    "telemetry": {"store"},
     "web": {"core", "connectors", "store", "datasources", "runtime", "telemetry"},
     "cli": {"core", "connectors", "store", "datasources", "runtime", "telemetry", "web"},
     "testing": {"core", "client", "connectors", "store", "datasources", "runtime", "telemetry", "web", "cli"},

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from pydantic import Field
 
-from headgate.connectors.api.streaming import Connector, Context, Grant, Options, Outgoing, SinkKind, identity
+from headgate.connectors.api import Connector, Context, Grant, Options, Outgoing, SinkKind, identity
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -202,7 +202,7 @@ def postgres_runs_in(home: Path) -> bool:
 
 BLOCKING_NODE = textwrap.dedent("""
     import sys, time
-    from headgate.connectors import registry
+    from headgate.connectors import plugins
     from headgate.connectors.api import Connector, Options, SourceKind
     class Nothing(Options): pass
     class Blocks:
@@ -213,9 +213,9 @@ BLOCKING_NODE = textwrap.dedent("""
         async def read(self): time.sleep(600)
         async def ack(self, position): pass
         async def close(self): pass
-    real = registry.get
+    real = plugins.get
     blocks = Connector("blocks", "blocks", source=SourceKind(Nothing, Blocks))
-    registry.get = lambda name: blocks if name == "blocks" else real(name)
+    plugins.get = lambda name: blocks if name == "blocks" else real(name)
     from headgate.cli import main
     sys.argv = ["headgate", "up", "--port", "0"]
     main()

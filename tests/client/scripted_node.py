@@ -12,22 +12,22 @@ from websockets.asyncio.server import ServerConnection, serve
 from headgate.client import Consumer, PushClient, PushStream, Turn
 from headgate.core import frames
 from headgate.core.frames import (
-    Ack,
-    Active,
+    AckFrame,
+    ActiveFrame,
     BeatFrame,
-    Closed,
-    Confirm,
-    Eos,
+    ClosedFrame,
+    ConfirmFrame,
+    EosFrame,
     Frame,
-    Hello,
-    Join,
-    Joined,
-    Leave,
-    Messages,
-    Notify,
-    NotifyAck,
-    Ok,
-    StepDown,
+    HelloFrame,
+    JoinedFrame,
+    JoinFrame,
+    LeaveFrame,
+    MessagesFrame,
+    NotifyAckFrame,
+    NotifyFrame,
+    OkFrame,
+    StepDownFrame,
 )
 
 TOKEN = "hg_s3cret"
@@ -85,30 +85,30 @@ class Peer:
         max_frame: int = frames.MAX_FRAME_BYTES,
         heartbeat_s: float = 5.0,
         nodes: list[str] | None = None,
-    ) -> Hello:
-        hello = await self.expect(Hello)
-        await self.say(Ok(credits, max_frame, heartbeat_s, nodes or []))
+    ) -> HelloFrame:
+        hello = await self.expect(HelloFrame)
+        await self.say(OkFrame(credits, max_frame, heartbeat_s, nodes or []))
         return hello
 
     async def grant(self, name: str, position: int | None = None) -> None:
-        assert await self.expect(Notify) == Notify(name)
-        await self.say(NotifyAck(name, accepted=True, position=position, epoch=1))
+        assert await self.expect(NotifyFrame) == NotifyFrame(name)
+        await self.say(NotifyAckFrame(name, accepted=True, position=position, epoch=1))
 
     async def take(self, name: str, records: int) -> list[int]:
         """The ids of so many records of a stream, in whatever frames they come."""
         ids: list[int] = []
         while len(ids) < records:
-            frame = await self.expect(Messages)
+            frame = await self.expect(MessagesFrame)
             assert frame.stream == name
             ids += [message.id for message in frame.messages]
         return ids
 
     async def ack(self, name: str, position: int | None, credits: int = 0) -> None:
-        await self.say(Ack(credits, [(name, position)]))
+        await self.say(AckFrame(credits, [(name, position)]))
 
     async def end(self, name: str, position: int | None) -> None:
-        assert await self.expect(Eos) == Eos(name)
-        await self.say(Closed(name, position))
+        assert await self.expect(EosFrame) == EosFrame(name)
+        await self.say(ClosedFrame(name, position))
 
     async def closed(self) -> None:
         """Wait until the client has gone."""
@@ -130,25 +130,25 @@ class GroupPeer(Peer):
         self.id = ""
         self.incarnation = 0
 
-    async def admit(self, id: str = "c1", incarnation: int = 1, lease_s: float = 10.0, *nodes: str) -> Join:
+    async def admit(self, id: str = "c1", incarnation: int = 1, lease_s: float = 10.0, *nodes: str) -> JoinFrame:
         """Take it into the group; its first beat is still to come."""
         self.id, self.incarnation = id, incarnation
-        join = await self.expect(Join)
-        await self.say(Joined(id, incarnation, lease_s, list(nodes)))
+        join = await self.expect(JoinFrame)
+        await self.say(JoinedFrame(id, incarnation, lease_s, list(nodes)))
         return join
 
     async def activate(self, epoch: int, partition: int | None = None) -> None:
-        await self.say(Active(self.id, self.incarnation, epoch, partition))
-        assert await self.expect(Confirm) == Confirm(self.id, epoch, "active")
+        await self.say(ActiveFrame(self.id, self.incarnation, epoch, partition))
+        assert await self.expect(ConfirmFrame) == ConfirmFrame(self.id, epoch, "active")
 
     async def step_down(self, epoch: int) -> None:
-        await self.say(StepDown(self.id, self.incarnation, epoch))
+        await self.say(StepDownFrame(self.id, self.incarnation, epoch))
 
     async def expect_stepped_down(self, epoch: int) -> None:
-        assert await self.expect(Confirm) == Confirm(self.id, epoch, "stepped_down")
+        assert await self.expect(ConfirmFrame) == ConfirmFrame(self.id, epoch, "stepped_down")
 
     async def expect_leave(self, id: str | None = None) -> None:
-        assert await self.expect(Leave) == Leave(id or self.id)
+        assert await self.expect(LeaveFrame) == LeaveFrame(id or self.id)
 
 
 class ScriptedNode:

@@ -26,7 +26,7 @@ from headgate.client import ConsumerError, Turn
 from headgate.client import consumer as consumer_module
 from headgate.client.errors import GROUP_FATAL
 from headgate.core import frames
-from headgate.core.frames import Active, Confirm, Join, StepDown
+from headgate.core.frames import ActiveFrame, ConfirmFrame, JoinFrame, StepDownFrame
 from headgate.core.groups import belief
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,7 +40,7 @@ async def test_a_consumer_joins_and_has_its_turn_and_steps_down(node: ScriptedNo
     entering = asyncio.create_task(consumer.__aenter__())
     peer: GroupPeer = await node.accept()
     assert peer.path == "/groups"
-    assert await peer.admit("c1") == Join(1, TOKEN, "invoices", "billing", 3, "me", None, 20.0)
+    assert await peer.admit("c1") == JoinFrame(1, TOKEN, "invoices", "billing", 3, "me", None, 20.0)
     await peer.hear_beat()
     await soon(entering)
     await peer.activate(5, 3)
@@ -92,7 +92,9 @@ async def test_the_same_order_is_answered_twice(node: ScriptedNode, clock: Clock
 
 async def test_stale_orders_are_ignored(node: ScriptedNode, clock: Clock) -> None:
     consumer, peer, turn = await in_turn(node, clock)
-    await peer.say(StepDown("c1", 0, 5), StepDown("c2", 1, 5), StepDown("c1", 1, 4), Active("c1", 9, 6))
+    await peer.say(
+        StepDownFrame("c1", 0, 5), StepDownFrame("c2", 1, 5), StepDownFrame("c1", 1, 4), ActiveFrame("c1", 9, 6)
+    )
     await peer.activate(5)  # The only one that is answered.
     assert turn.holds
     assert not turn.stepping
@@ -347,7 +349,7 @@ async def test_closing_while_a_node_does_not_answer_the_join(node: ScriptedNode)
     consumer = consumer_of(node)
     entering = asyncio.create_task(consumer.__aenter__())
     peer: GroupPeer = await node.accept()
-    await peer.expect(Join)
+    await peer.expect(JoinFrame)
     await closed(consumer)
     with pytest.raises(ConsumerError, match="closed"):
         await soon(entering)
@@ -370,7 +372,7 @@ async def test_closing_while_a_connection_is_away(node: ScriptedNode, clock: Clo
     consumer, peer, turn = await in_turn(node, clock)
     peer.cut()
     peer = await node.accept()
-    await peer.expect(Join)
+    await peer.expect(JoinFrame)
     await closed(consumer)
     assert not turn.holds
     await peer.closed()
@@ -400,8 +402,8 @@ async def test_a_consumer_is_used_within_its_block_and_once(node: ScriptedNode, 
 async def test_confirmations_name_what_they_confirm(node: ScriptedNode, clock: Clock) -> None:
     consumer, peer, turn = await in_turn(node, clock)
     assert repr(turn) == "Turn(epoch=5, partition=None, holds=True)"
-    await peer.say(Active("c1", 1, 6))
-    assert await peer.expect(Confirm) == Confirm("c1", 6, "active")
+    await peer.say(ActiveFrame("c1", 1, 6))
+    assert await peer.expect(ConfirmFrame) == ConfirmFrame("c1", 6, "active")
     await soon(turn.over())
     assert (await soon(consumer.turn())).epoch == 6
     await closed(consumer, peer)

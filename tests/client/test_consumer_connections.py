@@ -26,9 +26,32 @@ from websockets.exceptions import ConnectionClosed
 
 from headgate.client import ConsumerError, ConsumerRefused
 from headgate.client import consumer as consumer_module
-from headgate.client.errors import GROUP_FATAL
-from headgate.core.frames import Active, ErrorFrame, Join, StepDown
+from headgate.client.conversation import Believer
+from headgate.client.errors import GROUP_FATAL, Lost
+from headgate.core.frames import ActiveFrame, ErrorFrame, JoinedFrame, JoinFrame, StepDownFrame
 from headgate.core.groups import belief
+from headgate.core.groups.belief import Heard
+
+# What an error means.
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("partition_index_conflict", ConsumerRefused),
+        ("forbidden", ConsumerRefused),
+        ("version", ConsumerError),
+        ("not_ready", Lost),
+        ("anything", Lost),
+    ],
+)
+def test_an_error_says_whose_fault_it_is(code: str, kind: type[Exception]) -> None:
+    believer = Believer()
+    believer.step(Heard(JoinedFrame("c1", 1, 10.0, []), 0.0))
+    with pytest.raises(Exception, match="text") as raised:
+        believer.step(Heard(ErrorFrame(code, "text"), 0.0))
+    assert type(raised.value) is kind
+
 
 # A belief that ends.
 
@@ -65,11 +88,11 @@ async def test_a_paused_consumer_finds_its_buffer_full_of_echoes_and_does_not_be
     beats = [await peer.take_beat() for _ in range(5)]
     clock.now_s += 4.0  # The last of them would be good for 5 s more.
     with contextlib.suppress(ConnectionClosed):
-        await peer.say(*beats, Active("c1", 1, 5), StepDown("c1", 1, 5))
+        await peer.say(*beats, ActiveFrame("c1", 1, 5), StepDownFrame("c1", 1, 5))
     await soon(turn.over())
     assert not turn.holds
     peer = await node.accept()
-    assert (await peer.expect(Join)).consumer == "c1"
+    assert (await peer.expect(JoinFrame)).consumer == "c1"
     await closed(consumer)
 
 
@@ -167,7 +190,7 @@ async def test_a_step_down_after_a_return_is_obeyed(node: ScriptedNode, clock: C
     peer.cut()
     peer = await node.accept()
     await peer.admit("c1", 2)
-    await peer.say(StepDown("c1", 1, 5))  # On its way to the connection before.
+    await peer.say(StepDownFrame("c1", 1, 5))  # On its way to the connection before.
     await peer.step_down(5)
     await soon(turn.asked())
     assert turn.holds
@@ -225,7 +248,7 @@ async def test_a_node_that_echoes_nothing_is_left(
 async def test_an_error_that_is_ours_is_raised_where_the_program_enters(node: ScriptedNode, code: str) -> None:
     entering = asyncio.create_task(consumer_of(node).__aenter__())
     peer: GroupPeer = await node.accept()
-    await peer.expect(Join)
+    await peer.expect(JoinFrame)
     await peer.say(ErrorFrame(code, f"no {TOKEN}"))
     with pytest.raises(ConsumerError) as caught:
         await soon(entering)
@@ -252,7 +275,7 @@ async def test_errors_that_are_not_ours_are_waited_out(node: ScriptedNode, clock
     entering = asyncio.create_task(consumer_of(node, clock=clock).__aenter__())
     for code in ("not_ready", "something_new"):
         peer: GroupPeer = await node.accept()
-        await peer.expect(Join)
+        await peer.expect(JoinFrame)
         await peer.say(ErrorFrame(code, "not now"))
     peer = await admitted(node)
     consumer = await soon(entering)
@@ -280,7 +303,7 @@ async def test_the_token_is_in_no_log_line(node: ScriptedNode, caplog: pytest.Lo
     caplog.set_level(logging.DEBUG)
     entering = asyncio.create_task(consumer_of(node).__aenter__())
     peer: GroupPeer = await node.accept()
-    await peer.expect(Join)
+    await peer.expect(JoinFrame)
     await peer.say(ErrorFrame("not_ready", f"I do not like {TOKEN}"))
     peer = await admitted(node)
     consumer = await soon(entering)

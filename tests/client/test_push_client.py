@@ -15,16 +15,16 @@ from headgate.client import PushClient, PushError, PushRefused, session
 from headgate.client.errors import FATAL
 from headgate.core import frames
 from headgate.core.frames import (
-    Ack,
-    Closed,
-    Eos,
+    AckFrame,
+    ClosedFrame,
+    EosFrame,
     ErrorFrame,
-    Hello,
+    HelloFrame,
     Message,
-    Messages,
-    Notify,
-    NotifyAck,
-    Restart,
+    MessagesFrame,
+    NotifyAckFrame,
+    NotifyFrame,
+    RestartFrame,
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,7 +36,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 async def test_hello_says_who_we_are(node: ScriptedNode) -> None:
     async with client_of(node, program="agent", instance="host-7"):
         peer = await node.accept()
-        assert await peer.welcome() == Hello(1, TOKEN, "clicks", "agent", "host-7")
+        assert await peer.welcome() == HelloFrame(1, TOKEN, "clicks", "agent", "host-7")
         assert peer.path == "/push"
     await peer.closed()
 
@@ -51,7 +51,7 @@ async def test_records_go_out_as_they_were_given_and_come_back_durable(node: Scr
         await stream.send(1, {"n": 1, "at": noon.astimezone(UTC)}, key="u1", event_time=noon)
         await stream.send_many([(2, "text", b"u2"), (5, None, None, -1), (7, bytearray(b"x"), memoryview(b"k"), 3)])
         flushing = asyncio.create_task(stream.flush())
-        assert await peer.expect(Messages) == Messages(
+        assert await peer.expect(MessagesFrame) == MessagesFrame(
             "host-7",
             [
                 Message(0, None, None, b"\x00raw"),
@@ -102,7 +102,7 @@ async def test_waiting_records_are_gathered_into_frames_of_a_thousand(node: Scri
         sizes: list[int] = []
         ids: list[int] = []
         while len(ids) < 2500:
-            frame = await peer.expect(Messages)
+            frame = await peer.expect(MessagesFrame)
             sizes.append(len(frame.messages))
             ids += [message.id for message in frame.messages]
         assert sizes == [1000, 1000, 500]
@@ -117,7 +117,7 @@ async def test_frames_keep_to_the_nodes_limit(node: ScriptedNode) -> None:
         await stream.send_many((id, b"x" * 300) for id in range(10))
         ids: list[int] = []
         while len(ids) < 10:
-            frame = await peer.expect(Messages)
+            frame = await peer.expect(MessagesFrame)
             assert len(frames.encode(frame)) <= 1000
             assert len(frame.messages) > 1 or ids
             ids += [message.id for message in frame.messages]
@@ -129,7 +129,7 @@ async def test_a_record_that_fits_exactly_is_sent_and_one_byte_more_is_a_mistake
     async with client_of(node) as client:
         peer = await connected(node, max_frame=1000)
         stream = await open_stream(client, peer)
-        fits = 1000 - len(frames.encode(Messages("s", [Message(0, None, None, b"x" * 300)]))) + 300
+        fits = 1000 - len(frames.encode(MessagesFrame("s", [Message(0, None, None, b"x" * 300)]))) + 300
         with pytest.raises(ValueError, match="1,001 bytes"):
             await stream.send(0, b"x" * (fits + 1))
         await stream.send(0, b"x" * fits)
@@ -189,12 +189,13 @@ async def test_credits_are_never_overdrawn(node: ScriptedNode) -> None:
         await peer.ack("one", 3, credits=4)
         assert await peer.take("one", 4) == [10, 11, 12, 13]
         await round_trip(client, peer)
-        await peer.say(Ack(100, [("one", 13)]))
+        await peer.say(AckFrame(100, [("one", 13)]))
         left = {
-            frame.stream: [m.id for m in frame.messages] for frame in [await peer.expect(Messages) for _ in range(2)]
+            frame.stream: [m.id for m in frame.messages]
+            for frame in [await peer.expect(MessagesFrame) for _ in range(2)]
         }
         assert left == {"one": [14], "two": [0]}
-        await peer.say(Ack(0, [("one", 14), ("two", 0)]))
+        await peer.say(AckFrame(0, [("one", 14), ("two", 0)]))
 
 
 async def test_credits_begin_anew_with_each_connection(node: ScriptedNode) -> None:
@@ -219,9 +220,9 @@ async def test_streams_take_turns(node: ScriptedNode) -> None:
         one, two = await open_stream(client, peer, "one"), await open_stream(client, peer, "two")
         await one.send_many((id, b"x") for id in range(3000))
         await two.send_many((id, b"x") for id in range(3000))
-        await peer.say(Ack(6000, []))
-        assert [(await peer.expect(Messages)).stream for _ in range(6)] == ["one", "two"] * 3
-        await peer.say(Ack(0, [("one", 2999), ("two", 2999)]))
+        await peer.say(AckFrame(6000, []))
+        assert [(await peer.expect(MessagesFrame)).stream for _ in range(6)] == ["one", "two"] * 3
+        await peer.say(AckFrame(0, [("one", 2999), ("two", 2999)]))
 
 
 async def test_a_full_buffer_holds_senders_up_until_something_is_durable(node: ScriptedNode) -> None:
@@ -236,9 +237,9 @@ async def test_a_full_buffer_holds_senders_up_until_something_is_durable(node: S
         assert not other.done()
         await peer.ack("one", 4)
         await asyncio.gather(many, other)
-        heard = [await peer.expect(Messages) for _ in range(2)]
+        heard = [await peer.expect(MessagesFrame) for _ in range(2)]
         assert sorted((frame.stream, len(frame.messages)) for frame in heard) == [("one", 2), ("two", 1)]
-        await peer.say(Ack(0, [("one", 6), ("two", 0)]))
+        await peer.say(AckFrame(0, [("one", 6), ("two", 0)]))
 
 
 async def test_a_send_that_is_cancelled_has_not_taken_its_record(node: ScriptedNode) -> None:
@@ -254,7 +255,7 @@ async def test_a_send_that_is_cancelled_has_not_taken_its_record(node: ScriptedN
             await sending
         await peer.ack("s", 0)
         await stream.send(1, b"again")
-        assert (await peer.expect(Messages)).messages == [Message(1, None, None, b"again")]
+        assert (await peer.expect(MessagesFrame)).messages == [Message(1, None, None, b"again")]
         await peer.ack("s", 1)
 
 
@@ -270,8 +271,8 @@ async def test_a_stream_that_cannot_be_had_now_is_asked_for_again(
         asking = asyncio.create_task(client.stream("s"))
         peer = await connected(node)
         for _ in range(2):
-            assert await peer.expect(Notify) == Notify("s")
-            await peer.say(NotifyAck("s", accepted=False, reason=reason, retry_after_ms=retry_after_ms))
+            assert await peer.expect(NotifyFrame) == NotifyFrame("s")
+            await peer.say(NotifyAckFrame("s", accepted=False, reason=reason, retry_after_ms=retry_after_ms))
         await peer.grant("s", 3)
         assert (await asking).position == 3
 
@@ -284,8 +285,8 @@ async def test_a_stream_that_is_refused_harms_no_other(node: ScriptedNode) -> No
             with pytest.raises(PushRefused, match="bad_stream"):
                 await client.stream(name)
         asking = asyncio.create_task(client.stream("a b"))
-        assert await peer.expect(Notify) == Notify("a b")
-        await peer.say(NotifyAck("a b", accepted=False, reason="bad_stream"))
+        assert await peer.expect(NotifyFrame) == NotifyFrame("a b")
+        await peer.say(NotifyAckFrame("a b", accepted=False, reason="bad_stream"))
         with pytest.raises(PushRefused, match="bad_stream"):
             await asking
         await stream.send(0, b"x")
@@ -302,8 +303,8 @@ async def test_a_stream_that_is_refused_later_fails_alone_and_makes_room(node: S
             await peer.take("one", 2)
             peer.cut()
             peer = await connected(node)
-            assert await peer.expect(Notify) == Notify("one")
-            await peer.say(NotifyAck("one", accepted=False, reason="bad_stream"))
+            assert await peer.expect(NotifyFrame) == NotifyFrame("one")
+            await peer.say(NotifyAckFrame("one", accepted=False, reason="bad_stream"))
             await peer.grant("two")
             with pytest.raises(PushRefused):
                 await one.flush()
@@ -311,7 +312,7 @@ async def test_a_stream_that_is_refused_later_fails_alone_and_makes_room(node: S
                 await one.send(2, b"x")
             await two.send_many([(0, b"x"), (1, b"x")])
             assert await peer.take("two", 2) == [0, 1]
-            await peer.say(Ack(0, [("one", 1), ("two", 1)]))
+            await peer.say(AckFrame(0, [("one", 1), ("two", 1)]))
             await two.flush()
         # What was refused has not become durable: leaving says so.
 
@@ -326,8 +327,8 @@ async def test_a_stream_that_is_refused_does_not_wait_for_room_that_others_take(
         peer.cut()
         peer = await connected(node)
         await peer.grant("one")
-        assert await peer.expect(Notify) == Notify("two")
-        await peer.say(NotifyAck("two", accepted=False, reason="bad_stream"))
+        assert await peer.expect(NotifyFrame) == NotifyFrame("two")
+        await peer.say(NotifyAckFrame("two", accepted=False, reason="bad_stream"))
         with pytest.raises(PushRefused):
             await sending
         await peer.take("one", 1)
@@ -359,11 +360,11 @@ async def test_a_stream_that_nobody_waits_for_any_more_is_given_back(node: Scrip
     async with client_of(node) as client:
         peer = await connected(node)
         asking = asyncio.create_task(client.stream("s"))
-        assert await peer.expect(Notify) == Notify("s")
+        assert await peer.expect(NotifyFrame) == NotifyFrame("s")
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await peer.say(NotifyAck("s", accepted=True, position=None, epoch=1))
+        await peer.say(NotifyAckFrame("s", accepted=True, position=None, epoch=1))
         await peer.end("s", None)
         await open_stream(client, peer)
 
@@ -372,15 +373,15 @@ async def test_a_grant_for_a_call_that_was_cancelled_serves_the_next_call(node: 
     async with client_of(node) as client:
         peer = await connected(node)
         asking = asyncio.create_task(client.stream("s"))
-        assert await peer.expect(Notify) == Notify("s")
+        assert await peer.expect(NotifyFrame) == NotifyFrame("s")
         asking.cancel()
         asking = asyncio.create_task(client.stream("s"))
-        assert await peer.expect(Notify) == Notify("s")
+        assert await peer.expect(NotifyFrame) == NotifyFrame("s")
         await peer.say(
-            NotifyAck("s", accepted=False, reason="busy", retry_after_ms=60_000),
-            NotifyAck("s", accepted=True, position=4, epoch=1),
-            NotifyAck("s", accepted=False, reason="busy", retry_after_ms=1),
-            NotifyAck("s", accepted=True, position=9, epoch=2),
+            NotifyAckFrame("s", accepted=False, reason="busy", retry_after_ms=60_000),
+            NotifyAckFrame("s", accepted=True, position=4, epoch=1),
+            NotifyAckFrame("s", accepted=False, reason="busy", retry_after_ms=1),
+            NotifyAckFrame("s", accepted=True, position=9, epoch=2),
         )
         stream = await asking
         await round_trip(client, peer)
@@ -395,7 +396,7 @@ async def test_a_fatal_error_at_hello_fails_every_call(node: ScriptedNode, code:
     async with client_of(node) as client:
         asking = asyncio.create_task(client.stream("s"))
         peer = await node.accept()
-        await peer.expect(Hello)
+        await peer.expect(HelloFrame)
         await peer.say(ErrorFrame(code, f"not with {TOKEN}"))
         for call in (asking, client.stream("s"), client.stream("t")):
             with pytest.raises(PushError) as caught:
@@ -423,8 +424,8 @@ async def test_a_fatal_error_fails_everybody_who_waits(node: ScriptedNode, code:
                 )
             ]
             await peer.take("one", 1)
-            await peer.expect(Eos)
-            await peer.expect(Notify)
+            await peer.expect(EosFrame)
+            await peer.expect(NotifyFrame)
             await peer.say(ErrorFrame(code, "that was wrong"))
             peer.cut()
             for end in await asyncio.gather(*waiting, return_exceptions=True):
@@ -441,7 +442,7 @@ async def test_a_fatal_error_after_everything_is_durable_does_not_spoil_the_end(
         stream = await open_stream(client, peer)
         await stream.send(0, b"x")
         await peer.take("s", 1)
-        await peer.say(Ack(1, [("s", 0)]), ErrorFrame("forbidden", "no more"))
+        await peer.say(AckFrame(1, [("s", 0)]), ErrorFrame("forbidden", "no more"))
         with pytest.raises(PushError):
             await client.stream("t")
 
@@ -497,7 +498,7 @@ async def test_a_bug_of_ours_fails_the_client_instead_of_hanging(
         peer = await connected(node)
         await open_stream(client, peer)
         monkeypatch.setattr(session.Session, "_closed", lambda self, frame: 1 // 0)
-        await peer.say(Closed("s", 0))
+        await peer.say(ClosedFrame("s", 0))
         with pytest.raises(PushError, match="ZeroDivisionError") as caught:
             await client.stream("t")
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -518,11 +519,11 @@ async def test_the_token_is_in_no_log_line_and_in_no_repr(node: ScriptedNode, ca
         caplog.set_level(logging.DEBUG, name)
     async with client_of(node) as client:
         peer = await node.accept()
-        await peer.expect(Hello)
+        await peer.expect(HelloFrame)
         await peer.say(ErrorFrame("internal", f"I do not like {TOKEN}"))
         peer = await connected(node)
         stream = await open_stream(client, peer)
-        await peer.say(Restart(None, None, f"I do not like {TOKEN}"))
+        await peer.say(RestartFrame(None, None, f"I do not like {TOKEN}"))
         peer = await connected(node)
         await peer.grant("s")
         assert TOKEN not in repr(client) + repr(stream) + str(client)

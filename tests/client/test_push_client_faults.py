@@ -19,7 +19,15 @@ from websockets.exceptions import ConnectionClosed
 
 from headgate.client import PushClient, PushStream, session
 from headgate.core import backoff
-from headgate.core.frames import Ack, Closed, Eos, Messages, Notify, NotifyAck, Restart
+from headgate.core.frames import (
+    AckFrame,
+    ClosedFrame,
+    EosFrame,
+    MessagesFrame,
+    NotifyAckFrame,
+    NotifyFrame,
+    RestartFrame,
+)
 
 RECORDS = 400
 STREAMS = ("one", "two", "three")
@@ -84,11 +92,11 @@ class Dealings:
 
     async def handle(self) -> None:
         match await self.peer.hear():
-            case Notify(stream=stream):
+            case NotifyFrame(stream=stream):
                 await self.notified(stream)
-            case Messages(stream=stream, messages=messages):
+            case MessagesFrame(stream=stream, messages=messages):
                 await self.received(stream, [message.id for message in messages])
-            case Eos(stream=stream):
+            case EosFrame(stream=stream):
                 await self.ended(stream)
             case other:
                 raise AssertionError(other)
@@ -97,13 +105,13 @@ class Dealings:
         assert stream not in self.granted
         ledger = self.ledger
         if ledger.owners.get(stream) or ledger.happens(0.1):
-            await self.peer.say(NotifyAck(stream, accepted=False, reason="owned", retry_after_ms=1))
+            await self.peer.say(NotifyAckFrame(stream, accepted=False, reason="owned", retry_after_ms=1))
             return
         ledger.owners[stream] = self
         position = ledger.durable[stream][-1] if ledger.durable[stream] else None
         self.granted[stream] = -1
         self.pending[stream] = []
-        await self.peer.say(NotifyAck(stream, accepted=True, position=position, epoch=1))
+        await self.peer.say(NotifyAckFrame(stream, accepted=True, position=position, epoch=1))
 
     async def received(self, stream: str, ids: list[int]) -> None:
         """As much of it becomes durable as chance will have; the credits of it, or of what was dropped, go back."""
@@ -120,9 +128,9 @@ class Dealings:
         if self.ledger.happens(0.05):
             del self.granted[stream]
             del self.ledger.owners[stream]
-            await self.peer.say(Restart(stream, reason="chance"))
+            await self.peer.say(RestartFrame(stream, reason="chance"))
         elif self.ledger.happens(0.02):
-            await self.peer.say(Restart(None, self.ledger.chance.choice(self.ledger.urls), "chance"))
+            await self.peer.say(RestartFrame(None, self.ledger.chance.choice(self.ledger.urls), "chance"))
         else:
             self.commit(stream, self.ledger.chance.randint(0, len(self.pending[stream])))
             if self.ledger.chance.random() < 0.5:
@@ -136,7 +144,7 @@ class Dealings:
     async def give(self, credits: int, streams: list[str]) -> None:
         self.credits += credits
         positions = [(name, self.ledger.durable[name][-1]) for name in streams if self.ledger.durable[name]]
-        await self.peer.say(Ack(credits, list(positions)))
+        await self.peer.say(AckFrame(credits, list(positions)))
 
     async def ended(self, stream: str) -> None:
         if stream not in self.granted:
@@ -146,7 +154,7 @@ class Dealings:
         del self.ledger.owners[stream]
         if not self.ledger.happens(0.3):
             durable = self.ledger.durable[stream]
-            await self.peer.say(Closed(stream, durable[-1] if durable else None))
+            await self.peer.say(ClosedFrame(stream, durable[-1] if durable else None))
         else:
             self.peer.cut()
 

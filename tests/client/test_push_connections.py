@@ -15,13 +15,13 @@ from headgate.client.addresses import Addresses, to_address
 from headgate.client.connection import Connection
 from headgate.core import backoff, frames
 from headgate.core.frames import (
-    Ack,
-    Closed,
-    Eos,
+    AckFrame,
+    ClosedFrame,
+    EosFrame,
     ErrorFrame,
-    Hello,
-    Notify,
-    Restart,
+    HelloFrame,
+    NotifyFrame,
+    RestartFrame,
 )
 
 # Lost connections.
@@ -66,7 +66,7 @@ async def test_a_node_that_goes_between_ask_and_answer_is_asked_again(node: Scri
     async with client_of(node) as client:
         asking = asyncio.create_task(client.stream("s"))
         peer = await connected(node)
-        assert await peer.expect(Notify) == Notify("s")
+        assert await peer.expect(NotifyFrame) == NotifyFrame("s")
         peer.cut()
         peer = await connected(node)
         await peer.grant("s", 7)
@@ -105,12 +105,12 @@ async def test_an_end_survives_a_cut(node: ScriptedNode) -> None:
         await stream.send_many([(0, b"x"), (1, b"x")])
         finishing = asyncio.create_task(stream.finish())
         assert await peer.take("s", 2) == [0, 1]
-        assert await peer.expect(Eos) == Eos("s")
+        assert await peer.expect(EosFrame) == EosFrame("s")
         peer.cut()
         peer = await connected(node)
         await peer.grant("s", 0)
         assert await peer.take("s", 1) == [1]
-        assert await peer.expect(Eos) == Eos("s")
+        assert await peer.expect(EosFrame) == EosFrame("s")
         peer.cut()  # The end is durable, and the word of it is lost.
         peer = await connected(node)
         await peer.grant("s", 1)
@@ -198,7 +198,7 @@ async def test_the_nodes_that_a_node_names_are_tried_too(node: ScriptedNode) -> 
 
 
 @pytest.mark.parametrize(
-    "nonsense", [b"", b"\xc1", frames.encode(Eos("s")), "text", frames.encode(frames.Ok(1, 1, 1, []))]
+    "nonsense", [b"", b"\xc1", frames.encode(EosFrame("s")), "text", frames.encode(frames.OkFrame(1, 1, 1, []))]
 )
 async def test_a_node_that_sends_nonsense_is_told_and_left(node: ScriptedNode, nonsense: bytes | str) -> None:
     async with client_of(node) as client:
@@ -217,8 +217,8 @@ async def test_a_node_that_sends_nonsense_is_told_and_left(node: ScriptedNode, n
 async def test_nonsense_in_place_of_ok_is_no_welcome(node: ScriptedNode) -> None:
     async with client_of(node) as client:
         peer = await node.accept()
-        await peer.expect(Hello)
-        await peer.say(Closed("s", 1))
+        await peer.expect(HelloFrame)
+        await peer.say(ClosedFrame("s", 1))
         await open_stream(client, await connected(node))
 
 
@@ -255,7 +255,7 @@ async def test_the_nodes_last_word_counts_even_if_writing_has_failed_before_it_i
                 await asyncio.sleep(0)
             return frames.encode(ErrorFrame("forbidden", "no more"))
 
-    spoken = session.Session("ws://node/push", frames.Ok(1, 1000, 5.0, []), {})
+    spoken = session.Session("ws://node/push", frames.OkFrame(1, 1000, 5.0, []), {})
     spoken.beat()
     with pytest.raises(PushError, match="forbidden"):
         await Connection(cast(ClientConnection, Closing())).run(spoken, 5.0)
@@ -264,7 +264,7 @@ async def test_the_nodes_last_word_counts_even_if_writing_has_failed_before_it_i
 async def test_an_error_that_is_not_our_fault_is_no_end(node: ScriptedNode) -> None:
     async with client_of(node) as client:
         peer = await node.accept()
-        await peer.expect(Hello)
+        await peer.expect(HelloFrame)
         await peer.say(ErrorFrame("draining", "this node is going away"))
         peer = await connected(node)
         stream = await open_stream(client, peer)
@@ -286,7 +286,7 @@ async def test_a_restart_moves_everything_to_the_address_it_names(node: Scripted
         stream = await open_stream(client, peer)
         await stream.send_many([(0, b"x"), (1, b"x")])
         await peer.take("s", 2)
-        await peer.say(Restart(None, other.url, "draining"))
+        await peer.say(RestartFrame(None, other.url, "draining"))
         await peer.closed()
         assert peer.socket.close_code == 1000
         peer = await connected(other)
@@ -302,7 +302,7 @@ async def test_a_restart_without_a_usable_address_goes_anywhere(node: ScriptedNo
     async with scripted_node() as other, client_of(node, other) as client:
         peer = await connected(node)
         await open_stream(client, peer)
-        await peer.say(Restart(None, address, "draining"))
+        await peer.say(RestartFrame(None, address, "draining"))
         await (await connected(other)).grant("s")
 
 
@@ -312,7 +312,7 @@ async def test_being_sent_once_takes_no_time_and_being_sent_around_does(
     monkeypatch.setattr(backoff, "wait_s", lambda attempt, jitter: 0.1)
     async with scripted_node() as other, client_of(node) as client:
         for here, there in ((node, other), (other, node), (node, other)):
-            await (await connected(here)).say(Restart(None, there.url))
+            await (await connected(here)).say(RestartFrame(None, there.url))
         await open_stream(client, await connected(other))
     assert [record.message.split(" in ")[-1] for record in caplog.records] == ["0.0 s", "0.1 s", "0.1 s"]
 
@@ -323,12 +323,12 @@ async def test_the_restart_of_a_stream_asks_for_it_again_on_the_same_connection(
         one, two = await open_stream(client, peer, "one"), await open_stream(client, peer, "two")
         await one.send_many([(0, b"x"), (1, b"x"), (2, b"x")])
         assert await peer.take("one", 3) == [0, 1, 2]
-        await peer.say(Restart("one", node.url, "moved"), Restart("gone", None, "nobody knows it"))
+        await peer.say(RestartFrame("one", node.url, "moved"), RestartFrame("gone", None, "nobody knows it"))
         await peer.grant("one", 1)
         assert await peer.take("one", 1) == [2]
         await two.send(0, b"x")
         assert await peer.take("two", 1) == [0]
-        await peer.say(Ack(0, [("one", 2), ("two", 0)]))
+        await peer.say(AckFrame(0, [("one", 2), ("two", 0)]))
         await one.flush()
         assert node.is_alone
 
@@ -340,7 +340,7 @@ async def test_the_restart_of_a_stream_elsewhere_moves_everything(node: Scripted
         await open_stream(client, peer, "two")
         await one.send(0, b"x")
         await peer.take("one", 1)
-        await peer.say(Restart("one", other.url, "moved"))
+        await peer.say(RestartFrame("one", other.url, "moved"))
         peer = await connected(other)
         await peer.grant("one")
         await peer.grant("two")
@@ -353,8 +353,8 @@ async def test_an_end_survives_the_restart_of_its_stream(node: ScriptedNode) -> 
         peer = await connected(node)
         stream = await open_stream(client, peer)
         finishing = asyncio.create_task(stream.finish())
-        assert await peer.expect(Eos) == Eos("s")
-        await peer.say(Restart("s"))
+        assert await peer.expect(EosFrame) == EosFrame("s")
+        await peer.say(RestartFrame("s"))
         await peer.grant("s")
         await peer.end("s", None)
         assert await finishing is None
@@ -366,7 +366,7 @@ async def test_records_that_crossed_a_restart_are_not_held_against_us(node: Scri
         stream = await open_stream(client, peer)
         await stream.send(0, b"x")
         await peer.take("s", 1)
-        await peer.say(Restart("s"), ErrorFrame("not_granted", "records for a stream that is not granted"))
+        await peer.say(RestartFrame("s"), ErrorFrame("not_granted", "records for a stream that is not granted"))
         peer = await connected(node)
         await peer.grant("s")
         assert await peer.take("s", 1) == [0]

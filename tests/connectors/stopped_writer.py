@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from headgate.connectors.api.streaming import Held, Outgoing
+from headgate.connectors.api import Held, Outgoing
 from headgate.connectors.postgres import sink as postgres
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import ConnectorError

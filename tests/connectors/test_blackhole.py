@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.api.streaming import Held, Outgoing
+from headgate.connectors.api import Held, Outgoing
 from headgate.connectors.blackhole import Blackhole, BlackholeOptions
 from headgate.testing.contract import SinkContract
 from headgate.testing.factories import make_context, make_grant

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.connectors.api.bulk import Column, StorageError
-from headgate.connectors.values.digest import Digest, _add
+from headgate.connectors.api.bulk import Column, Digest, StorageError
+from headgate.connectors.values.digest import _add
 from headgate.connectors.values.kinds import Kind, Type
 
 INTEGER = Type(Kind.INT32)

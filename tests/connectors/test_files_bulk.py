@@ -40,8 +40,8 @@ from headgate.connectors.files import csv, jsonl
 from headgate.connectors.files import reader as files
 from headgate.connectors.files import writer as parts
 from headgate.connectors.files.reader import MANIFEST, sidecar_of
+from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.sql import ledger
-from headgate.connectors.urls import open_read, open_write
 from headgate.connectors.values.convert import translated
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, NotFound, Refused
@@ -128,7 +128,7 @@ def span(lo: int | None, hi: int) -> Range:
 
 async def put(url: str, job: Job, rows: list[dict[str, Any]], range: Range, **changes: Any) -> int:
     """Write rows as one chunk, in whatever language the target speaks."""
-    target = open_write(url)
+    target = open_writer(url)
     table = await target.prepare(job)
     language, pieces = target.normalize(as_pieces([rows]), Language.ROWS, job.source.columns)
     return await target.write(job, table, range, language, pieces, **changes)
@@ -148,7 +148,7 @@ async def ranges_of(reader: Any, table: Table, rows: int) -> list[Range]:
 
 async def read_rows(url: str, table: str = "", rows: int = 3, columns: list[str] | None = None) -> list[dict[str, Any]]:
     """All rows of a table, read chunk by chunk."""
-    reader = open_read(url)
+    reader = open_reader(url)
     found = await reader.describe(table or (await reader.tables())[0])
     if columns:
         found = found.with_columns(found.named(columns))
@@ -240,7 +240,7 @@ async def test_a_table_of_several_files_is_read_in_the_order_of_their_names(tmp_
     (folder / "9.csv").write_text("")
     (folder / ".hidden.csv").write_text("n\n99\n")
     (folder / "notes.txt").write_text("n\n99\n")
-    reader = open_read(f"csv:{tmp_path}")
+    reader = open_reader(f"csv:{tmp_path}")
     assert await reader.tables() == ["t"]
     assert [row["n"] for row in await read_rows(f"csv:{tmp_path}", rows=rows)] == list("12345678")
     top = await reader.top(await reader.describe("t"))
@@ -250,7 +250,7 @@ async def test_a_table_of_several_files_is_read_in_the_order_of_their_names(tmp_
 async def test_a_pattern_is_one_table(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"logs-{number}.jsonl").write_text(f'{{"n": {number}}}\n')
-    assert await open_read(f"jsonl:{tmp_path}/logs-?.jsonl").tables() == ["logs"]
+    assert await open_reader(f"jsonl:{tmp_path}/logs-?.jsonl").tables() == ["logs"]
     assert await read_rows(f"jsonl:{tmp_path}/logs-*.jsonl?sample=5") == [{"n": 1}, {"n": 2}]
 
 
@@ -259,12 +259,12 @@ async def test_a_folder_is_many_tables(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text("x\n1\n")
     (tmp_path / "empty").mkdir()
-    reader = open_read(f"csv:{tmp_path}")
+    reader = open_reader(f"csv:{tmp_path}")
     assert await reader.tables() == ["a", "b"]
     with pytest.raises(NotFound):
         await reader.describe("c")
     with pytest.raises(NotFound):
-        await open_read(f"csv:{tmp_path}/nothing").tables()
+        await open_reader(f"csv:{tmp_path}/nothing").tables()
     (tmp_path / "a.csv").write_text("x\n")
     with pytest.raises(Refused, match="twice"):
         await reader.tables()
@@ -305,7 +305,7 @@ async def test_a_record_larger_than_what_is_read_at_once_stays_whole(
 async def test_a_csv_file_may_look_like_this(tmp_path: Path, text: str, rows: list[list[Any]] | None) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text, newline="")
-    table = await open_read(f"csv:{path}").describe("t")
+    table = await open_reader(f"csv:{path}").describe("t")
     assert [column.name for column in table.columns] == ([] if rows is None else ["a", "b"])
     assert [list(row.values()) for row in await read_rows(f"csv:{path}")] == (rows or [])
 
@@ -321,7 +321,7 @@ async def test_with_one_column_an_empty_line_is_null(tmp_path: Path) -> None:
         pytest.param(b'a,b\n1,2\n3,"4\n', "line 3 .*quote", id="odd quotes"),
         pytest.param(b'a,b\n1,2\n3,x"y"\n', "line 3 .*quote", id="quote in a field"),
         pytest.param(b'a,b\n1,2\n"x"y,4\n', "line 3 .*quote", id="text after a quote"),
-        pytest.param(b"a,b\n1,2\n3,4,5\n", "line 3: 3 fields, and there are 2 columns", id="too many fields"),
+        pytest.param(b"a,b\n1,2\n3,4,5\n", "line 3: 3 fields for 2 columns", id="too many fields"),
         pytest.param(b"a,b\n1,2\n3\n", "line 3: 1 fields", id="too few fields"),
         pytest.param(b"a,b\n1,2\n3,\xff\n", "byte 10: not utf-8", id="invalid UTF-8"),
     ],
@@ -337,14 +337,14 @@ async def test_broken_csv_ends_its_chunk_with_the_place(tmp_path: Path, data: by
 async def test_a_header_that_names_no_columns_is_refused(tmp_path: Path, header: str) -> None:
     (tmp_path / "t.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(Refused):
-        await open_read(f"csv:{tmp_path / 't.csv'}").describe("t")
+        await open_reader(f"csv:{tmp_path / 't.csv'}").describe("t")
 
 
 async def test_files_of_one_table_must_have_the_same_header(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("a\n1\n")
     (tmp_path / "2.csv").write_text("b\n1\n")
     with pytest.raises(Refused, match="other columns"):
-        await open_read(f"csv:{tmp_path}/*.csv").describe((await open_read(f"csv:{tmp_path}/*.csv").tables())[0])
+        await open_reader(f"csv:{tmp_path}/*.csv").describe((await open_reader(f"csv:{tmp_path}/*.csv").tables())[0])
 
 
 async def test_other_dialects_are_named_in_the_url(tmp_path: Path) -> None:
@@ -356,13 +356,13 @@ async def test_other_dialects_are_named_in_the_url(tmp_path: Path) -> None:
     assert await read_rows(f"csv:{path}?delimiter=tab") == [{"a": "1", "b": ","}]
     for option in ("delimiter=ab", "encoding=utf-16", "encoding=klingon", "header=maybe", "colour=red"):
         with pytest.raises(ConfigError):
-            open_read(f"csv:{path}?{option}")
+            open_reader(f"csv:{path}?{option}")
 
 
 async def test_csv_passes_untouched_and_other_csv_is_made_to_order(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x,""y"\n,""\n')
-    reader = open_read(f"csv:{path}")
+    reader = open_reader(f"csv:{path}")
     table = await reader.describe("t")
     [whole] = await ranges_of(reader, table, 100)
     assert await bytes_of(reader, table, whole) == b'1,"x,""y"\n,""\n'
@@ -392,7 +392,7 @@ async def test_types_of_json_come_from_the_first_records(
 ) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(lines))
-    table = await open_read(f"jsonl:{path}").describe("t")
+    table = await open_reader(f"jsonl:{path}").describe("t")
     assert {column.name: column.type.kind for column in table.columns} == kinds
     assert table.sampled
     found = await read_rows(f"jsonl:{path}")
@@ -441,7 +441,7 @@ async def test_nested_objects_become_columns_if_told_so(tmp_path: Path) -> None:
         await read_rows(f"jsonl:{path}?nested=flatten")
     for option in ("nested=no", "sample=x", "sample=0"):
         with pytest.raises(ConfigError):
-            open_read(f"jsonl:{path}?{option}")
+            open_reader(f"jsonl:{path}?{option}")
 
 
 async def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
@@ -488,7 +488,7 @@ async def test_types_of_other_writers_are_understood_exactly(
     tmp_path: Path, array: Any, type: Type, values: list[Any]
 ) -> None:
     pq.write_table(pa.table({"v": array}), tmp_path / "t.parquet")
-    table = await open_read(f"parquet:{tmp_path / 't.parquet'}").describe("t")
+    table = await open_reader(f"parquet:{tmp_path / 't.parquet'}").describe("t")
     assert table.columns[0].type == type
     assert [row["v"] for row in await read_rows(f"parquet:{tmp_path / 't.parquet'}")] == values
 
@@ -497,13 +497,13 @@ async def test_parquet_that_cannot_be_held_is_refused_with_the_column(tmp_path: 
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"late": pa.array([1], pa.duration("us"))}), path)
     with pytest.raises(Refused, match="'late' is duration"):
-        await open_read(f"parquet:{path}").describe("t")
+        await open_reader(f"parquet:{path}").describe("t")
     pq.write_table(pa.table({"fine": pa.array([1], pa.timestamp("ns"))}), path)
     with pytest.raises(StorageError, match="'fine'"):
         await read_rows(f"parquet:{path}")
     path.write_bytes(b"PAR1 this is not")
     with pytest.raises(StorageError, match=r"t\.parquet"):
-        await open_read(f"parquet:{path}").describe("t")
+        await open_reader(f"parquet:{path}").describe("t")
 
 
 # A file that changes.
@@ -513,8 +513,8 @@ async def test_parquet_that_cannot_be_held_is_refused_with_the_column(tmp_path: 
 async def test_a_file_that_has_changed_is_not_read(tmp_path: Path, kind: str) -> None:
     url = f"{kind}:{tmp_path / f't.{kind}'}"
     await put(url, job_for(EDGES), EDGE_ROWS, span(None, 1))
-    await open_write(url).finish(job_for(EDGES))
-    reader = open_read(url)
+    await open_writer(url).finish(job_for(EDGES))
+    reader = open_reader(url)
     table = await reader.describe("t")
     assert [
         one async for one in reader.query(table, (await ranges_of(reader, table, 9))[0], reader.languages[0], PLAIN)
@@ -540,8 +540,8 @@ async def test_values_at_the_edges_come_back(tmp_path: Path, kind: str, shape: s
     job = job_for(EDGES)
     assert await put(url, job, EDGE_ROWS[:2], span(None, 5)) == 2
     assert await put(url, job, EDGE_ROWS[2:], span(5, 9)) == 2
-    await open_write(url).finish(job)
-    table = await open_read(url).describe("t")
+    await open_writer(url).finish(job)
+    table = await open_reader(url).describe("t")
     assert [(one.name, one.type) for one in table.columns] == [(one.name, one.type) for one in EDGES]
     found = await read_rows(url, "t")
     assert sorted(found, key=lambda row: (row["id"] is None, row["id"])) == sorted(
@@ -562,14 +562,14 @@ async def test_json_has_no_word_for_what_is_no_number(tmp_path: Path, value: flo
         columns = (Column("v", Type(Kind.FLOAT64)), Column("w", Type(Kind.NUMERIC)))
         url = f"{kind}:{tmp_path / kind}"
         await put(url, job_for(columns), [{"v": value, "w": Decimal(str(value))}], span(None, 1))
-        await open_write(url).finish(job_for(columns))
+        await open_writer(url).finish(job_for(columns))
         assert str(await read_rows(url)) == str([{"v": value, "w": Decimal(str(value))}])
 
 
 async def test_json_is_written_for_people_and_other_programs(tmp_path: Path) -> None:
     url = f"jsonl:{tmp_path / 't.jsonl'}"
     await put(url, job_for(EDGES), EDGE_ROWS[:1], span(None, 1))
-    await open_write(url).finish(job_for(EDGES))
+    await open_writer(url).finish(job_for(EDGES))
     found = json.loads((tmp_path / "t.jsonl").read_text(), parse_float=Decimal)
     assert found["huge"] == EDGE_ROWS[0]["huge"]
     assert found["doc"] == EDGE_ROWS[0]["doc"]
@@ -598,7 +598,7 @@ async def test_text_that_is_not_what_the_manifest_says_is_told_with_its_line(
 ) -> None:
     job = job_for((Column("v", Type(kind)),))
     await put(f"jsonl:{tmp_path}", job, [], span(None, 1))
-    await open_write(f"jsonl:{tmp_path}").finish(job)
+    await open_writer(f"jsonl:{tmp_path}").finish(job)
     (tmp_path / "t" / "z.jsonl").write_text(json.dumps({"v": text}) + "\n")
     with pytest.raises(StorageError, match=r"z\.jsonl, line 1: field 'v'"):
         await read_rows(f"jsonl:{tmp_path}")
@@ -620,7 +620,7 @@ KINDS = ["csv", "jsonl", "parquet"]
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_chunk_is_written_once(tmp_path: Path, kind: str, shape: str) -> None:
     url, job = f"{kind}:{tmp_path / shape.format(kind)}", job_for(N)
-    target = open_write(url)
+    target = open_writer(url)
     assert await target.look("t") is None
     await put(url, job, rows_of(3, 4), span(2, 4))
     assert await target.unfinished("t") == [DUMP]
@@ -645,18 +645,18 @@ async def test_a_single_file_has_its_rows_in_the_order_of_the_source(tmp_path: P
     await put(url, job, rows_of(1, 2), span(None, 4))
     await put(url, job, rows_of(), span(4, 8))
     with pytest.raises(StorageError, match="do not follow"):
-        await open_write(url).finish(job)
+        await open_writer(url).finish(job)
     await put(url, job, rows_of(3, 4), span(8, 9))
-    await open_write(url).finish(job)
+    await open_writer(url).finish(job)
     assert [row["n"] for row in await read_rows(url)] == [1, 2, 3, 4, 5]
     later = job_for(N, dump=OTHER)
     await put(url, later, rows_of(6), span(None, 1))
-    await open_write(url).finish(later)
+    await open_writer(url).finish(later)
     assert await read_rows(url) == rows_of(1, 2, 3, 4, 5, 6)
     fresh = job_for(N, dump=UUID(int=5), mode=Mode.REPLACE)
     await put(url, fresh, rows_of(7), span(None, 1))
     assert len(await read_rows(url)) == 6
-    await open_write(url).finish(fresh)
+    await open_writer(url).finish(fresh)
     assert await read_rows(url) == rows_of(7)
     assert sorted(one.name for one in tmp_path.iterdir()) == [f".out.{kind}.headgate.json", f"out.{kind}"]
 
@@ -666,34 +666,34 @@ async def test_a_single_file_of_somebody_else_is_appended_to_if_its_header_is_th
     path.write_text("n,s\r\n1,x")
     url = f"csv:{path}"
     await put(url, job_for(N), rows_of(2), span(None, 1))
-    await open_write(url).finish(job_for(N))
+    await open_writer(url).finish(job_for(N))
     assert path.read_bytes() == b'n,s\n1,x\n2,"2"\n'
     path.write_text("other\n1\n")
     with pytest.raises(Refused, match="other columns"):
-        await open_write(url).prepare(job_for(N, dump=OTHER))
+        await open_writer(url).prepare(job_for(N, dump=OTHER))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_parts_count_for_readers_when_their_dump_is_finished(tmp_path: Path, kind: str) -> None:
     url, job = f"{kind}:{tmp_path}", job_for(N)
     await put(url, job, rows_of(1), span(None, 1))
-    await open_write(url).finish(job)
+    await open_writer(url).finish(job)
     other = job_for(N, dump=OTHER)
     await put(url, other, rows_of(2), span(None, 1))
     assert await read_rows(url) == rows_of(1)
-    await open_write(url).finish(other)
+    await open_writer(url).finish(other)
     assert sorted(row["n"] for row in await read_rows(url)) == [1, 2]
     assert (await read_rows(f"{kind}:{tmp_path / 't'}"))[0].keys() == {"n", "s"}
     manifest = json.loads((tmp_path / "t" / MANIFEST).read_text())
     assert [one["rows"] for one in manifest["parts"]] == [1, 1]
     with pytest.raises(Refused, match="other columns"):
-        await open_write(url).prepare(job_for(EDGES, dump=UUID(int=7)))
+        await open_writer(url).prepare(job_for(EDGES, dump=UUID(int=7)))
 
 
 async def test_a_crash_between_line_and_name_leaves_nothing_that_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, job, target = f"csv:{tmp_path}", job_for(N), open_write(f"csv:{tmp_path}")
+    url, job, target = f"csv:{tmp_path}", job_for(N), open_writer(f"csv:{tmp_path}")
 
     def die(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
@@ -718,15 +718,15 @@ async def test_a_part_is_written_anew_for_a_repair(tmp_path: Path) -> None:
     url, job = f"csv:{tmp_path / 'out'}", job_for(N)
     await put(url, job, rows_of(1), span(None, 1))
     await put(url, job, rows_of(1, 2), span(None, 1), again=True)
-    await open_write(url).finish(job)
+    await open_writer(url).finish(job)
     await put(url, job, rows_of(1, 2, 3), span(None, 1), again=True)
     assert len(await read_rows(url)) == 3
-    assert await open_write(url).done(job) == {span(None, 1): 3}
-    assert await open_write(url).unfinished("t") == []
-    await open_write(url).finish(job)
+    assert await open_writer(url).done(job) == {span(None, 1): 3}
+    assert await open_writer(url).unfinished("t") == []
+    await open_writer(url).finish(job)
     url = f"csv:{tmp_path / 'one.csv'}"
     await put(url, job, rows_of(1), span(None, 1))
-    await open_write(url).finish(job)
+    await open_writer(url).finish(job)
     with pytest.raises(Refused, match="one file"):
         await put(url, job, rows_of(1), span(None, 1), again=True)
 
@@ -735,7 +735,7 @@ async def replaced(tmp_path: Path) -> tuple[str, Job]:
     """A folder with an old table, and a new one beside it that is ready to take its place."""
     url = f"jsonl:{tmp_path}"
     await put(url, job_for(N), rows_of(1), span(None, 1))
-    await open_write(url).finish(job_for(N))
+    await open_writer(url).finish(job_for(N))
     job = job_for(N, dump=OTHER, mode=Mode.REPLACE)
     await put(url, job, rows_of(2), span(None, 1))
     assert await read_rows(url) == rows_of(1)
@@ -762,9 +762,9 @@ async def test_a_swap_goes_on_wherever_it_was_broken_off(
         patched.setattr(Path, "rename", dying)
         patched.setattr(parts.shutil, "rmtree", dead)
         with pytest.raises(KeyboardInterrupt):
-            await open_write(url).finish(job)
+            await open_writer(url).finish(job)
     assert parts.shutil.rmtree is remove
-    target = open_write(url)
+    target = open_writer(url)
     assert await target.unfinished("t") == ([] if renames == 2 else [OTHER])
     await target.prepare(job)
     assert await target.done(job) == {span(None, 1): 1}
@@ -782,7 +782,7 @@ async def test_a_joined_file_takes_its_place_once(
     """An append that is broken off at its last step does not append twice."""
     url = f"csv:{tmp_path / 'out.csv'}"
     await put(url, job_for(N), rows_of(1), span(None, 1))
-    await open_write(url).finish(job_for(N))
+    await open_writer(url).finish(job_for(N))
     job = job_for(N, dump=OTHER)
     await put(url, job, rows_of(2), span(None, 1))
     move = Path.replace
@@ -797,34 +797,34 @@ async def test_a_joined_file_takes_its_place_once(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", dying)
         with pytest.raises(KeyboardInterrupt):
-            await open_write(url).finish(job)
-    await open_write(url).prepare(job)
-    assert await open_write(url).done(job) == {span(None, 1): 1}
-    await open_write(url).finish(job)
+            await open_writer(url).finish(job)
+    await open_writer(url).prepare(job)
+    assert await open_writer(url).done(job) == {span(None, 1): 1}
+    await open_writer(url).finish(job)
     assert await read_rows(url) == rows_of(1, 2)
-    await open_write(url).prepare(job)
-    await open_write(url).finish(job)
+    await open_writer(url).prepare(job)
+    await open_writer(url).finish(job)
     assert await read_rows(url) == rows_of(1, 2)
 
 
 async def test_what_is_built_beside_can_be_dropped(tmp_path: Path) -> None:
     url, job = await replaced(tmp_path)
-    await open_write(url).drop(job)
+    await open_writer(url).drop(job)
     assert [one.name for one in tmp_path.iterdir()] == ["t"]
     with pytest.raises(StorageError, match="not there any more"):
-        await open_write(url).finish(job)
+        await open_writer(url).finish(job)
     assert await read_rows(url) == rows_of(1)
 
 
 async def test_parts_built_beside_join_a_table_that_is_there(tmp_path: Path) -> None:
     url = f"parquet:{tmp_path}"
     await put(url, job_for(N), rows_of(1), span(None, 1))
-    await open_write(url).finish(job_for(N))
+    await open_writer(url).finish(job_for(N))
     job = job_for(N, dump=OTHER, aside=True)
     await put(url, job, rows_of(2), span(None, 1))
-    assert await open_write(url).unfinished("t") == [OTHER]
-    await open_write(url).finish(job)
-    await open_write(url).finish(job)
+    assert await open_writer(url).unfinished("t") == [OTHER]
+    await open_writer(url).finish(job)
+    await open_writer(url).finish(job)
     assert sorted(row["n"] for row in await read_rows(url)) == [1, 2]
     assert [one.name for one in tmp_path.iterdir()] == ["t"]
 
@@ -833,19 +833,19 @@ async def test_nothing_of_others_is_lost_by_a_replacement(tmp_path: Path) -> Non
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "thesis.doc").write_text("years of work")
     with pytest.raises(Refused, match=r"thesis\.doc"):
-        await open_write(f"csv:{tmp_path}").prepare(job_for(N, mode=Mode.REPLACE))
+        await open_writer(f"csv:{tmp_path}").prepare(job_for(N, mode=Mode.REPLACE))
 
 
 @pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.ABSENT])
 async def test_files_have_no_keys(tmp_path: Path, mode: Mode) -> None:
     with pytest.raises(Refused, match="no keys"):
-        await open_write(f"csv:{tmp_path}").prepare(job_for(N, mode=mode))
+        await open_writer(f"csv:{tmp_path}").prepare(job_for(N, mode=mode))
 
 
 @pytest.mark.parametrize("name", ["../t", ".t", "", "a/b"])
 async def test_a_table_stays_in_its_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused, match="cannot be the name"):
-        await open_write(f"csv:{tmp_path}").prepare(job_for(N, target=name))
+        await open_writer(f"csv:{tmp_path}").prepare(job_for(N, target=name))
 
 
 async def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
@@ -873,8 +873,8 @@ async def test_two_workers_write_a_chunk_and_one_of_them_is_told(tmp_path: Path)
     )
     assert sum(isinstance(one, AlreadyWritten) for one in results) == 2
     [rows] = [one for one in results if isinstance(one, int)]
-    assert await open_write(url).done(job) == {span(None, 1): rows}
-    await open_write(url).finish(job)
+    assert await open_writer(url).done(job) == {span(None, 1): rows}
+    await open_writer(url).finish(job)
     assert len(await read_rows(url)) == rows
 
 
@@ -883,7 +883,7 @@ async def test_a_source_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) 
         yield Piece(b"1,x\n", 4, 1)
         raise StorageError("the source broke")
 
-    target, job = open_write(f"csv:{tmp_path}"), job_for(N)
+    target, job = open_writer(f"csv:{tmp_path}"), job_for(N)
     table = await target.prepare(job)
     with pytest.raises(StorageError, match="broke"):
         await target.write(job, table, span(None, 1), Language.CSV, failing())
@@ -892,9 +892,9 @@ async def test_a_source_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) 
 
 async def test_one_file_holds_one_table(tmp_path: Path) -> None:
     url = f"csv:{tmp_path / 'out.csv'}"
-    await open_write(url).prepare(job_for(N, target="a"))
+    await open_writer(url).prepare(job_for(N, target="a"))
     with pytest.raises(Refused, match="holds one table"):
-        await open_write(url).prepare(job_for(N, target="b"))
+        await open_writer(url).prepare(job_for(N, target="b"))
 
 
 def test_a_mark_is_the_same_for_the_same_range() -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Held, Outgoing, Position
+from headgate.connectors.api import Batch, Held, Outgoing, Position
 from headgate.connectors.files.source import FilesSink, FilesSinkOptions, FilesSource, FilesSourceOptions
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 from headgate.testing.contract import SinkContract, SourceContract

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headgate.connectors.api.streaming import identity_of
+from headgate.connectors.api import identity_of
 from headgate.connectors.generator import CONNECTOR, Generator, GeneratorOptions
 from headgate.errors import Cause, ConnectorError, EndOfStream
 from headgate.testing.contract import PartitionedSourceContract, SourceContract

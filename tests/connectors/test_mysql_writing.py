@@ -239,7 +239,7 @@ async def test_rows_that_got_lost_on_the_way_roll_back(db: Database) -> None:
     job = Job(DUMP, table_of(ID, NAME), "t")
     async with writing(db.url()) as writer:
         table = await writer.prepare(job)
-        with refused("3 rows were read and 1 written"):
+        with refused("read 3 rows and wrote 1"):
             await writer.write(job, table, ONE, Language.CSV, of(row("1", '"a"'), rows=3))
     assert db.rows("SELECT * FROM t") == []
 

@@ -24,7 +24,7 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.own import ENDLESS, Chunk, OwnReader, OwnWriter
-from headgate.connectors.urls import open_read, open_write
+from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, NotFound, Refused
 
@@ -266,11 +266,11 @@ async def test_a_storage_is_found_by_the_name_of_its_factory(tmp_path: Path) -> 
         "    def query(self, offset, limit): return [{'url': self.url}][offset:]\n"
         "    def write(self, rows): pass\n"
     )
-    reader = open_read("shop://orders", own=[f"{file}:Both"])
+    reader = open_reader("shop://orders", factories=[f"{file}:Both"])
     table = await reader.describe("records")
     pieces = [piece async for piece in reader.query(table, Range(None, ("5",)), Language.ROWS, PLAIN)]
     assert pieces[0].data == [{"url": "shop://orders"}]
-    assert isinstance(open_write("shop://orders", own=[f"shop={file}:Both"]), OwnWriter)
+    assert isinstance(open_writer("shop://orders", factories=[f"shop={file}:Both"]), OwnWriter)
 
 
 async def test_numbers_of_several_sorts_get_a_type_that_holds_them() -> None:

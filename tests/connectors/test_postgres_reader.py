@@ -13,9 +13,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.connectors.api.bulk import PLAIN, By, Csv, Language, StorageError, StorageGone, Table
-from headgate.connectors.postgres.reader import PostgresReader, SnapshotGone
-from headgate.connectors.urls import open_read, redacted
+from headgate.connectors.api.bulk import PLAIN, By, Csv, Language, SnapshotGone, StorageError, StorageGone, Table
+from headgate.connectors.plugins import open_reader
+from headgate.connectors.postgres.reader import PostgresReader
+from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import csv_to_arrow
 from headgate.core.chunks import Range
 from headgate.errors import ConfigError, NotFound
@@ -442,14 +443,14 @@ async def test_rights_that_are_missing_are_told_in_one_line(source: Side) -> Non
 )
 async def test_no_message_holds_a_password(url: str, kind: type[Exception] | None) -> None:
     with pytest.raises(kind or (ConfigError, StorageGone)) as caught:
-        await open_read(url).tables()
+        await open_reader(url).tables()
     assert "s3cret" not in f"{caught.value} {getattr(caught.value, 'hint', '')} {redacted(url)}"
 
 
 async def test_what_the_server_refuses_at_the_door_is_told_without_the_password(source: Side) -> None:
     for url in (source.url.replace("headgate@", "nobody:s3cret@"), source.url.replace("/pgs", "/nodb")):
         with pytest.raises(ConfigError, match="refuses us") as caught:
-            await open_read(url.replace("headgate@", "headgate:s3cret@")).tables()
+            await open_reader(url.replace("headgate@", "headgate:s3cret@")).tables()
         assert "s3cret" not in str(caught.value)
 
 

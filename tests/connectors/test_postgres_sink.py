@@ -17,7 +17,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from headgate.connectors.api.streaming import Held, Outgoing
+from headgate.connectors.api import Held, Outgoing
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
 from headgate.errors import BadRecord, Cause, ConnectorError, Fenced
 from headgate.runtime.streams import run as worker

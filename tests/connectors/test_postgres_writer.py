@@ -170,7 +170,7 @@ async def test_a_source_that_breaks_in_the_middle_leaves_nothing_and_the_session
             await writer.write(job, into, chunk, Language.CSV, pieces_of([b"1,x\nx,y\n"]))
         assert await writer.done(job) == {}
         assert await writer.write(job, into, chunk, Language.CSV, pieces_of([b"1,", b'"a\n\\.\nb"\n'], 1)) == 1
-        with pytest.raises(StorageError, match="2 rows were read and 1 written"):
+        with pytest.raises(StorageError, match="read 2 rows and wrote 1"):
             await writer.write(job, into, Range(("10",), ("20",)), Language.CSV, pieces_of([b"2,x\n"], 2))
     assert await target.rows("SELECT * FROM t") == [(1, "a\n\\.\nb")]
 

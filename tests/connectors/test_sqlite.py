@@ -27,9 +27,9 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
+from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.sql import ledger
 from headgate.connectors.sqlite.reader import affinity, declared_type, text_of, value_of
-from headgate.connectors.urls import open_read, open_write
 from headgate.connectors.values.convert import translated
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import NotFound, Refused
@@ -65,7 +65,7 @@ def span(lo: int | None, hi: int) -> Range:
 
 
 async def put(path: Path, job: Job, rows: list[dict[str, Any]], range: Range, **changes: Any) -> int:
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     try:
         table = await target.prepare(job)
         language, pieces = target.normalize(as_pieces(rows), Language.ROWS, job.source.columns)
@@ -75,7 +75,7 @@ async def put(path: Path, job: Job, rows: list[dict[str, Any]], range: Range, **
 
 
 async def finish(path: Path, job: Job) -> None:
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     await target.finish(job)
     await target.close()
 
@@ -93,7 +93,7 @@ async def ranges_of(reader: Any, table: Table, rows: int) -> list[Range]:
 
 
 async def read_rows(path: Path, name: str = "t", rows: int = 2) -> list[dict[str, Any]]:
-    reader = open_read(f"sqlite:{path}")
+    reader = open_reader(f"sqlite:{path}")
     try:
         table = await reader.describe(name)
         result: list[dict[str, Any]] = []
@@ -171,7 +171,7 @@ async def test_values_at_the_edges_come_back(path: Path) -> None:
     assert await put(path, job, EDGE_ROWS, span(None, 5)) == 4
     await finish(path, job)
     assert await read_rows(path) == EDGE_ROWS
-    reader = open_read(f"sqlite:{path}")
+    reader = open_reader(f"sqlite:{path}")
     table = await reader.describe("t")
     assert [(one.name, one.type) for one in table.columns] == [(one.name, one.type) for one in EDGES]
     assert (table.key, table.rows) == (("id",), 4)
@@ -180,7 +180,7 @@ async def test_values_at_the_edges_come_back(path: Path) -> None:
         await reader.describe("nothing")
     await reader.close()
     with pytest.raises(NotFound):
-        await open_read(f"sqlite:{path}.not").tables()
+        await open_reader(f"sqlite:{path}.not").tables()
 
 
 async def test_a_copy_within_the_family_keeps_definitions_and_indexes(path: Path, db: sqlite3.Connection) -> None:
@@ -192,11 +192,11 @@ async def test_a_copy_within_the_family_keeps_definitions_and_indexes(path: Path
         CREATE INDEX t_some ON t (price) WHERE n > 0;
         INSERT INTO t VALUES ('b', 1, 1.5, '2026-11-16', x'00'), ('B', 2, 12345678901234567890, NULL, NULL);
     """)
-    reader = open_read(f"sqlite:{path}")
+    reader = open_reader(f"sqlite:{path}")
     source = await reader.describe("t")
     other = path.with_name("other.db")
     job = Job(DUMP, source, "t", created=True)
-    target = open_write(f"sqlite:{other}")
+    target = open_writer(f"sqlite:{other}")
     table = await target.prepare(job)
     for one in await ranges_of(reader, source, 1):
         await target.write(job, table, one, Language.ARROW, reader.query(source, one, Language.ARROW, PLAIN))
@@ -233,7 +233,7 @@ async def test_chunks_cover_a_table(
     if "BLOB" in sql:
         values = [b"", b"a\0", b"\xff", b"b"]
     db.executemany("INSERT INTO t (k, v) VALUES (?, ?)", [(value, "x") for value in values])
-    reader = open_read(f"sqlite:{path}")
+    reader = open_reader(f"sqlite:{path}")
     table = await reader.describe("t")
     assert (table.details["cut"], table.key) == ([cut], key)
     await reader.close()
@@ -252,7 +252,7 @@ async def test_chunks_cover_a_table_with_a_compound_key(path: Path, db: sqlite3.
 
 async def test_an_empty_table_has_no_top_and_later_rows_belong_to_nobody(path: Path, db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
-    reader = open_read(f"sqlite:{path}")
+    reader = open_reader(f"sqlite:{path}")
     table = await reader.describe("t")
     assert await reader.top(table) is None
     db.execute("INSERT INTO t VALUES (1), (2)")
@@ -321,7 +321,7 @@ async def test_where_the_declaration_says_nothing_the_values_do(
 ) -> None:
     db.execute(f"CREATE TABLE t (v {declared})")
     db.executemany("INSERT INTO t VALUES (?)", [(value,) for value in values])
-    reader = open_read(f"sqlite:{path}")
+    reader = open_reader(f"sqlite:{path}")
     assert (await reader.describe("t")).columns[0].type == type
     await reader.close()
     assert [row["v"] for row in await read_rows(path)] == [
@@ -381,7 +381,7 @@ def rows_of(*numbers: int, text: str = "new") -> list[dict[str, Any]]:
 
 async def test_a_chunk_and_its_line_are_there_together_or_not_at_all(path: Path) -> None:
     job = job_for(N, key=("n",))
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     assert await target.look("t") is None
     assert await target.unfinished("t") == []
     await put(path, job, rows_of(1, 2), span(None, 2))
@@ -404,7 +404,7 @@ async def test_a_chunk_and_its_line_are_there_together_or_not_at_all(path: Path)
 
 async def test_a_source_that_fails_in_the_middle_leaves_nothing_and_no_lock(path: Path) -> None:
     job = job_for(N)
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     table = await target.prepare(job)
 
     async def failing() -> AsyncIterator[Piece]:
@@ -475,7 +475,7 @@ async def test_what_is_built_beside_can_be_dropped_or_joined(path: Path, db: sql
     db.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, s TEXT)")
     db.execute("INSERT INTO t VALUES (1, 'old')")
     job = job_for(N, key=("n",), aside=True, created=False)
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     await put(path, job, rows_of(2), span(None, 2))
     await target.drop(job)
     assert await target.done(job) == {}
@@ -493,7 +493,7 @@ async def test_a_range_is_written_anew_for_a_repair(path: Path, db: sqlite3.Conn
     await put(path, job, rows_of(3, 4), span(2, 4))
     await put(path, job, rows_of(4, text="again"), span(2, 4), again=True)
     assert db.execute("SELECT n, s FROM t").fetchall() == [(1, "new"), (2, "new"), (4, "again")]
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     assert await target.done(job) == {span(None, 2): 2, span(2, 4): 1}
     await target.close()
     with pytest.raises(Refused, match="no key"):
@@ -527,7 +527,7 @@ async def test_a_column_that_would_change_values_is_refused(
     path: Path, db: sqlite3.Connection, declared: str, type: Type, is_kept: bool
 ) -> None:
     db.execute(f"CREATE TABLE t (v {declared})")
-    target = open_write(f"sqlite:{path}")
+    target = open_writer(f"sqlite:{path}")
     job = job_for((Column("v", type),), created=False)
     if is_kept:
         await target.prepare(job)
@@ -542,4 +542,4 @@ async def test_a_column_that_would_change_values_is_refused(
 async def test_a_file_that_is_no_database_is_told(path: Path) -> None:
     path.write_text("this is not a database, " * 100)
     with pytest.raises(StorageError, match="not a database"):
-        await open_read(f"sqlite:{path}").tables()
+        await open_reader(f"sqlite:{path}").tables()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import Held, Outgoing
+from headgate.connectors.api import Held, Outgoing
 from headgate.connectors.stdout import Stdout, StdoutOptions
 from headgate.errors import BadRecord, Cause, NotConnected
 from headgate.testing.contract import SinkContract

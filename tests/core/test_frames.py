@@ -22,23 +22,23 @@ from headgate.core import frames
 from headgate.core.frames import (
     MAX_FRAME_BYTES,
     MAX_GROUP_FRAME_BYTES,
-    Ack,
-    Active,
+    AckFrame,
+    ActiveFrame,
     BadFrame,
     BeatFrame,
-    Confirm,
+    ConfirmFrame,
     Frame,
     FromClient,
     FromNode,
     GroupFromClient,
     GroupFromNode,
-    Join,
-    Joined,
-    Leave,
+    JoinedFrame,
+    JoinFrame,
+    LeaveFrame,
     Message,
-    Messages,
-    Notify,
-    StepDown,
+    MessagesFrame,
+    NotifyFrame,
+    StepDownFrame,
     decode_from_client,
     decode_from_node,
     decode_group_from_client,
@@ -140,9 +140,15 @@ def test_there_is_a_vector_for_every_frame_in_each_of_its_directions() -> None:
 
 
 def test_a_field_that_is_missing_at_the_end_is_nil() -> None:
-    assert decode_from_client(pack("notify", "s")) == Notify("s", None) == decode_from_client(pack("notify", "s", None))
-    assert decode_from_client(pack("messages", "s", [[5]])) == Messages("s", [Message(5, None, None, None)])
-    assert decode_group_from_client(pack("join", 1, "t", "s", "g")) == Join(1, "t", "s", "g", None, None, None, None)
+    assert (
+        decode_from_client(pack("notify", "s"))
+        == NotifyFrame("s", None)
+        == decode_from_client(pack("notify", "s", None))
+    )
+    assert decode_from_client(pack("messages", "s", [[5]])) == MessagesFrame("s", [Message(5, None, None, None)])
+    assert decode_group_from_client(pack("join", 1, "t", "s", "g")) == JoinFrame(
+        1, "t", "s", "g", None, None, None, None
+    )
 
 
 ids = st.integers(0, 2**63 - 1)
@@ -160,8 +166,8 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 def test_every_frame_goes_there_and_back(
     name: str, records: list[Message], positions: list[tuple[str, int | None]], number: int
 ) -> None:
-    for_node: list[FromClient] = [Messages(name, records), Notify(name, name), BeatFrame(number)]
-    for_client: list[FromNode] = [Ack(number, positions), frames.Closed(name, number), BeatFrame(number)]
+    for_node: list[FromClient] = [MessagesFrame(name, records), NotifyFrame(name, name), BeatFrame(number)]
+    for_client: list[FromNode] = [AckFrame(number, positions), frames.ClosedFrame(name, number), BeatFrame(number)]
     assert [decode_from_client(encode(frame)) for frame in for_node] == for_node
     assert [decode_from_node(encode(frame)) for frame in for_client] == for_client
 
@@ -174,15 +180,15 @@ def test_every_frame_of_a_group_goes_there_and_back(
     name: str, number: int, partition: int | None, lease_s: float | None, what: Literal["active", "stepped_down"]
 ) -> None:
     for_node: list[GroupFromClient] = [
-        Join(number, name, name, name, partition, name, name, lease_s),
-        Confirm(name, number, what),
-        Leave(name),
+        JoinFrame(number, name, name, name, partition, name, name, lease_s),
+        ConfirmFrame(name, number, what),
+        LeaveFrame(name),
         BeatFrame(number),
     ]
     for_client: list[GroupFromNode] = [
-        Joined(name, number, lease_s or 10.0, [name]),
-        Active(name, number, number, partition),
-        StepDown(name, number, number),
+        JoinedFrame(name, number, lease_s or 10.0, [name]),
+        ActiveFrame(name, number, number, partition),
+        StepDownFrame(name, number, number),
         BeatFrame(number),
     ]
     assert [decode_group_from_client(encode(frame)) for frame in for_node] == for_node
@@ -437,8 +443,8 @@ def test_the_session_in_the_reference_is_made_of_these_frames(protocol: str) -> 
 
 def frame_of_size(size_bytes: int) -> bytes:
     """A frame of messages of exactly this size, which is large enough for the longest headers."""
-    empty = len(encode(Messages("s", [Message(1, None, None, b"x" * 70_000)]))) - 70_000
-    return encode(Messages("s", [Message(1, None, None, b"x" * (size_bytes - empty))]))
+    empty = len(encode(MessagesFrame("s", [Message(1, None, None, b"x" * 70_000)]))) - 70_000
+    return encode(MessagesFrame("s", [Message(1, None, None, b"x" * (size_bytes - empty))]))
 
 
 @pytest.mark.parametrize("limit_bytes", [MAX_FRAME_BYTES, 100_000])
@@ -446,7 +452,7 @@ def test_a_frame_may_be_as_large_as_the_limit_and_not_one_byte_larger(limit_byte
     for size_bytes in (limit_bytes - 1, limit_bytes):
         data = frame_of_size(size_bytes)
         assert len(data) == size_bytes
-        assert isinstance(decode_from_client(data, limit_bytes), Messages)
+        assert isinstance(decode_from_client(data, limit_bytes), MessagesFrame)
     for size_bytes in (limit_bytes + 1, 10 * limit_bytes):
         bad = refusal(lambda data: decode_from_client(data, limit_bytes), frame_of_size(size_bytes))
         assert bad.code == "too_large"
@@ -455,19 +461,19 @@ def test_a_frame_may_be_as_large_as_the_limit_and_not_one_byte_larger(limit_byte
 
 
 def test_a_frame_of_a_node_has_a_limit_too() -> None:
-    data = encode(Ack(1, [("s", position) for position in range(1000)]))
-    assert isinstance(decode_from_node(data, len(data)), Ack)
+    data = encode(AckFrame(1, [("s", position) for position in range(1000)]))
+    assert isinstance(decode_from_node(data, len(data)), AckFrame)
     assert refusal(lambda data: decode_from_node(data, len(data) - 1), data).code == "too_large"
 
 
 def test_a_frame_of_a_group_has_a_limit_too() -> None:
-    longest = Join(2**63 - 1, "🐦" * 1000, "🐦" * 200, "🐦" * 200, 2**31 - 1, "🐦" * 1000, "🐦" * 1000, 3600.0)
+    longest = JoinFrame(2**63 - 1, "🐦" * 1000, "🐦" * 200, "🐦" * 200, 2**31 - 1, "🐦" * 1000, "🐦" * 1000, 3600.0)
     data = encode(longest)
     assert decode_group_from_client(data) == longest
     assert refusal(decode_group_from_client, data.ljust(MAX_GROUP_FRAME_BYTES + 1, b"\0")).code == "too_large"
     assert refusal(decode_group_from_client, data.ljust(MAX_GROUP_FRAME_BYTES, b"\0")).code == "bad_frame"
-    many = encode(Joined("c", 1, 10.0, ["http://10.0.0.2:8470"] * 10_000))
-    assert isinstance(decode_group_from_node(many), Joined)
+    many = encode(JoinedFrame("c", 1, 10.0, ["http://10.0.0.2:8470"] * 10_000))
+    assert isinstance(decode_group_from_node(many), JoinedFrame)
     assert refusal(lambda data: decode_group_from_node(data, len(data) - 1), many).code == "too_large"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from headgate.config import Settings
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api.streaming import Connector
+from headgate.connectors.api import Connector
 from headgate.datasources.documents import read_all
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key

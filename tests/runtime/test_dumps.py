@@ -510,7 +510,7 @@ async def test_verify_of_an_upsert_looks_only_for_the_sources_rows(bench: Bench)
     assert (await verify(bench.dumps, dump, storages)).is_equal
     await bench.at(bench.target, "UPDATE items SET name = 'changed' WHERE id = 50")
     found = await verify(bench.dumps, dump, storages, repair=True)
-    assert [one.why for one in found.different] == ["1 rows of the source are not in the target"]
+    assert [one.why for one in found.different] == ["1 row of the source not in the target"]
     assert found.is_equal
 
 

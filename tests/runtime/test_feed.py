@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.connectors.api.streaming import Batch
+from headgate.connectors.api import Batch
 from headgate.errors import Fenced
 from headgate.runtime.push import feed as feeds
 from headgate.runtime.push.feed import Piece, PushFeed

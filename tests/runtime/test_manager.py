@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SinkKind, SourceKind
+from headgate.connectors.api import Batch, Connector, Context, Options, SinkKind, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, Refused, StoreError
 from headgate.runtime.streams import manager as managers
@@ -543,7 +543,7 @@ async def test_log_lines_of_a_stream_can_be_read_back_and_are_bounded(
 ) -> None:
     from headgate.telemetry import logs
 
-    logs.configure("json")
+    logs.configure("json", hg.node.shipper.keep)
     monkeypatch.setattr("headgate.store.logs.KEEP", 50)
 
     class Chatty(Misbehaving):
@@ -561,7 +561,7 @@ async def test_log_lines_of_a_stream_can_be_read_back_and_are_bounded(
     found = await hg.node.registry.get("orders")
 
     async def lines() -> list[dict[str, Any]]:
-        await logs.ship_now(hg.node.logs, hg.node.waker)
+        await hg.node.shipper.ship(hg.node.logs, hg.node.waker)
         return await hg.node.logs.after(found.id, 0)
 
     async def has_last() -> bool:

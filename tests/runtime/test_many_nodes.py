@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SourceKind
+from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import Cause, ConnectorError, Refused
 from headgate.store.secrets import Keyring, new_master_key

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.connectors import generator as generators
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api.streaming import Batch, Connector, SourceKind
+from headgate.connectors.api import Batch, Connector, SourceKind
 from headgate.core import lifecycle
 from headgate.datasources import health
 from headgate.errors import Cause, ConfigError, ConnectorError, Refused

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Position
+from headgate.connectors.api import Batch, Position
 from headgate.core.parts import with_new
 from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected, RetryLater
 from headgate.runtime.streams.parts import Merged, Nothing, Share, take

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, SourceKind
+from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import StoreError
 from headgate.runtime import node as runtime

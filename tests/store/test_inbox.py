@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from headgate.connectors.api.streaming import identity_of
+from headgate.connectors.api import identity_of
 from headgate.connectors.webhook.source import WebhookOptions
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources

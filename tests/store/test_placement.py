@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core.lease import Expired
 from headgate.core.streams import Acquire, Checkpoint, Done, Fenced, Granted, Release
 from headgate.ids import new_id

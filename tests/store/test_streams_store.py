@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core.streams import (
     Acquire,
     Busy,

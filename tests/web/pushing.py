@@ -20,7 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from headgate.config import Settings
-from headgate.connectors.api.streaming import Connector, Grant, Held, Options, Outgoing, SinkKind
+from headgate.connectors.api import Connector, Grant, Held, Options, Outgoing, SinkKind
 from headgate.datasources.documents import read_all
 from headgate.errors import ConnectorError
 from headgate.runtime.node import Node

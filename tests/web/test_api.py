@@ -73,6 +73,15 @@ def draft(web: Web, name: str, **parts: Any) -> dict[str, Any]:
     return found
 
 
+def quarantine(web: Web, name: str) -> None:
+    """As if it had blocked a node."""
+    web.execute(
+        "UPDATE headgate.registry SET revision = revision + 1;"
+        "UPDATE headgate.datasource d SET quarantine = 'it blocked a node', revision = r.revision"
+        f" FROM headgate.registry r WHERE d.name = '{name}'"
+    )
+
+
 # From draft to deletion.
 
 
@@ -155,6 +164,50 @@ def test_start_stop_and_restart_do_as_they_say_and_doing_it_twice_changes_nothin
     web.wait_for(name, lambda d: d["states"][0]["epoch"] > epoch and d["worker_status"] == "RUNNING")
     types = web.events(name)
     assert [types.count(type) for type in ("stopped", "started", "restarted")] == [1, 1, 1]
+
+
+def test_a_start_of_what_has_never_been_published_is_refused_and_says_so(web: Web, name: str) -> None:
+    draft(web, name)
+    found = refused(web.ask("POST", f"/api/datasources/{name}/start"), 409)
+    assert (found["code"], found["detail"]) == ("unpublished", f"datasource {name!r} has no published version")
+    assert found["hint"] == f"headgate ds publish {name}"
+
+
+def test_a_start_of_what_is_finished_is_refused_and_says_how_to_read_it_again(web: Web, name: str) -> None:
+    web.publish(name, source={"type": "generator", "rate": 1000, "count": 3})
+    web.wait_for(name, lambda d: d["detail"] == "finished" and d["states"][0]["metrics"]["records_out"] == 3)
+    found = refused(web.ask("POST", f"/api/datasources/{name}/start"), 409)
+    assert (found["code"], found["detail"]) == ("finished", f"datasource {name!r} is finished: its source has ended")
+    assert f"headgate streams set-position {name}:0 null" in found["hint"]
+
+    web.call("PUT", f"/api/streams/{name}:0/position", {"position": None})
+    web.until(lambda: web.events(name).count("worker_finished"), lambda number: number == 2)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_start_ends_a_quarantine(web: Web, name: str, stops: bool) -> None:
+    web.call("PUT", f"/api/secrets/{name}", {"value": "postgresql://nobody@127.0.0.1:1/none"})
+    sink = {"type": "postgres", "url": {"$secret": name}, "table": "t"}
+    web.publish(name, sink=sink)
+    web.execute(f"DELETE FROM headgate.secret WHERE name = '{name}'")
+    web.call("POST", f"/api/datasources/{name}/restart")
+    web.wait_for(name, lambda d: d["detail"] == "quarantined")
+    before = web.events(name).count("worker_quarantined")
+    if stops:
+        web.call("POST", f"/api/datasources/{name}/stop")
+    assert web.call("POST", f"/api/datasources/{name}/start") == {"name": name, "action": "start"}
+    # It was tried again: the secret is still not there.
+    web.until(lambda: web.events(name).count("worker_quarantined"), lambda number: number > before)
+    assert web.show(name)["enabled"] is True
+
+
+def test_a_start_ends_the_quarantine_of_a_datasource_that_held_up_its_node(web: Web, name: str) -> None:
+    web.publish(name)
+    web.running(name)
+    quarantine(web, name)
+    web.wait_for(name, lambda d: d["worker_status"] == "STOPPED")
+    web.call("POST", f"/api/datasources/{name}/start")
+    assert web.running(name)["quarantine"] is None
 
 
 def test_a_reload_may_name_the_datasource_or_its_id(web: Web, name: str) -> None:
@@ -613,11 +666,7 @@ def test_explain_says_that_a_source_has_ended(web: Web, name: str) -> None:
 def test_explain_says_that_it_is_set_aside_and_what_ends_that(web: Web, name: str) -> None:
     web.publish(name)
     web.running(name)
-    web.execute(
-        "UPDATE headgate.registry SET revision = revision + 1;"
-        "UPDATE headgate.datasource d SET quarantine = 'it blocked a node', revision = r.revision"
-        f" FROM headgate.registry r WHERE d.name = '{name}'"
-    )
+    quarantine(web, name)
     assert "A publish, a changed secret or a restart" in explained(web, name, "set aside: it blocked a node")
     web.call("POST", f"/api/datasources/{name}/restart")
     explained(web, name, "It is running")
@@ -649,8 +698,11 @@ def test_every_connector_has_a_schema_of_its_options(web: Web) -> None:
     for item in items:
         found = web.call("GET", f"/api/connectors/{item['name']}")
         assert found["summary"] == item["summary"]
-        for side in item["sides"]:
+        for side in {"source", "sink"} & set(item["sides"]):
             assert found[side]["type"] == "object"
+        assert bool(found.get("schemes")) == bool(
+            {"reader", "writer"} & set(item["sides"]) and item["name"] != "generator"
+        )
 
 
 def test_metrics_are_there_for_each_datasource(web: Web, name: str) -> None:

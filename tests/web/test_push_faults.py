@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api.streaming import Held
+from headgate.connectors.api import Held
 from headgate.core import backoff, frames, lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
 from headgate.runtime.push import listener as push

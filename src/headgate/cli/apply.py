@@ -18,8 +18,9 @@ from headgate.cli import documents
 from headgate.cli.call import Call, Yes, confirm
 from headgate.cli.client import Unreachable
 from headgate.cli.documents import STDIN, File
-from headgate.cli.output import changes, complain, count, say, to_json
+from headgate.cli.output import changes, complain, say, to_json
 from headgate.errors import HeadgateError
+from headgate.text import counted
 
 Prune = Annotated[bool, typer.Option("--prune", help="Delete the datasources that the file does not have.")]
 Database = Annotated[
@@ -42,7 +43,7 @@ def apply(call: Call, file: File, prune: Prune = False, yes: Yes = False) -> Non
         planned = call.node.post("/api/plan", body, prune=True)["changes"]
         doomed = [change["name"] for change in planned if change["action"] == "delete"]
         if doomed:
-            confirm(f"Delete {count(len(doomed), 'datasource')} ({', '.join(doomed)})?", yes=yes)
+            confirm(f"Delete {counted(len(doomed), 'datasource')} ({', '.join(doomed)})?", yes=yes)
     call.show(call.node.post("/api/apply", body, prune=prune), _render)
 
 
@@ -111,7 +112,7 @@ def _render(found: dict[str, Any], tense: str = "") -> str:
     counts = Counter(change["action"] for change in found["changes"])
     kept = counts.pop("keep", 0)
     if not counts:
-        return f"nothing {tense or 'had to '}change; {count(kept, 'datasource')} unchanged"
+        return f"nothing {tense or 'had to '}change; {counted(kept, 'datasource')} unchanged"
     verbs = [f"{n} {tense}{action}" if tense else f"{n} {_past(action)}" for action, n in counts.items()]
     return "\n".join([*lines, ", ".join([*verbs, f"{kept} unchanged"])])
 

@@ -10,7 +10,6 @@ from typing import Any
 import asyncpg
 
 from headgate.cli.direct import opened
-from headgate.cli.output import count
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
 from headgate.core.lease import BEAT_S
@@ -19,6 +18,7 @@ from headgate.store.database import Database, connect, split_url
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets
+from headgate.text import counted, one_line
 
 NOTIFY_S = 3.0
 CLOCK_WARN_S = 2.0  # No decision hangs on it, but people read these times.
@@ -45,7 +45,7 @@ async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:
     except HeadgateError as error:
         return fail(name, error.message, error.hint)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        return fail(name, " ".join(str(error).split()) or type(error).__name__, "check the rights of this user")
+        return fail(name, one_line(error), "check the rights of this user")
 
 
 async def _server(database: Database) -> Verdict:
@@ -110,12 +110,12 @@ async def _secrets(database: Database, settings: Settings) -> Verdict:
     if keyring is None and not names:
         return warn("secrets", "no master key, and no secrets", "set HEADGATE_MASTER_KEY before `headgate secrets set`")
     if keyring is None:
-        return fail("secrets", f"no master key for {count(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
+        return fail("secrets", f"no master key for {counted(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
     stuck = [name for name, value in (await secrets.read(names)).items() if value is None]
     if stuck:
         hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them anew"
         return fail("secrets", f"cannot be decrypted: {', '.join(sorted(stuck))}", hint)
-    return ok("secrets", f"the master key decrypts {count(len(names), 'secret')}")
+    return ok("secrets", f"the master key decrypts {counted(len(names), 'secret')}")
 
 
 async def _nodes(database: Database) -> Verdict:
@@ -130,4 +130,4 @@ async def _nodes(database: Database) -> Verdict:
         names = {row["id"]: row["name"] for row in await nodes.all()}
         listed = ", ".join(sorted(str(names.get(node, node)) for node in silent))
         return warn("nodes", f"{len(silent)} of {len(before)} silent: {listed}", "the next node takes their streams")
-    return ok("nodes", f"{count(len(before), 'node')} beating")
+    return ok("nodes", f"{counted(len(before), 'node')} beating")

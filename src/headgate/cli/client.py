@@ -25,6 +25,7 @@ from headgate.errors import (
     StoreError,
     Unauthorized,
 )
+from headgate.text import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -166,7 +167,7 @@ class Client:
             ) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         hint = "start a node with `headgate up`, or say where it is with --url or HEADGATE_URL"
         return Unreachable(f"no node answers at {self.url}: {reason}", hint=hint)
 

@@ -20,6 +20,7 @@ from headgate.store.database import Database
 from headgate.store.migrate import migrate
 from headgate.store.secrets import Secrets, load_keyring
 from headgate.store.wake import Waker
+from headgate.text import one_line
 
 if TYPE_CHECKING:
     from headgate.datasources.registry import Registry
@@ -74,7 +75,7 @@ async def opened(url: str, size: int = 2) -> AsyncIterator[Database]:
     try:
         yield database
     except asyncpg.PostgresError as error:
-        raise HeadgateError(f"the database refuses: {' '.join(str(error).split())}") from error
+        raise HeadgateError(f"the database refuses: {one_line(error)}") from error
     finally:
         await database.close()
 

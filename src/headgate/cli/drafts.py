@@ -12,8 +12,9 @@ from headgate.cli.call import Call, Name, checked, command, datasource
 from headgate.cli.documents import DocumentFile
 from headgate.cli.ds import app
 from headgate.cli.failures import NOT_FOUND
-from headgate.cli.output import changes, complain, count, to_yaml
+from headgate.cli.output import changes, complain, to_yaml
 from headgate.errors import ConfigError, HeadgateError, Problem
+from headgate.text import counted
 
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="The number of a version that was published.")]
 Hash = Annotated[
@@ -90,7 +91,7 @@ def diff(call: Call, name: Name, before: Side = None, after: Side = None) -> Non
 
     def render(found: dict[str, Any]) -> str:
         lines = changes(found["changes"])
-        head = f"{name}, {found['from']} → {found['to']}: {count(len(lines), 'change')}"
+        head = f"{name}, {found['from']} → {found['to']}: {counted(len(lines), 'change')}"
         return "\n".join([head, *lines])
 
     call.show(found, render)

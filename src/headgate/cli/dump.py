@@ -97,7 +97,7 @@ def dump(
 ) -> None:
     """Copy tables, collections or files to another storage, in chunks that are each written once."""
     from headgate.connectors.api.bulk import Mode
-    from headgate.connectors.urls import whole
+    from headgate.connectors.plugins import whole
     from headgate.runtime.dumps import plan
 
     for_nodes = spread or detach
@@ -147,7 +147,9 @@ async def _look_for_nodes(desk: Desk) -> None:
 
     if desk.keyring is None:
         raise Refused(
-            "nodes cannot read the URLs of a dump without a master key", code="no_key", hint="set HEADGATE_MASTER_KEY"
+            "nodes cannot read the URLs of a dump without a master key",
+            code="no_master_key",
+            hint="set HEADGATE_MASTER_KEY",
         )
     if not await Nodes(desk.database).all():
         raise Refused("no node is running", code="no_nodes", hint="headgate up; or without --spread and --detach")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ import typer
 from headgate.cli import progress
 from headgate.cli.call import Call
 from headgate.cli.failures import FAILED, INTERRUPTED
-from headgate.cli.output import complain, count, say, size, span, to_json, visible
+from headgate.cli.output import complain, say, to_json, visible
+from headgate.cli.up import stopping_signals
 from headgate.errors import HeadgateError, NotFound, StoreError
+from headgate.text import counted, duration, size
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -77,7 +78,7 @@ class Signals:
     def __init__(self) -> None:
         self._told = False
         self._task: asyncio.Future[Any] | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stopping_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._hear)
 
     def _hear(self) -> None:
@@ -261,15 +262,15 @@ def conclusion(found: dict[str, Any]) -> str:
     """What was copied, table by table."""
     lines = [_line(one) for one in found["tables"]]
     done = sum(one["state"] == "done" for one in found["tables"])
-    tables = f"{done} of {count(len(found['tables']), 'table')}"
-    what = f"{tables}, {count(found['rows'], 'row')}, {size(found['bytes'])}"
-    lines.append(f"{found['status']}: {what}, in {span(found['seconds'])} (dump {found['short']})")
+    tables = f"{done} of {counted(len(found['tables']), 'table')}"
+    what = f"{tables}, {counted(found['rows'], 'row')}, {size(found['bytes'])}"
+    lines.append(f"{found['status']}: {what}, in {duration(found['seconds'])} (dump {found['short']})")
     return visible("\n".join(lines))
 
 
 def _line(one: dict[str, Any]) -> str:
     name = one["name"] if one["name"] == one["target"] else f"{one['name']} → {one['target']}"
-    text = f"{name}: {count(one['rows'], 'row')}, {size(one['bytes'])}"
+    text = f"{name}: {counted(one['rows'], 'row')}, {size(one['bytes'])}"
     if one["seconds"]:
-        text += f", in {span(one['seconds'])} ({one['rows'] / one['seconds']:,.0f} rows/s)"
+        text += f", in {duration(one['seconds'])} ({one['rows'] / one['seconds']:,.0f} rows/s)"
     return text if one["state"] == "done" else f"{text}; {one['state']}{': ' + one['error'] if one['error'] else ''}"

@@ -11,9 +11,10 @@ from headgate.cli import dumping
 from headgate.cli.call import Call, command, noun
 from headgate.cli.dumping import Database, Desk
 from headgate.cli.failures import FAILED
-from headgate.cli.output import DASH, ago, complain, count, one_line, pairs, size, span, table
+from headgate.cli.output import DASH, ago, complain, one_line, pairs, table
 from headgate.cli.progress import LINES_S
 from headgate.errors import Refused
+from headgate.text import counted, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -101,7 +102,7 @@ def resume(
     """Go on with a dump: one that is paused goes on where it runs; one that nobody runs is run here."""
 
     async def act(desk: Desk) -> None:
-        from headgate.connectors.urls import whole
+        from headgate.connectors.plugins import whole
         from headgate.runtime.dumps import control
 
         row = await desk.dumps.find(id)
@@ -130,7 +131,7 @@ def verify(
     """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs."""
 
     async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.connectors.urls import whole
+        from headgate.connectors.plugins import whole
         from headgate.runtime.dumps import control
         from headgate.runtime.dumps.verify import as_dict
         from headgate.runtime.dumps.verify import verify as compare
@@ -160,7 +161,7 @@ def history(call: Call, id: Id, limit: Limit = 1000, after: After = 0, database:
     call.show(found, _attempts)
     if len(found["items"]) == limit:
         last = found["items"][-1]["id"]
-        complain(f"headgate: perhaps not all are shown, only {count(limit, 'attempt')} (--limit, --after {last})")
+        complain(f"headgate: perhaps not all are shown, only {counted(limit, 'attempt')} (--limit, --after {last})")
 
 
 def _teller() -> Callable[[str, int, int], None]:
@@ -171,7 +172,7 @@ def _teller() -> Callable[[str, int, int], None]:
         nonlocal said_at_s
         if monotonic() - said_at_s >= LINES_S:
             said_at_s = monotonic()
-            complain(f"headgate: {table}: {done} of {count(chunks, 'chunk')} compared")
+            complain(f"headgate: {table}: {done} of {counted(chunks, 'chunk')} compared")
 
     return tell
 
@@ -229,9 +230,9 @@ def _page(one: dict[str, Any]) -> str:
             ("workers", f"{one['workers']} on each node" if one["spread"] else one["workers"]),
             ("rate", one["rate"]),
             ("began", f"{ago(one['created_at'])}, by {one['actor']}"),
-            ("took", span(one["seconds"]) if one["ended_at"] else None),
+            ("took", duration(one["seconds"]) if one["ended_at"] else None),
             ("speed", speed),
-            ("left", span(one["eta_s"]) if one["eta_s"] is not None else None),
+            ("left", duration(one["eta_s"]) if one["eta_s"] is not None else None),
             ("rows", f"{one['rows']:,}, {size(one['bytes'])}"),
         ]
     )
@@ -261,7 +262,7 @@ def _attempts(found: dict[str, Any]) -> str:
             one["chunk"] if one["chunk"] >= 0 else DASH,
             one["notification"],
             f"{one['rows']:,}",
-            span(one["seconds"]),
+            duration(one["seconds"]),
             one["worker"],
             one["error"],
         )
@@ -279,6 +280,6 @@ def _verified(found: dict[str, Any]) -> str:
         )
         for one in found["different"]
     ]
-    what = f"{count(found['tables'], 'table')}, {count(found['chunks'], 'chunk')}, {count(found['rows'], 'row')}"
+    what = f"{counted(found['tables'], 'table')}, {counted(found['chunks'], 'chunk')}, {counted(found['rows'], 'row')}"
     lines.append(f"{'equal' if found['equal'] else 'different'}: {what} compared")
     return "\n".join(lines)

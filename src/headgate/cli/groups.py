@@ -8,8 +8,9 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli.call import Call, command, noun
-from headgate.cli.output import DASH, ago, complain, count, one_line, pairs, table, visible
+from headgate.cli.output import DASH, ago, complain, one_line, pairs, table, visible
 from headgate.errors import NotFound
+from headgate.text import counted
 
 WORKERS = "workers"
 
@@ -29,7 +30,7 @@ def list_(call: Call, stream: OfStream = None, limit: Limit = 1000) -> None:
     found = call.node.get("/api/groups", stream=stream, limit=limit)
     call.show(found, _table)
     if found["more"]:
-        complain(f"headgate: not all are shown, only {count(limit, 'group')} (--limit shows more, --stream fewer)")
+        complain(f"headgate: not all are shown, only {counted(limit, 'group')} (--limit shows more, --stream fewer)")
 
 
 @command(app, "show")
@@ -49,7 +50,7 @@ def evaluate(call: Call, stream: Stream, group: Group, yes: Yes = False) -> None
     """Drop the consumers that are out of touch, and let the others go on without them."""
     done = call.node.post(_path(stream, group, "evaluate"), {"yes": yes})
     dropped = ", ".join(label or DASH for label in done["dropped"]) or "nobody"
-    call.say(done, f"dropped from {group} of {stream}: {dropped}; {count(done['consumers'], 'consumer')} left")
+    call.say(done, f"dropped from {group} of {stream}: {dropped}; {counted(done['consumers'], 'consumer')} left")
 
 
 def _path(stream: str, group: str, *rest: str) -> str:

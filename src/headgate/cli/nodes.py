@@ -10,8 +10,9 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli.call import Call, command, noun
-from headgate.cli.output import ago, complain, count, table, visible
+from headgate.cli.output import ago, complain, table, visible
 from headgate.errors import NotFound, Refused
+from headgate.text import counted
 
 LOOK_S = 0.3
 CLEAR_LINE = "\r\x1b[K"
@@ -33,7 +34,7 @@ def list_(call: Call) -> None:
 def drain(call: Call, node: Node, wait: Wait = True) -> None:
     """Have a node give its streams to others and take no more, until undrain or its next start."""
     found = call.node.post(_path(node, "drain"))
-    name, had = found["name"], count(found["streams"], "stream")
+    name, had = found["name"], counted(found["streams"], "stream")
     if not found["others"]:
         complain(f"headgate: no other node can take the streams of {name}; they wait for one")
     if not wait:
@@ -58,7 +59,7 @@ def undrain(call: Call, node: Node) -> None:
 def forget(call: Call, node: Node, yes: Yes = False) -> None:
     """Free the streams of a node that is dead, before its lease is over. Refused while it may be alive."""
     found = call.node.delete(_path(node), yes="true" if yes else None)
-    call.say(found, f"forgot {found['name']}: {count(found['streams'], 'stream')} freed")
+    call.say(found, f"forgot {found['name']}: {counted(found['streams'], 'stream')} freed")
 
 
 def _path(name: str, *rest: str) -> str:
@@ -74,7 +75,7 @@ def _await_drained(call: Call, found: dict[str, Any]) -> None:
     try:
         while left := _streams_left(call, found):
             if is_shown:
-                sys.stderr.write(CLEAR_LINE + visible(f"draining {found['name']}: {count(left, 'stream')} left"))
+                sys.stderr.write(CLEAR_LINE + visible(f"draining {found['name']}: {counted(left, 'stream')} left"))
                 sys.stderr.flush()
             time.sleep(LOOK_S)
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
+
+from headgate import text
 
 WIDE = 200  # The width where nobody looks: a pipe gets whole lines, so that grep finds whole words.
 CHUNK = 16_384  # An unbuffered stdout hides that the rest of one large write was lost; the next write tells.
@@ -77,9 +78,9 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def one_line(text: str) -> str:
-    """The text as a single line."""
-    return visible(re.sub(r"\s*[\r\n]+\s*", " ", text.rstrip()))
+def one_line(said: object) -> str:
+    """A text as a single line that a terminal can show."""
+    return visible(text.one_line(said))
 
 
 def short(value: Any) -> str:
@@ -99,33 +100,7 @@ def ago(when: str | None, now: datetime | None = None) -> str:
         return when
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)
-    span_s = ((now or datetime.now(UTC)) - then).total_seconds()
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span_s >= size_s:
-            return f"{span_s / size_s:.0f} {unit} ago"
-    return f"{span_s:.0f} s ago" if span_s >= 1 else "now"
-
-
-def count(n: int, noun: str) -> str:
-    """`1 datasource`, `2 datasources`."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def size(number: float) -> str:
-    """`12.3 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 999.5:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
-def span(span_s: float) -> str:
-    """`3.4 s`, `12 min`, `5 h`."""
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span_s >= 2 * size_s:
-            return f"{span_s / size_s:.0f} {unit}"
-    return f"{span_s:.1f} s" if span_s < 10 else f"{span_s:.0f} s"
+    return text.ago(((now or datetime.now(UTC)) - then).total_seconds())
 
 
 # Shapes.

@@ -16,8 +16,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from headgate.cli.output import complain, count, size, span, visible
+from headgate.cli.output import complain, visible
 from headgate.errors import StoreError
+from headgate.text import counted, duration, size
 
 if TYPE_CHECKING:
     from headgate.runtime.dumps.process import Notification
@@ -56,7 +57,7 @@ class Speed:
             max(0.0, now - then) / span_s for now, then in zip(last[1:], first[1:], strict=True)
         )
         parts += [f"{rows_s:,.0f} rows/s", f"{size(bytes_s)}/s"]
-        return [*parts, f"{span((1 - share) / share_s)} left"] if share and share_s else parts
+        return [*parts, f"{duration((1 - share) / share_s)} left"] if share and share_s else parts
 
 
 class Table:
@@ -101,7 +102,7 @@ class Table:
 
     def figures(self) -> str:
         """`1,234 rows  45 %  5,000 rows/s  1.2 MB/s  35 s left`."""
-        parts = [count(round(self.rows), "row")]
+        parts = [counted(round(self.rows), "row")]
         if self.state == "copying":
             parts += self.speed.words(self.share)
         elif self.state != "done":
@@ -146,7 +147,7 @@ class Lines:
             return
         self._said_at_s = monotonic()
         done = sum(one.state == "done" for one in tables)
-        parts = [f"{done} of {count(len(tables), 'table')}", count(round(rows), "row")]
+        parts = [f"{done} of {counted(len(tables), 'table')}", counted(round(rows), "row")]
         self.say(", ".join([*parts, *self._speed.words(share)]))
 
     def say(self, text: str) -> None:

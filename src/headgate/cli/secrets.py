@@ -10,7 +10,8 @@ import typer
 from headgate.cli.call import Call, checked, command, noun
 from headgate.cli.documents import read_text
 from headgate.cli.failures import FAILED
-from headgate.cli.output import ago, complain, count, table
+from headgate.cli.output import ago, complain, table
+from headgate.text import counted
 
 app = noun("Secrets: what documents refer to as {$secret: NAME}.")
 
@@ -28,7 +29,7 @@ def set_(call: Call, name: Secret, from_file: FromFile = None) -> None:
     if not value:
         raise typer.BadParameter("the value is empty")
     found = call.node.put(path, {"value": value})
-    call.say(found, f"wrote secret {name}; {count(found['restarted'], 'datasource')} restarted")
+    call.say(found, f"wrote secret {name}; {counted(found['restarted'], 'datasource')} restarted")
 
 
 @command(app, "list")
@@ -48,7 +49,7 @@ def delete(call: Call, name: Secret) -> None:
 def rotate(call: Call) -> None:
     """Wrap every secret with the first of the master keys."""
     found = call.node.post("/api/secrets/rotate")
-    call.say(found, f"{count(found['rewrapped'], 'secret')} wrapped anew")
+    call.say(found, f"{counted(found['rewrapped'], 'secret')} wrapped anew")
     if found["stuck"]:
         names = ", ".join(found["stuck"])
         complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them anew)")

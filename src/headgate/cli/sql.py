@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headgate.text import counted, one_line
+
 
 def sql(
     query: Annotated[str, typer.Argument(help="One statement. It is read only unless --write is given.")],
@@ -53,7 +55,7 @@ async def _run(url: str, query: str, *, write: bool) -> list[dict[str, Any]]:
             return [_named(row) for row in await connection.fetch(query)]
     except asyncpg.PostgresError as error:
         hint = "--write" if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else ""
-        raise ConfigError(" ".join(str(error).split()), hint=hint) from None
+        raise ConfigError(one_line(error), hint=hint) from None
     finally:
         await connection.close()
 
@@ -76,4 +78,4 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     console = Console()
     if rows:
         console.print(table)
-    console.print(f"{len(rows)} rows", style="dim")
+    console.print(counted(len(rows), "row"), style="dim")

@@ -20,6 +20,7 @@ import typer
 if TYPE_CHECKING:
     from headgate.config import Settings
     from headgate.datasources.registry import Registry
+    from headgate.runtime.log_shipper import LogShipper
     from headgate.runtime.node import Node
     from headgate.store.tokens import Tokens
 
@@ -48,6 +49,7 @@ def up(
 ) -> None:
     """Run a node: with no database given, PostgreSQL comes along in HEADGATE_HOME."""
     from headgate.config import load
+    from headgate.runtime.log_shipper import LogShipper
     from headgate.telemetry import logs
 
     settings = load(
@@ -59,19 +61,20 @@ def up(
         home=home,
         auth=False if no_auth else None,
     )
-    logs.configure(settings.log)
+    shipper = LogShipper()
+    logs.configure(settings.log, shipper.keep)
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if processes == 1:
-            runner.run(_up(settings, demo=demo, search_port=port is None))
+            runner.run(_up(settings, shipper, demo=demo, search_port=port is None))
         else:
             from headgate.cli.processes import up_many
 
             runner.run(up_many(settings, processes, demo=demo, search_port=port is None))
 
 
-async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
+async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_port: bool) -> None:
     from headgate.runtime.node import Node
     from headgate.store.secrets import load_keyring
     from headgate.web.auth import check_no_auth
@@ -88,7 +91,8 @@ async def _up(settings: Settings, *, demo: bool, search_port: bool) -> None:
     settings = settings.model_copy(update={"advertise": advertise})
     async with contextlib.AsyncExitStack() as stack:
         url = await database_url(settings, stack)
-        node = Node(settings, url, load_keyring(settings, embedded=settings.database is None))
+        keyring = load_keyring(settings, embedded=settings.database is None)
+        node = Node(settings, url, keyring, shipper)
         if not await started(node.start(), stop):
             return
         stack.push_async_callback(node.stop)
@@ -147,7 +151,11 @@ def _settle_memory() -> None:
 
 
 def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:
-    """SIGTERM and Ctrl-C drain; a second one ends at once, after this. A node that cannot stop is ended."""
+    """SIGTERM and Ctrl-C drain; a second one ends at once, after this. A node that cannot stop is ended.
+
+    A node that a script has started in the background goes on when the script gets Ctrl-C: shells have such a process
+    ignore SIGINT, as `nohup` has it ignore SIGHUP, and it stays so.
+    """
     stop = asyncio.Event()
     signals = 0
 
@@ -159,9 +167,14 @@ def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:
             os._exit(130)
         _tell(stop)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stopping_signals():
         asyncio.get_running_loop().add_signal_handler(number, told)
     return stop
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """Those that tell us to stop: all but what the one who started us has us ignore."""
+    return [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _tell(stop: asyncio.Event) -> None:

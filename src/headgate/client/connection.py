@@ -19,7 +19,16 @@ from websockets.exceptions import ConnectionClosed
 
 from headgate.client.errors import Lost, error_of, group_error_of
 from headgate.core import frames
-from headgate.core.frames import BadFrame, ErrorFrame, FromNode, GroupFromNode, Hello, Join, Joined, Ok
+from headgate.core.frames import (
+    BadFrame,
+    ErrorFrame,
+    FromNode,
+    GroupFromNode,
+    HelloFrame,
+    JoinedFrame,
+    JoinFrame,
+    OkFrame,
+)
 
 CLOSE_S = 1.0
 MAX_INCOMING_BYTES = 16 * frames.MAX_FRAME_BYTES  # One ack may name very many streams.
@@ -60,7 +69,7 @@ class Wire(Generic[Heard, Answer]):
         self._socket = socket
 
     @classmethod
-    async def open(cls, address: str, hello: Hello | Join, timeout_s: float) -> tuple[Self, Answer]:
+    async def open(cls, address: str, hello: HelloFrame | JoinFrame, timeout_s: float) -> tuple[Self, Answer]:
         """Connect and say hello, or what stands for it; what the node answered."""
         async with asyncio.timeout(timeout_s):
             socket = await connect(
@@ -116,7 +125,7 @@ class Wire(Generic[Heard, Answer]):
     def error_of(frame: ErrorFrame) -> Exception:
         """What an error frame means."""
 
-    async def _greet(self, hello: Hello | Join) -> Answer:
+    async def _greet(self, hello: HelloFrame | JoinFrame) -> Answer:
         await self._socket.send(frames.encode(hello))
         answer = await self._receive()
         if isinstance(answer, ErrorFrame):
@@ -159,10 +168,10 @@ class Wire(Generic[Heard, Answer]):
             raise Lost(f"the node sent no frame: {bad.text}") from None
 
 
-class Connection(Wire[FromNode, Ok]):
+class Connection(Wire[FromNode, OkFrame]):
     """One that pushes."""
 
-    answer = Ok
+    answer = OkFrame
 
     @staticmethod
     def decode(data: bytes) -> FromNode:
@@ -173,10 +182,10 @@ class Connection(Wire[FromNode, Ok]):
         return error_of(frame)
 
 
-class GroupConnection(Wire[GroupFromNode, Joined]):
+class GroupConnection(Wire[GroupFromNode, JoinedFrame]):
     """One of a consumer."""
 
-    answer = Joined
+    answer = JoinedFrame
 
     @staticmethod
     def decode(data: bytes) -> GroupFromNode:

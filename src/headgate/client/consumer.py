@@ -1,6 +1,7 @@
 """A member of a group: keeps a connection to some node, and knows when it is this program's turn.
 
-What it may believe, and what it answers, is decided in `belief`. Here are the connections, and what the program sees.
+What it may believe, and what it answers, is decided in `core.groups.belief`. Here are the connections, and what the
+program sees.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import logging
 import os
 import random
 import socket
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias
@@ -19,12 +19,21 @@ from websockets.exceptions import WebSocketException
 
 from headgate.client.addresses import GROUPS_PATH, Addresses
 from headgate.client.connection import GroupConnection
+from headgate.client.conversation import Believer, Conversation
 from headgate.client.errors import ConsumerError, Left, Lost
 from headgate.client.turn import Turn
 from headgate.clock import boot_s
 from headgate.core import backoff, frames
-from headgate.core.frames import GroupFromClient, GroupFromNode, Join, Leave
-from headgate.core.groups.belief import Belief, Standing
+from headgate.core.frames import JoinFrame
+from headgate.core.groups.belief import (
+    GoodbyeRequested,
+    GoodbyeSent,
+    Heard,
+    LinkLost,
+    Standing,
+    TimePassed,
+    WorkFinished,
+)
 
 OPEN_S = 3.0  # Several nodes can be tried within a lease.
 LONGEST_WAIT_S = 5.0  # A node that comes back is found within this.
@@ -36,48 +45,6 @@ LEAVE_S = 2.0  # Saying goodbye takes one round trip.
 Work: TypeAlias = Callable[[Turn], Coroutine[Any, Any, object]]
 
 log = logging.getLogger("headgate.client")
-
-
-class Conversation:
-    """What is said on one connection. Who has left says nothing more."""
-
-    def __init__(self, belief: Belief, clock: Callable[[], float], look: Callable[[], None]) -> None:
-        self.wanted = asyncio.Event()
-        self.has_progress = False  # The node has said something beside joined.
-        self._belief = belief
-        self._clock = clock
-        self._look = look
-        self._control: deque[GroupFromClient] = deque()
-        self._has_left = False
-
-    def say(self, *said: GroupFromClient) -> None:
-        """Send this when there is room."""
-        for frame in said:
-            if not self._has_left:
-                self._control.append(frame)
-                self._has_left = isinstance(frame, Leave)
-        self.wanted.set()
-
-    def next_frame(self) -> bytes | None:
-        """What to send now; raises Left behind the last frame."""
-        if self._control:
-            return frames.encode(self._control.popleft())
-        if self._has_left:
-            raise Left
-        return None
-
-    def beat(self) -> None:
-        """The time at which a beat counts as sent is before it goes out."""
-        if not self._has_left:
-            self.say(self._belief.beat(self._clock()))
-
-    def receive(self, frame: GroupFromNode) -> None:
-        """Take in what the node said."""
-        try:
-            self.say(*self._belief.receive(frame, self._clock()))
-        finally:
-            self._look()
-        self.has_progress = True
 
 
 class Consumer:
@@ -116,7 +83,7 @@ class Consumer:
         self._lease_s = lease_s
         self._open_timeout_s = open_timeout_s
         self._clock = clock
-        self._belief = Belief()
+        self._believer = Believer()
         self._turn: Turn | None = None
         self._changed = asyncio.Event()
         self._connection: GroupConnection | None = None
@@ -204,7 +171,7 @@ class Consumer:
             if not work.done():
                 return
         if self._conversation is not None:
-            self._conversation.say(*self._belief.leave())
+            self._conversation.say(*self._believer.step(GoodbyeRequested()))
             await asyncio.wait(self._tasks[:1], timeout=LEAVE_S)
 
     # What has changed.
@@ -228,8 +195,9 @@ class Consumer:
 
     def _look(self) -> None:
         """Have the turn follow the belief."""
-        belief, now_s = self._belief, self._clock()
-        belief.check(now_s)
+        now_s = self._clock()
+        self._believer.step(TimePassed(now_s))
+        belief = self._believer.belief
         if self._turn is not None and not belief.holds(self._turn.consumer, self._turn.epoch, now_s):
             self._end_turn()
         if belief.standing is Standing.OVER and self._connection is not None:
@@ -240,7 +208,7 @@ class Consumer:
             self._turn.ask()
 
     def _begin_turn(self, now_s: float) -> None:
-        belief = self._belief
+        belief = self._believer.belief
         if belief.consumer is not None and belief.holds(belief.consumer, belief.epoch, now_s):
             self._turn = Turn(belief.consumer, belief.epoch, belief.partition, self._is_believed, self._finish)
             self._wake()
@@ -251,10 +219,10 @@ class Consumer:
             self._turn = None
 
     def _is_believed(self, consumer: str, epoch: int) -> bool:
-        return self._belief.holds(consumer, epoch, self._clock())
+        return self._believer.belief.holds(consumer, epoch, self._clock())
 
     def _finish(self, consumer: str, epoch: int) -> None:
-        said = self._belief.done(consumer, epoch, self._clock())
+        said = self._believer.step(WorkFinished(consumer, epoch, self._clock()))
         if self._conversation is not None:
             self._conversation.say(*said)
         self._look()
@@ -297,20 +265,20 @@ class Consumer:
 
     async def _use(self, address: str) -> NoReturn:
         """Connect, and work until the connection ends; raises why."""
-        belief = self._belief
+        believer = self._believer
         connection, joined = await GroupConnection.open(address, self._join(), self._open_timeout_s)
         log.info("connected to %s", address)
         self._addresses.learn(joined.nodes)
-        conversation = Conversation(belief, self._clock, self._look)
+        conversation = Conversation(believer, self._clock, self._look)
         try:
-            conversation.say(*belief.joined(joined, self._clock()))
+            conversation.say(*believer.step(Heard(joined, self._clock())))
             self._connection, self._conversation, self._has_joined = connection, conversation, True
             self._look()
             self._wake()
             conversation.beat()
-            await connection.run(conversation, belief.beat_s)
+            await connection.run(conversation, believer.belief.beat_s)
         except Left:
-            belief.left()
+            believer.step(GoodbyeSent())
             await connection.close()
             raise
         except asyncio.CancelledError:
@@ -319,20 +287,20 @@ class Consumer:
         finally:
             connection.abort()
             self._connection = self._conversation = None
-            belief.disconnected()
+            believer.step(LinkLost())
             self._look()
             if conversation.has_progress:
                 self._attempt = 0
 
-    def _join(self) -> Join:
-        return Join(
+    def _join(self) -> JoinFrame:
+        return JoinFrame(
             frames.VERSION,
             self._token,
             self._stream,
             self._group,
             self._partition,
             self._label,
-            self._belief.consumer,
+            self._believer.belief.consumer,
             self._lease_s,
         )
 

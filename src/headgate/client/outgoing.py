@@ -19,7 +19,7 @@ import msgspec
 from headgate.client.buffer import OVERHEAD_BYTES, Buffer
 from headgate.client.errors import PushError
 from headgate.core import frames
-from headgate.core.frames import Message, Messages
+from headgate.core.frames import Message, MessagesFrame
 
 Payload: TypeAlias = Any  # Bytes as they are, or whatever can be JSON.
 Key: TypeAlias = bytes | str | None
@@ -195,7 +195,7 @@ class Outgoing:
         return self.failure.again() if self.failure else RuntimeError(f"stream {self.name!r} is finished")
 
     def _check_size(self, message: Message) -> None:
-        size_bytes = len(frames.encode(Messages(self.name, [message])))
+        size_bytes = len(frames.encode(MessagesFrame(self.name, [message])))
         if size_bytes > self._max_frame:
             raise ValueError(
                 f"id {message.id} of stream {self.name!r} makes a frame of {size_bytes:,} bytes;"

@@ -24,7 +24,7 @@ from headgate.client.outgoing import Outgoing, Room
 from headgate.client.session import Session
 from headgate.client.stream import PushStream
 from headgate.core import backoff, frames
-from headgate.core.frames import Hello
+from headgate.core.frames import HelloFrame
 
 BUFFER = 100_000  # Records that may be under way: one and a half windows, so that the node never waits for us.
 OPEN_S = 10.0  # A node that has not answered by then is not worth waiting for.
@@ -166,7 +166,7 @@ class PushClient:
 
     async def _use(self, address: str) -> NoReturn:
         """Connect, and work until the connection ends; raises why."""
-        hello = Hello(frames.VERSION, self._token, self._datasource, self._program, self._instance)
+        hello = HelloFrame(frames.VERSION, self._token, self._datasource, self._program, self._instance)
         connection, ok = await Connection.open(address, hello, self._open_timeout_s)
         log.info("connected to %s", address)
         self._addresses.learn(ok.nodes)

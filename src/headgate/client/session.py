@@ -15,18 +15,18 @@ from headgate.client.errors import Lost, Moved, PushError, PushRefused, error_of
 from headgate.client.outgoing import Outgoing, Phase
 from headgate.core import frames
 from headgate.core.frames import (
-    Ack,
+    AckFrame,
     BeatFrame,
-    Closed,
-    Eos,
+    ClosedFrame,
+    EosFrame,
     ErrorFrame,
     Frame,
     FromNode,
-    Messages,
-    Notify,
-    NotifyAck,
-    Ok,
-    Restart,
+    MessagesFrame,
+    NotifyAckFrame,
+    NotifyFrame,
+    OkFrame,
+    RestartFrame,
 )
 
 ASK_AGAIN_S = 0.5  # A node that gives no hint needs about that long to move a stream.
@@ -37,7 +37,7 @@ REFUSED = {"bad_stream"}  # Reasons that time does not mend.
 class Session:
     """What one connection knows: credits, who may send, and what has been said."""
 
-    def __init__(self, address: str, ok: Ok, streams: dict[str, Outgoing]) -> None:
+    def __init__(self, address: str, ok: OkFrame, streams: dict[str, Outgoing]) -> None:
         self.wanted = asyncio.Event()
         self.has_progress = False  # The node has answered something beside ok.
         self._address = address
@@ -66,7 +66,7 @@ class Session:
         """Ask for a stream, unless it has been given up meanwhile."""
         self._timers.pop(outgoing.name, None)
         if self._streams.get(outgoing.name) is outgoing and outgoing.phase is Phase.ASKING and not outgoing.failure:
-            self._say(Notify(outgoing.name))
+            self._say(NotifyFrame(outgoing.name))
 
     def beat(self) -> None:
         """One beat's time has passed; raises if the node has let too many go by."""
@@ -92,7 +92,7 @@ class Session:
     def _records(self, outgoing: Outgoing) -> bytes:
         messages = outgoing.take(self._credits)
         self._credits -= len(messages)
-        frame = frames.encode(Messages(outgoing.name, messages))
+        frame = frames.encode(MessagesFrame(outgoing.name, messages))
         if len(frame) > self._max_frame:
             raise PushError("too_large", f"a record of stream {outgoing.name!r} is too large for this node")
         return frame
@@ -106,7 +106,7 @@ class Session:
             outgoing.is_idle = True
         elif not outgoing.is_eos_sent:
             outgoing.is_eos_sent = True
-            self._say(Eos(outgoing.name))
+            self._say(EosFrame(outgoing.name))
 
     def _say(self, frame: Frame) -> None:
         self._control.append(frame)
@@ -117,33 +117,33 @@ class Session:
     def receive(self, frame: FromNode) -> None:
         """Take in what the node said. Raises Lost, Moved or PushError if that ends the connection."""
         match frame:
-            case Ack():
+            case AckFrame():
                 self._credits += frame.credits
                 for stream, position in frame.positions:
                     if outgoing := self._streams.get(stream):
                         outgoing.acknowledge(position)
                 self.wanted.set()
-            case NotifyAck():
+            case NotifyAckFrame():
                 self._answered(frame)
-            case Closed():
+            case ClosedFrame():
                 self._closed(frame)
-            case Restart():
+            case RestartFrame():
                 self._restart(frame)
             case BeatFrame():
                 self._missed = max(0, self._beats - frame.n)
             case ErrorFrame():
                 raise self._error(frame)
-            case Ok():
+            case OkFrame():
                 raise Lost("the node said ok twice")
             case _:
                 assert_never(frame)
         self.has_progress = True
 
-    def _answered(self, frame: NotifyAck) -> None:
+    def _answered(self, frame: NotifyAckFrame) -> None:
         outgoing = self._streams.get(frame.stream)
         if outgoing is None:
             if frame.accepted:  # Nobody wants it any more.
-                self._say(Eos(frame.stream))
+                self._say(EosFrame(frame.stream))
         elif outgoing.phase is not Phase.ASKING:
             return
         elif frame.accepted:
@@ -154,7 +154,7 @@ class Session:
             hint_s = ASK_AGAIN_S if frame.retry_after_ms is None else frame.retry_after_ms / 1000
             self._ask_later(outgoing, min(max(hint_s, ASK_SOONEST_S), ASK_LATEST_S))
 
-    def _closed(self, frame: Closed) -> None:
+    def _closed(self, frame: ClosedFrame) -> None:
         outgoing = self._streams.get(frame.stream)
         if outgoing is None:
             return
@@ -167,7 +167,7 @@ class Session:
             outgoing.revoke()
             self._ask_later(outgoing, ASK_AGAIN_S)
 
-    def _restart(self, frame: Restart) -> None:
+    def _restart(self, frame: RestartFrame) -> None:
         address = usable(frame.address)
         reason = frame.reason or "the node asks for it"
         if frame.stream is None:

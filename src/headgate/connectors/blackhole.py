@@ -6,7 +6,7 @@ import asyncio
 
 from pydantic import Field
 
-from headgate.connectors.api.streaming import Connector, Context, Grant, Held, Options, Outgoing, SinkKind
+from headgate.connectors.api import Connector, Context, Grant, Held, Options, Outgoing, SinkKind
 
 
 class BlackholeOptions(Options):

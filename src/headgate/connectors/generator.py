@@ -25,8 +25,9 @@ from uuid import UUID
 
 from pydantic import Field
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, Position, SourceKind, identity
+from headgate.connectors.api import Batch, Connector, Context, Options, Position, ReaderKind, SourceKind, identity
 from headgate.errors import Cause, ConnectorError, EndOfStream
+from headgate.text import counted
 
 Kind: TypeAlias = Literal["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]
 
@@ -128,7 +129,7 @@ class Generator:
         options = self._options
         most = options.batch if self._count is None else min(options.batch, self._count - self._next)
         if most <= 0:
-            raise EndOfStream(f"all {options.count} records were made")
+            raise EndOfStream(f"all {counted(options.count or 0, 'record')} made")
         # Without a pause of its own, an unlimited stream into a sink that never waits would keep the loop for itself.
         number = await asyncio.sleep(0, most) if self._rate is None else await self._due(self._rate, most)
         now_s = self._now_s()
@@ -291,6 +292,6 @@ CONNECTOR = Connector(
         options=GeneratorOptions,
         build=Generator,
         partitioned=True,
-        history=lambda options: None if options.count is None else _History(options),
     ),
+    reader=ReaderKind(of_source=lambda options: None if options.count is None else _History(options)),
 )

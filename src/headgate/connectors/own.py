@@ -1,4 +1,4 @@
-"""A storage of the user's own: any object with `query`, or with `write`.
+"""A storage that is one small class: any object with `query`, or with `write`.
 
     class Orders:
         name = "orders"                                   # optional
@@ -22,19 +22,28 @@ returns nothing.
 `write` is called several times for one chunk, and nothing binds these calls together: without `undo` and `done` a chunk
 that broke may be written twice. Methods that are not `async` run in a thread. `close` is called at the end, if it is
 there.
+
+A package offers such a class as a connector, `ReaderKind(open=lambda url, snapshot: Orders(url))`. Without a package,
+`--storage MODULE:FACTORY` or `--storage path/to/file.py:FACTORY` names what is called with the URL.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
 
+from headgate.connectors.api import Connector, ReaderKind, WriterKind
 from headgate.connectors.api.bulk import (
     PLAIN,
     Bound,
@@ -47,15 +56,18 @@ from headgate.connectors.api.bulk import (
     Piece,
     Pieces,
     Range,
+    Reader,
     StorageError,
     StorageGone,
     Table,
+    Writer,
 )
-from headgate.connectors.files.jsonl import inferred
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import ROWS, Normalizes
+from headgate.connectors.values.infer import inferred
 from headgate.connectors.values.kinds import canonical, type_from_text
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
+from headgate.text import counted, error_line
 
 FAMILY = "own"
 SAMPLED = 1000
@@ -82,17 +94,13 @@ async def call(made: Any, method: str, *args: Any) -> Any:
     except HeadgateError:
         raise
     except (ConnectionError, TimeoutError) as error:
-        raise StorageGone(f"{_name(made)}.{method}: {_told(error)}") from error
+        raise StorageGone(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
     except Exception as error:
-        raise StorageError(f"{_name(made)}.{method}: {_told(error)}") from error
+        raise StorageError(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
 
 
 def _name(made: Any) -> str:
     return type(made).__name__
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
 
 
 class OwnReader:
@@ -135,7 +143,7 @@ class OwnReader:
         found = await call(self._made, "query", offset, limit)
         rows = list(found or [])
         if len(rows) > limit:
-            raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned {len(rows)} rows")
+            raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned {counted(len(rows), 'row')}")
         if not all(isinstance(row, dict) for row in rows):
             raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned what is not a dict")
         return rows
@@ -281,3 +289,58 @@ def _takes(method: Any, count: int) -> bool:
     except ValueError:  # It is not written in Python, and does not tell.
         return False
     return True
+
+
+def reader_of(made: object) -> Reader:
+    """A whole reader: what was made, if it is one, or one around its `query`."""
+    return cast("Reader", made) if hasattr(made, "describe") else OwnReader(made)
+
+
+def writer_of(made: object) -> Writer:
+    """A whole writer: what was made, if it is one, or one around its `write`."""
+    return cast("Writer", made) if hasattr(made, "prepare") else OwnWriter(made)
+
+
+def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) -> Connector:
+    """The factory named for this scheme, `MODULE:FACTORY` or `scheme=MODULE:FACTORY`, as a connector."""
+    if not factories:
+        hint = f"one of {', '.join(known)}, or --storage MODULE:FACTORY"
+        raise ConfigError(f"scheme {scheme!r} belongs to no connector", hint=hint)
+    named = dict(one.split("=", 1) for one in factories if "=" in one)
+    unnamed = [one for one in factories if "=" not in one]
+    if scheme not in named and not unnamed:
+        raise ConfigError(f"scheme {scheme!r} has no factory", hint=f"--storage {scheme}=MODULE:FACTORY")
+    make = factory(named.get(scheme) or unnamed[0])
+    return Connector(
+        name=scheme,
+        summary="",
+        reader=ReaderKind(lambda url, snapshot: make(url)),
+        writer=WriterKind(make),
+        schemes=(scheme,),
+    )
+
+
+def factory(name: str) -> Any:
+    """The factory that `module:factory` names; the module may be a file."""
+    where, colon, what = name.rpartition(":")
+    if not colon or not where:
+        raise ConfigError(f"{name!r} is not MODULE:FACTORY", hint="such as mypackage.storages:Orders")
+    try:
+        module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except FileNotFoundError:
+        raise ConfigError(f"file {where} does not exist") from None
+    except Exception as error:
+        raise ConfigError(f"{where} cannot be imported: {error}") from None
+    made = getattr(module, what, None)
+    if not callable(made):
+        raise ConfigError(f"{where} has no factory {what!r}")
+    return made
+
+
+def _from_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"headgate_own_{quote(path.stem, safe='')}", path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise FileNotFoundError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,20 +1,30 @@
-"""Finds connectors by name.
+"""The one door for connectors: found by name for a document, by the scheme of a URL for a dump.
 
-Built-in connectors and those of other packages come through the same door, the entry point group
-`headgate.connectors`. A connector's module is imported when it is first asked for, and no other with it: a node that
-moves webhooks into PostgreSQL never loads a Kafka client.
+Built-in connectors and those of other packages come through the same entry point group, `headgate.connectors`. A
+connector's module is imported when it is first asked for, and no other with it: a node that moves webhooks into
+PostgreSQL never loads a Kafka client. Only a URL whose scheme is no connector's name makes the door look at them all.
+
+A dump may also be given factories (`--storage`), for a storage that is a class in a file and not an installed package.
+Such a factory becomes a connector too, for that one dump.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
-from headgate.connectors.api.streaming import Connector
+from headgate.connectors import own
+from headgate.connectors.api import Connector, Reader, Writer
+from headgate.connectors.urls import redacted, scheme_of
 from headgate.errors import ConfigError, NotFound
 
 GROUP = "headgate.connectors"
+
+
+# By name.
 
 
 def names() -> list[str]:
@@ -28,10 +38,10 @@ def get(name: str) -> Connector:
     found = _entries().get(name)
     if found is None:
         near = difflib.get_close_matches(name, names(), n=3) or names()
-        raise NotFound(f"there is no connector {name!r}", hint=f"did you mean {' or '.join(near)}?")
+        raise NotFound(f"connector {name!r} does not exist", hint=f"did you mean {' or '.join(near)}?")
     if len(found) > 1:
         modules = " and ".join(sorted(entry.value for entry in found))
-        raise ConfigError(f"more than one connector is called {name!r}: {modules}", hint="uninstall all but one")
+        raise ConfigError(f"connector {name!r} is installed more than once: {modules}", hint="uninstall all but one")
     return _load(found[0])
 
 
@@ -59,7 +69,7 @@ def _load(entry: EntryPoint) -> Connector:
     try:
         connector = entry.load()
     except ImportError as error:
-        raise ConfigError(f"connector {entry.name!r} cannot be loaded: {error}", hint=_how_to_install(entry)) from error
+        raise _missing(entry.name, error) from error
     except AttributeError as error:
         raise ConfigError(f"connector {entry.name!r} cannot be loaded: {error}") from error
     if not isinstance(connector, Connector) or connector.name != entry.name:
@@ -67,10 +77,71 @@ def _load(entry: EntryPoint) -> Connector:
     return connector
 
 
-def _how_to_install(entry: EntryPoint) -> str:
-    """The command that brings the client library: the package's extra of the connector's name, if it has one."""
-    if entry.dist is None:
-        return ""
-    package = entry.dist.name
-    extras = entry.dist.metadata.get_all("Provides-Extra") or []
-    return f"pip install '{package}[{entry.name}]'" if entry.name in extras else f"pip install --upgrade {package}"
+def _missing(name: str, error: ImportError) -> ConfigError:
+    """A library is not installed: name it, and the command that brings it, the package's extra if there is one."""
+    entry = _entries()[name][0] if name in _entries() else None
+    hint = ""
+    if entry is not None and entry.dist is not None:
+        package, extras = entry.dist.name, entry.dist.metadata.get_all("Provides-Extra") or []
+        hint = f"pip install '{package}[{name}]'" if name in extras else f"pip install --upgrade {package}"
+    return ConfigError(f"connector {name!r} cannot be loaded: {error}", hint=hint)
+
+
+# By URL.
+
+
+def whole(url: str) -> str:
+    """The URL with its scheme: a path gets that of its ending."""
+    if scheme_of(url):
+        return url
+    ending = Path(url.partition("?")[0]).suffix.lower()
+    for connector in all():
+        if ending in connector.endings:
+            return f"{connector.endings[ending]}:{url}"
+    raise ConfigError(
+        f"{redacted(url)!r} is not a storage",
+        hint="a URL such as postgresql://…, or a path with a scheme or an ending: csv:folder, orders.parquet",
+    )
+
+
+def by_scheme(scheme: str) -> Connector | None:
+    """The connector whose reader and writer understand such URLs."""
+    if scheme in _entries() and scheme in get(scheme).schemes:
+        return get(scheme)
+    return next((connector for connector in all() if scheme in connector.schemes), None)
+
+
+def open_reader(url: str, snapshot: str | None = None, factories: Sequence[str] = ()) -> Reader:
+    """A session that reads; what the snapshot shows, if one is named. It connects to nothing before it is used."""
+    connector = _connector_of(url, factories)
+    if connector.reader is None or (opened := connector.reader.open) is None:
+        raise ConfigError(f"connector {connector.name!r} cannot read in bulk")
+    return own.reader_of(_built(connector, lambda: opened(url, snapshot)))
+
+
+def open_writer(url: str, factories: Sequence[str] = ()) -> Writer:
+    """A session that writes."""
+    connector = _connector_of(url, factories)
+    if connector.writer is None:
+        raise ConfigError(f"connector {connector.name!r} cannot write in bulk")
+    opened = connector.writer.open
+    return own.writer_of(_built(connector, lambda: opened(url)))
+
+
+def _connector_of(url: str, factories: Sequence[str]) -> Connector:
+    scheme = scheme_of(url)
+    return by_scheme(scheme) or own.connector_of(scheme, factories, _schemes())
+
+
+def _schemes() -> list[str]:
+    return [scheme for connector in all() for scheme in connector.schemes]
+
+
+def _built(connector: Connector, build: Callable[[], object]) -> object:
+    """What a builder makes. It imports the client library, which may not be installed."""
+    try:
+        return build()
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] == "headgate":
+            raise
+        raise _missing(connector.name, error) from None

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headgate.connectors.api.streaming import PUSH, Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.connectors.api import PUSH, Batch, Connector, Context, Feed, Options, Position, SourceKind
 from headgate.errors import Cause, ConnectorError
 
 

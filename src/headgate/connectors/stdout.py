@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api.streaming import Connector, Context, Grant, Held, Options, Outgoing, SinkKind
+from headgate.connectors.api import Connector, Context, Grant, Held, Options, Outgoing, SinkKind
 from headgate.errors import BadRecord, NotConnected
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode

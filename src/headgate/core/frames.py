@@ -46,7 +46,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 # Push.
 
 
-class Hello(_Frame, frozen=True, tag="hello"):
+class HelloFrame(_Frame, frozen=True, tag="hello"):
     """The first frame of a client."""
 
     version: Unsigned
@@ -56,7 +56,7 @@ class Hello(_Frame, frozen=True, tag="hello"):
     instance: Text | None = None
 
 
-class Ok(_Frame, frozen=True, tag="ok"):
+class OkFrame(_Frame, frozen=True, tag="ok"):
     """The answer to hello: how much may be under way, and where else to go."""
 
     credits: Unsigned
@@ -65,14 +65,14 @@ class Ok(_Frame, frozen=True, tag="ok"):
     nodes: list[str]
 
 
-class Notify(_Frame, frozen=True, tag="notify"):
+class NotifyFrame(_Frame, frozen=True, tag="notify"):
     """A client would push this stream."""
 
     stream: Name
     name: Text | None = None  # For people.
 
 
-class NotifyAck(_Frame, frozen=True, tag="notify_ack"):
+class NotifyAckFrame(_Frame, frozen=True, tag="notify_ack"):
     """Whether it may, from where, and under which epoch; or why not, and when to ask again."""
 
     stream: str
@@ -83,34 +83,34 @@ class NotifyAck(_Frame, frozen=True, tag="notify_ack"):
     retry_after_ms: Unsigned | None = None
 
 
-class Messages(_Frame, frozen=True, tag="messages"):
+class MessagesFrame(_Frame, frozen=True, tag="messages"):
     """Records of one stream; ids rise."""
 
     stream: Name
     messages: list[Message]
 
 
-class Ack(_Frame, frozen=True, tag="ack"):
+class AckFrame(_Frame, frozen=True, tag="ack"):
     """Credits given back, and how far each stream is durable."""
 
     credits: Unsigned
     positions: list[tuple[str, Unsigned | None]]
 
 
-class Eos(_Frame, frozen=True, tag="eos"):
+class EosFrame(_Frame, frozen=True, tag="eos"):
     """There will be no more of this stream for now."""
 
     stream: Name
 
 
-class Closed(_Frame, frozen=True, tag="closed"):
+class ClosedFrame(_Frame, frozen=True, tag="closed"):
     """Everything up to the end of the stream is durable, and the stream is given back."""
 
     stream: str
     position: Unsigned | None = None
 
 
-class Restart(_Frame, frozen=True, tag="restart"):
+class RestartFrame(_Frame, frozen=True, tag="restart"):
     """Go elsewhere, or ask again: with this stream, or with all of them if it is nil."""
 
     stream: str | None = None
@@ -121,7 +121,7 @@ class Restart(_Frame, frozen=True, tag="restart"):
 # Groups.
 
 
-class Join(_Frame, frozen=True, tag="join"):
+class JoinFrame(_Frame, frozen=True, tag="join"):
     """The first frame of a consumer."""
 
     version: Unsigned
@@ -134,7 +134,7 @@ class Join(_Frame, frozen=True, tag="join"):
     lease_s: LeaseS | None = None  # What it would like; the first of a group decides.
 
 
-class Joined(_Frame, frozen=True, tag="joined"):
+class JoinedFrame(_Frame, frozen=True, tag="joined"):
     """The answer to join: who it is, how long it may believe, and where else to go."""
 
     consumer: str
@@ -143,7 +143,7 @@ class Joined(_Frame, frozen=True, tag="joined"):
     nodes: list[str]
 
 
-class Active(_Frame, frozen=True, tag="active"):
+class ActiveFrame(_Frame, frozen=True, tag="active"):
     """You are active, under this epoch."""
 
     consumer: str
@@ -152,7 +152,7 @@ class Active(_Frame, frozen=True, tag="active"):
     partition: Partition | None = None
 
 
-class StepDown(_Frame, frozen=True, tag="step_down"):
+class StepDownFrame(_Frame, frozen=True, tag="step_down"):
     """Finish what you are doing, and confirm with this epoch."""
 
     consumer: str
@@ -160,7 +160,7 @@ class StepDown(_Frame, frozen=True, tag="step_down"):
     epoch: Unsigned
 
 
-class Confirm(_Frame, frozen=True, tag="confirm"):
+class ConfirmFrame(_Frame, frozen=True, tag="confirm"):
     """An order is answered."""
 
     consumer: Name
@@ -168,7 +168,7 @@ class Confirm(_Frame, frozen=True, tag="confirm"):
     what: Literal["active", "stepped_down"]
 
 
-class Leave(_Frame, frozen=True, tag="leave"):
+class LeaveFrame(_Frame, frozen=True, tag="leave"):
     """The consumer is gone, and does nothing any more."""
 
     consumer: Name
@@ -190,10 +190,10 @@ class ErrorFrame(_Frame, frozen=True, tag="error"):
     text: str
 
 
-FromClient: TypeAlias = Hello | Notify | Messages | Eos | BeatFrame | ErrorFrame
-FromNode: TypeAlias = Ok | NotifyAck | Ack | Closed | Restart | BeatFrame | ErrorFrame
-GroupFromClient: TypeAlias = Join | Confirm | Leave | BeatFrame | ErrorFrame
-GroupFromNode: TypeAlias = Joined | Active | StepDown | BeatFrame | ErrorFrame
+FromClient: TypeAlias = HelloFrame | NotifyFrame | MessagesFrame | EosFrame | BeatFrame | ErrorFrame
+FromNode: TypeAlias = OkFrame | NotifyAckFrame | AckFrame | ClosedFrame | RestartFrame | BeatFrame | ErrorFrame
+GroupFromClient: TypeAlias = JoinFrame | ConfirmFrame | LeaveFrame | BeatFrame | ErrorFrame
+GroupFromNode: TypeAlias = JoinedFrame | ActiveFrame | StepDownFrame | BeatFrame | ErrorFrame
 Frame: TypeAlias = FromClient | FromNode | GroupFromClient | GroupFromNode
 
 

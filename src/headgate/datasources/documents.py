@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,18 +19,18 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api.streaming import PUSH, Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import PUSH, Connector, Options, SinkKind, SourceKind, identity_of
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.ids import is_name
 from headgate.store.datasources import Content
+from headgate.text import one_line, parse_duration
 
 PARTS = ("enabled", "source", "mapping", "sink")
 OF_NODES = ("partitions", "assignment")  # Options about streams that nodes run.
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Expect(Options):
@@ -44,7 +43,7 @@ class Expect(Options):
     @classmethod
     def _duration(cls, value: str | None) -> str | None:
         if value is not None:
-            seconds(value)
+            parse_duration(value)
         return value
 
 
@@ -63,14 +62,6 @@ class DatasourceOptions(Options):
     )
     expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
     description: str = Field("", description="For people.")
-
-
-def seconds(text: str) -> float:
-    """`10m` as seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
-    if match is None:
-        raise ValueError("must be a duration such as 30s, 10m, 2h or 1d")
-    return float(match[1]) * _UNITS_S[match[2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +132,7 @@ def parse_yaml(text: str, file: str = "") -> Any:
         where = f"{file or 'YAML'}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem(file, " ".join(str(error).split()))]) from None
+        raise ConfigError([Problem(file, one_line(error))]) from None
     except RecursionError:
         raise ConfigError([Problem(file, "is nested too deeply")]) from None
     except (ValueError, LookupError) as error:  # `!!int abc` and the like.

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.streaming import PUSH
-from headgate.datasources.documents import DatasourceOptions, seconds
+from headgate.connectors.api import PUSH
+from headgate.datasources.documents import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
+from headgate.store.states import Resting
+from headgate.text import counted, parse_duration, roughly
 
 MOST_EXPLAINED = 10  # Of the streams that programs push.
 
@@ -63,6 +65,17 @@ def _word(state: dict[str, Any]) -> str:
     return {"RUNNING": "ok", "ERROR": "error", "STOPPED": "stopped"}.get(state["worker_status"], "starting")
 
 
+def status_at_rest(stream: Resting) -> str:
+    """The status of a stream that no node runs. What its last node said may have been overtaken."""
+    if not stream.enabled:
+        return "STOPPED"
+    if stream.is_quarantined:
+        return "ERROR"
+    if stream.worker_status == "ERROR" or stream.detail == "finished":
+        return stream.worker_status
+    return "STARTING"  # Its last node is gone or gave it away: another should take it over.
+
+
 def unmet(facts: Facts) -> list[str]:
     """The expectations that are not met now."""
     if facts.published is None:
@@ -75,13 +88,13 @@ def unmet(facts: Facts) -> list[str]:
     began_s = max((s["changed_at"].timestamp() for s in facts.states), default=facts.now_s)
     if expect.fresh_within is not None:
         silent_s = facts.now_s - (last_s or began_s)
-        if silent_s > seconds(expect.fresh_within):
-            found.append(f"no record for {_duration(silent_s)}; expected one within {expect.fresh_within}")
+        if silent_s > parse_duration(expect.fresh_within):
+            found.append(f"no record for {roughly(silent_s)}; expected one within {expect.fresh_within}")
     # Volume can be judged only of a worker that has run for the whole hour.
     if expect.min_per_hour is not None and facts.now_s - began_s >= 3600:
         number = sum(s["metrics"].get("last_hour", 0) for s in facts.states)
         if number < expect.min_per_hour:
-            found.append(f"{number} records in the last hour; expected {expect.min_per_hour}")
+            found.append(f"{counted(number, 'record')} in the last hour; expected {expect.min_per_hour}")
     return found
 
 
@@ -106,8 +119,8 @@ def explain(facts: Facts) -> list[str]:
         lines.append(f"Its streams stop, so that there can be {found.partitions} in place of {found.dealt}.")
     elif found.partitions != found.dealt:
         lines.append(
-            f"{found.partitions} streams should read it and {found.dealt} do: that changes once each of them runs, "
-            "or has stopped in good order."
+            f"{counted(found.partitions, 'stream')} should read it and {found.dealt} do: that changes once each "
+            "of them runs, or has stopped in good order."
         )
     if found.enabled and published is not None and found.quarantine is None:
         lines += _explain_pushed(facts) if is_pushed(facts) else _explain_streams(facts)
@@ -122,7 +135,7 @@ def _explain_pushed(facts: Facts) -> list[str]:
     lines += [f"So are {len(used) - MOST_EXPLAINED} more."] if len(used) > MOST_EXPLAINED else []
     if not facts.states:
         return ["No program has pushed anything yet."]
-    return lines or [f"No program pushes now; {len(facts.states)} streams are known."]
+    return lines or [f"No program pushes now; {counted(len(facts.states), 'stream')} known."]
 
 
 def _explain_streams(facts: Facts) -> list[str]:
@@ -168,10 +181,11 @@ def _explain_state(state: dict[str, Any], facts: Facts) -> str:
         case "RUNNING", detail:
             metrics = state["metrics"]
             last_s = metrics.get("last_record_at_s")
-            text = f"It is running ({detail}), {where}; {metrics.get('records_out', 0)} records written by this node"
+            written = counted(metrics.get("records_out", 0), "record")
+            text = f"It is running ({detail}), {where}; {written} written by this node"
             if last_s is None:
                 return f"{text}, none yet: the source has had nothing."
-            return f"{text}, the last {_duration(facts.now_s - last_s)} ago."
+            return f"{text}, the last {roughly(facts.now_s - last_s)} ago."
         case "ERROR", "backing off":
             return f"It failed ({error['cause']}) and is being tried again, {where}: {error['message']}"
         case "ERROR", _:
@@ -185,10 +199,3 @@ def _explain_state(state: dict[str, Any], facts: Facts) -> str:
             return f"No node has it; {node} had it last."
         case _, detail:
             return f"It is {state['worker_status'].lower()} ({detail}), {where}."
-
-
-def _duration(span_s: float) -> str:
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span_s >= 2 * size_s:
-            return f"{span_s / size_s:.0f} {unit}"
-    return f"{span_s:.0f} s"

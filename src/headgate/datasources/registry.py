@@ -232,6 +232,29 @@ class Registry:
         self._woken(change)
         return replace(found, enabled=enabled)
 
+    async def start(self, name: str, actor: str) -> Datasource:
+        """Have it run. A quarantine ends; what cannot run says why. Starting what runs changes nothing."""
+        self._writable()
+        async with self.datasources.change(actor) as change:
+            found = await self._locked(change, name)
+            if found.published_version is None:
+                reason = f"datasource {found.name!r} has no published version"
+                raise Refused(reason, code="unpublished", hint=f"headgate ds publish {found.name}")
+            rest = await change.at_rest(found.id)
+            if found.enabled and rest.finished:
+                again = f"headgate streams set-position {found.name}:0 null reads it again from the beginning"
+                again += f"; headgate ds restart {found.name} looks for more"
+                reason = f"datasource {found.name!r} is finished: its source has ended"
+                raise Refused(reason, code="finished", hint=again)
+            if not found.enabled:
+                await change.set_enabled(found.id, True)
+                change.event(found, "started")
+            if found.quarantine is not None or rest.quarantined:
+                await change.mark([found.id])
+                change.event(found, "restarted")
+        self._woken(change)
+        return replace(found, enabled=True, quarantine=None)
+
     async def restart(self, name: str, actor: str) -> Datasource:
         """Run anew. A quarantine ends, and a rejected version gets another chance."""
         async with self.datasources.change(actor) as change:
@@ -424,6 +447,8 @@ def describe_connector(name: str) -> dict[str, Any]:
     if connector.sink is not None:
         found["sink"] = connector.sink.options.model_json_schema()
         found["transactional"] = connector.sink.transactional
+    if connector.reader is not None or connector.writer is not None:
+        found["schemes"] = list(connector.schemes)
     return found
 
 
@@ -433,7 +458,7 @@ def list_connectors() -> list[dict[str, Any]]:
     for name in connectors.names():
         try:
             connector = connectors.get(name)
-            sides = [side for side in ("source", "sink") if getattr(connector, side) is not None]
+            sides = [side for side in ("source", "sink", "reader", "writer") if getattr(connector, side) is not None]
             found.append({"name": name, "summary": connector.summary, "sides": sides})
         except HeadgateError as error:
             found.append({"name": name, "summary": error.message, "sides": []})

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from uuid import UUID
 
-from headgate.connectors.api.streaming import Received
+from headgate.connectors.api import Received
 from headgate.errors import StoreError
 from headgate.store.inbox import InboxTable
 

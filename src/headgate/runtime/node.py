@@ -32,6 +32,7 @@ from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups.listener import GroupListener
 from headgate.runtime.inbox import InboxHub
+from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
 from headgate.store.database import Database
@@ -48,7 +49,6 @@ from headgate.store.streams import Streams
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
-from headgate.telemetry import logs
 
 SIGN_S = 0.25
 SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
@@ -63,12 +63,15 @@ log = structlog.get_logger()
 class Node:
     """Everything that runs in one process, but the HTTP server."""
 
-    def __init__(self, settings: Settings, url: str, keyring: Keyring | None) -> None:
+    def __init__(
+        self, settings: Settings, url: str, keyring: Keyring | None, shipper: LogShipper | None = None
+    ) -> None:
         self.settings = settings
         self.url = url
         self.name = settings.node_name or socket.gethostname()
         self.address = settings.advertise or None
         self._keyring = keyring
+        self.shipper = shipper or LogShipper()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beat: Beat | None = None
         self._manager_task: asyncio.Task[None] | None = None
@@ -144,7 +147,7 @@ class Node:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(3.0):
                     await self.nodes.end(self.incarnation)
-                    await logs.ship_now(self.logs, self.waker)
+                    await self.shipper.ship(self.logs, self.waker)
                     self.waker.wake("streams")
         await self.waker.close()
         for task in self._tasks:
@@ -235,7 +238,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
-            "logs": lambda: logs.ship(self.logs, self.waker),
+            "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
         if (file := self._file) is not None:
             found["registry file"] = lambda: file.watch(self._file_changed)

@@ -24,6 +24,7 @@ import asyncpg
 import structlog
 
 from headgate.errors import ConfigError, StoreError
+from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
 LOCK_S = 5.0  # Longer than an idle transaction may live, so that a waiter outlives a stopped holder.
@@ -81,12 +82,7 @@ def store_errors() -> Any:
     try:
         yield
     except (*_AWAY, asyncpg.QueryCanceledError) as error:
-        raise StoreError(f"the database did not answer: {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+        raise StoreError(f"the database did not answer: {one_line(error)}") from error
 
 
 @contextmanager
@@ -95,7 +91,7 @@ def _refusals() -> Any:
     try:
         yield
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ConfigError(f"the database refuses us: {_one_line(error)}", hint="check HEADGATE_DATABASE") from error
+        raise ConfigError(f"the database refuses us: {one_line(error)}", hint="check HEADGATE_DATABASE") from error
 
 
 def split_url(url: str) -> tuple[str, bool]:
@@ -158,10 +154,10 @@ class Database:
             )
             await pool.fetchval("SELECT 1")
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise ConfigError(f"the database refuses us: {_one_line(error)}", hint="check HEADGATE_DATABASE") from error
+            raise ConfigError(f"the database refuses us: {one_line(error)}", hint="check HEADGATE_DATABASE") from error
         except _AWAY as error:
             raise StoreError(
-                f"the database does not answer: {_one_line(error)}", hint="check HEADGATE_DATABASE"
+                f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
             ) from error
         return cls(url, pool, pooled)
 
@@ -194,7 +190,7 @@ class Database:
         except _AWAY:
             raise
         except (asyncpg.PostgresError, RuntimeError) as error:
-            raise StoreError(f"the database does not let us in: {_one_line(error)}") from error
+            raise StoreError(f"the database does not let us in: {one_line(error)}") from error
         try:
             yield connection
         except asyncpg.LockNotAvailableError:

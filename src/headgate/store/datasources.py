@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core.lifecycle import Wanted
 from headgate.core.parts import with_new
 from headgate.core.reconcile import Entry
@@ -61,6 +61,14 @@ class Datasource:
     partitions: int = 1  # How many streams should read it,
     dealt: int = 1  # and how many do.
     dealing: bool = False  # They are stopping, so that there can be more or fewer.
+
+
+@dataclass(frozen=True, slots=True)
+class AtRest:
+    """Why the streams that nodes run for a datasource do nothing, if they do nothing."""
+
+    finished: bool  # The sources of all of them have ended.
+    quarantined: bool  # At least one of them is.
 
 
 class Change:
@@ -148,6 +156,11 @@ class Change:
         await self._connection.execute(sql("datasources/set_enabled"), datasource, enabled, self.revision)
         if enabled:
             await self._connection.execute(sql("streams/begin_again"), datasource)
+
+    async def at_rest(self, datasource: UUID) -> AtRest:
+        """Whether its streams have nothing left to do, or may not do it."""
+        row = await self._connection.fetchrow(sql("streams/at_rest"), datasource)
+        return AtRest(row["finished"], row["quarantined"])
 
     async def mark(self, datasources: list[UUID]) -> None:
         """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core import parts as partitions
 from headgate.core.parts import Dealt, Keep, Member, Share, Stop, TakeBack
 from headgate.core.streams import Command, Deal, Stream

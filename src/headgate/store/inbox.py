@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.streaming import Options, Received, identity_of
+from headgate.connectors.api import Options, Received, identity_of
 from headgate.store.database import Database, sql
 
 CLEAN_ROWS = 5000  # Per datasource and round, so that cleaning never takes long.

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from headgate.clock import boot_s
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core import planner
 from headgate.core.planner import Candidate, Free, Placed
 from headgate.core.streams import Grant, Revoke

@@ -25,6 +25,19 @@ class State:
     error: dict[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A stream that no node runs, as its last node left it."""
+
+    datasource: str
+    part: str  # Its number, or the label of a stream that a program pushes.
+    worker_status: str
+    detail: str
+    metrics: dict[str, Any]
+    enabled: bool  # Of its datasource.
+    is_quarantined: bool  # Its datasource, on all nodes.
+
+
 class States:
     """Save and read states."""
 
@@ -45,6 +58,12 @@ class States:
             [None if state.error is None else msgspec.json.encode(state.error).decode() for state in states],
         )
         return {row["stream"] for row in rows}
+
+    async def resting(self, node: UUID, most: int) -> list[Resting]:
+        """Streams that no node runs and that this node should report: each is one node's."""
+        rows = await self._database.fetch(sql("states/resting"), node, most)
+        plain = [{name: row[name] for name in Resting.__slots__} for row in rows]
+        return [Resting(**{**one, "metrics": msgspec.json.decode(one["metrics"])}) for one in plain]
 
     async def all(self, datasource: UUID | None = None) -> list[dict[str, Any]]:
         """The states of one datasource, or of all, with their node's name and beat."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.core.parts import edited
 from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Release, Reply, Step
 from headgate.errors import NotFound, Refused
@@ -20,6 +20,7 @@ from headgate.store.database import Database, sql
 from headgate.store.events import Event, append
 from headgate.store.placement import grant_free
 from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of
+from headgate.text import counted
 
 KEEP_HISTORY = timedelta(days=30)
 DONE = Done()
@@ -173,7 +174,9 @@ class Streams:
             if share["index"] is None:
                 return position
             if share["index"] >= share["dealt"]:
-                raise Refused(f"{name} is not in use: {share['dealt']} streams read the datasource", code="not_in_use")
+                raise Refused(
+                    f"{name} is not in use: the datasource has {counted(share['dealt'], 'stream')}", code="not_in_use"
+                )
             return edited(present, position, decode(share["parts"]) or [], share["index"], share["dealt"])
 
         return await self._edit(name, actor, chosen)

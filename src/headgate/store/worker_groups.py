@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.ids import stream_name
 from headgate.store.database import Database, sql
 

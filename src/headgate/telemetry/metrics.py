@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from headgate.clock import boot_s, unix_s
-from headgate.core import lifecycle
-from headgate.runtime.streams.handle import Handle
 
 FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
 SHARE = 20.0  # nor before so many times what the last asking took.
 STATUSES = ("INIT", "STARTING", "RUNNING", "ERROR", "STOPPED")
 
-# Field of Stats → name and help of the counter.
+# A stream's count → name and help of the counter.
 COUNTERS = {
     "records_in": ("headgate_records_in", "Records read from the source."),
     "records_out": ("headgate_records_out", "Records made durable in the sink."),
@@ -30,13 +28,14 @@ COUNTERS = {
     "bytes_in": ("headgate_bytes_in", "Bytes read from the source."),
     "batches": ("headgate_batches", "Batches made durable."),
     "write_s": ("headgate_write_seconds", "Time spent in the sink."),
+    "errors": ("headgate_errors", "Runs that failed, whether they were tried again, rejected or quarantined."),
     "restarts": ("headgate_restarts", "Runs that failed and were tried again."),
 }
 GAUGES = {
     "headgate_lag_seconds": "From the newest record's own time to its being durable in the sink.",
     "headgate_freshness_seconds": "Since a batch last became durable.",
     "headgate_last_write_seconds": "How long the last batch took in the sink.",
-    "headgate_worker_status": "1 for the status that the worker has.",
+    "headgate_worker_status": "1 for the status that the stream has, 0 for the others.",
     "headgate_trust_seconds": "How long this node may act without another answered beat.",
     "headgate_loop_delay_seconds": "How late the event loop last was.",
     "headgate_push_sessions": "Programs that push to this node now.",
@@ -69,11 +68,32 @@ class PushFigures:
     ends: Counter[str]
 
 
-class Asked:
-    """Figures of the whole installation, which only the database knows."""
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """One stream, as its node knows it, or as the database does where no node runs it."""
 
-    def __init__(self, read: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
-        self.figures: Mapping[str, int] = {}
+    datasource: str
+    stream: str
+    status: str  # One of STATUSES.
+    counts: Mapping[str, float]  # By the keys of COUNTERS. One that is absent is not reported.
+    lag_s: float | None = None
+    last_write_s: float = 0.0
+    last_record_at_s: float | None = None  # None: nothing was written while this node had it.
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """What every metric of a stream is labelled with."""
+        return self.datasource, self.stream
+
+
+T = TypeVar("T")
+
+
+class Asked(Generic[T]):
+    """What only the database knows."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]], at_first: T) -> None:
+        self.figures = at_first
         self._read = read
         self._stale_at_s = 0.0
 
@@ -90,7 +110,7 @@ class DumpFigures:
     """What is known of dumps, as of the last `refresh`: a count for each status, and `rows` and `bytes`."""
 
     def __init__(self, read: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
-        self._asked = Asked(read)
+        self._asked: Asked[Mapping[str, int]] = Asked(read, {})
 
     async def refresh(self) -> None:
         """Ask the database, if that is due."""
@@ -118,7 +138,7 @@ class GroupFigures:
         open: Callable[[], int],
         ends: Counter[str],
     ) -> None:
-        self._asked = Asked(read)
+        self._asked: Asked[Mapping[str, int]] = Asked(read, {})
         self._handed_over_s = handed_over_s
         self._open = open
         self._ends = ends
@@ -157,11 +177,12 @@ class GroupFigures:
 
 
 class NodeCollector:
-    """All metrics of one node."""
+    """All metrics of one node: of the streams that run here, and of those at rest that are this node's to report."""
 
     def __init__(
         self,
-        handles: Callable[[], Iterable[Handle]],
+        here: Callable[[], Iterable[StreamFigures]],
+        resting: Callable[[], Awaitable[Sequence[StreamFigures]]],
         trust_left_s: Callable[[], float],
         loop_delay_s: Callable[[], float],
         webhooks: Counter[tuple[str, int]],
@@ -169,7 +190,8 @@ class NodeCollector:
         groups: GroupFigures,
         dumps: DumpFigures,
     ) -> None:
-        self._handles = handles
+        self._here = here
+        self._resting: Asked[Sequence[StreamFigures]] = Asked(resting, ())
         self._trust_left_s = trust_left_s
         self._loop_delay_s = loop_delay_s
         self._webhooks = webhooks
@@ -178,15 +200,18 @@ class NodeCollector:
         self.dumps = dumps
 
     async def refresh(self) -> None:
-        """Figures of the whole installation, if they are due."""
+        """What only the database knows, if it is due."""
+        await self._resting.refresh()
         await self.groups.refresh()
         await self.dumps.refresh()
 
     def collect(self) -> Iterator[Metric]:
         """Asked for by Prometheus."""
-        handles = sorted(self._handles(), key=lambda handle: handle.name)
-        yield from (self._counter(field, handles) for field in COUNTERS)
-        yield from self._stream_gauges(handles)
+        # A stream that was at rest when the database was asked may have come here since.
+        streams = {one.stream: one for one in (*self._resting.figures, *self._here())}
+        found = sorted(streams.values(), key=lambda one: one.stream)
+        yield from (_counter(field, found) for field in COUNTERS)
+        yield from _stream_gauges(found)
         yield _gauge("headgate_trust_seconds", [((), self._trust_left_s())], ())
         yield _gauge("headgate_loop_delay_seconds", [((), self._loop_delay_s())], ())
         webhooks = CounterMetricFamily(*WEBHOOKS, labels=("datasource", "answer"))
@@ -208,31 +233,24 @@ class NodeCollector:
             ends.add_metric((code,), count)
         yield ends
 
-    def _counter(self, field: str, handles: list[Handle]) -> Metric:
-        name, text = COUNTERS[field]
-        family = CounterMetricFamily(name, text, labels=("datasource", "stream"))
-        for handle in handles:
-            family.add_metric(_labels(handle), getattr(handle.stats, field))
-        return family
 
-    def _stream_gauges(self, handles: list[Handle]) -> Iterator[Metric]:
-        now_s = unix_s()
-        seen = [handle for handle in handles if handle.stats.last_record_at_s is not None]
-        yield _gauge(
-            "headgate_lag_seconds", [(_labels(h), h.stats.lag_s) for h in handles if h.stats.lag_s is not None]
-        )
-        fresh = [(_labels(h), max(0.0, now_s - (h.stats.last_record_at_s or now_s))) for h in seen]
-        yield _gauge("headgate_freshness_seconds", fresh)
-        yield _gauge("headgate_last_write_seconds", [(_labels(h), h.stats.last_write_s) for h in seen])
-        statuses = []
-        for handle in handles:
-            current = lifecycle.status(handle.state)[0]
-            statuses += [((*_labels(handle), status), float(status == current)) for status in STATUSES]
-        yield _gauge("headgate_worker_status", statuses, ("datasource", "stream", "status"))
+def _counter(field: str, streams: Iterable[StreamFigures]) -> Metric:
+    family = CounterMetricFamily(*COUNTERS[field], labels=("datasource", "stream"))
+    for one in streams:
+        if field in one.counts:
+            family.add_metric(one.labels, one.counts[field])
+    return family
 
 
-def _labels(handle: Handle) -> tuple[str, str]:
-    return handle.name.partition(":")[0], handle.name
+def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Metric]:
+    now_s = unix_s()
+    seen = [one for one in streams if one.last_record_at_s is not None]
+    yield _gauge("headgate_lag_seconds", [(one.labels, one.lag_s) for one in streams if one.lag_s is not None])
+    fresh = [(one.labels, max(0.0, now_s - (one.last_record_at_s or now_s))) for one in seen]
+    yield _gauge("headgate_freshness_seconds", fresh)
+    yield _gauge("headgate_last_write_seconds", [(one.labels, one.last_write_s) for one in seen])
+    statuses = [((*one.labels, status), float(status == one.status)) for one in streams for status in STATUSES]
+    yield _gauge("headgate_worker_status", statuses, ("datasource", "stream", "status"))
 
 
 def _gauge(name: str, values: Iterable[Any], labels: tuple[str, ...] = ("datasource", "stream")) -> Metric:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from headgate.connectors.api.streaming import Batch, Held, Outgoing, Position, Sink, Source
+from headgate.connectors.api import Batch, Held, Outgoing, Position, Sink, Source
 from headgate.errors import ConnectorError, EndOfStream, Fenced
 from headgate.runtime.streams.parts import Merged
 from headgate.testing.factories import make_grant

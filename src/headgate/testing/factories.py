@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 
 import structlog
 
-from headgate.connectors.api.streaming import Context, Grant, Held, Inbox, Shared
+from headgate.connectors.api import Context, Grant, Held, Inbox, Shared
 from headgate.runtime.streams.shared import SharedThings
 
 INSTALLATION = UUID("6f1c2c0e-2f0b-4d6e-9a53-0d5c1b7f8e21")

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
+
+from headgate.testing.forks import Forked, Forks
 
 START_S = 60.0
 
@@ -22,7 +24,9 @@ START_S = 60.0
 class NodeProcess:
     """One `headgate up`."""
 
-    process: subprocess.Popen[bytes]
+    forks: ClassVar[Forks | None] = None  # If set, nodes are forks of this server, which start ten times as fast.
+
+    process: subprocess.Popen[bytes] | Forked
     home: Path
     url: str
     token: str
@@ -51,9 +55,14 @@ class NodeProcess:
         if database is not None:
             variables["HEADGATE_DATABASE"] = database
             variables.setdefault("HEADGATE_MASTER_KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
-        log = (home / "node.log").open("ab")
-        command = [sys.executable, *(program or ["-m", "headgate.cli", "up", "--port", str(port), *flags])]
-        process = subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=home)
+        process: subprocess.Popen[bytes] | Forked
+        with (home / "node.log").open("ab") as log:
+            arguments = ["up", "--port", str(port), *flags]
+            if cls.forks is not None and program is None:
+                process = cls.forks.start(arguments, env=variables, cwd=home, stdout=log, stderr=log)
+            else:
+                command = [sys.executable, *(program or ["-m", "headgate.cli", *arguments])]
+                process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, cwd=home)
         node = cls(process, home, "", token)
         try:
             node._wait_until_up()

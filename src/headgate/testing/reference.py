@@ -104,7 +104,8 @@ def metrics_page() -> str:
     rows.append((f"`{metrics.HANDED_OVER[0]}`", "histogram", "none", metrics.HANDED_OVER[1]))
     return (
         "# Metrics\n\n" + NOTE + "\n`GET /metrics` on each node, with a token of the role viewer or higher. A node "
-        "reports the streams that it knows; counters begin at 0 with each incarnation of the node.\n\n"
+        "reports the streams that it runs, and those at rest that it ran last; counters begin at 0 when a node takes a "
+        "stream.\n\n"
         + _table(("metric", "kind", "labels", "meaning"), rows)
         + f"\nThe values of `status` are {_listed(metrics.STATUSES)} of a worker and "
         f"{_listed(metrics.DUMP_STATUSES)} of a dump; those of `connectivity` are "

@@ -14,7 +14,6 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.telemetry.metrics import DumpFigures, GroupFigures, NodeCollector
 from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
@@ -23,6 +22,7 @@ from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.sockets import refuse
 from headgate.web.doors.webhooks import Receive, Scope, Send, WebhookDoor
+from headgate.web.figures import collector_of
 from headgate.web.problems import HANDLERS
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
@@ -43,21 +43,7 @@ class App:
             "/groups": self.groups,
         }
 
-        async def group_figures() -> dict[str, int]:
-            return {**await node.group_rows.figures(), "moving": await node.worker_groups.moving()}
-
-        async def dump_figures() -> dict[str, int]:
-            return {**await node.dumps.figures(), **await node.dumps.totals()}
-
-        collector = NodeCollector(
-            lambda: node.manager.handles() if node.manager else (),
-            node.trust_left_s,
-            lambda: node.loop_delay_s,
-            self.door.answers,
-            self.push.figures,
-            GroupFigures(group_figures, node.groups.handed_over_s, lambda: self.groups.open, self.groups.ends),
-            DumpFigures(dump_figures),
-        )
+        collector = collector_of(node, self.door, self.push, self.groups)
         self.api = make_api(node, State({"gate": gate, "collector": collector, "verifications": dumps.Verifications()}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,6 +11,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, SerializationException
 
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
+from headgate.text import one_line
 
 STATUS: list[tuple[type[HeadgateError], int]] = [
     (ConfigError, 422),
@@ -67,12 +68,12 @@ def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respons
     """One of the framework's: no such path, a parameter of the wrong type, and the like."""
     extra = error.extra if isinstance(error.extra, list) else []
     problems = [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in extra]
-    return _respond(problem(error.status_code, " ".join(str(error.detail).split()), problems=problems))
+    return _respond(problem(error.status_code, one_line(error.detail), problems=problems))
 
 
 def not_json(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """What decoding a body raises beside the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
-    return _respond(problem(400, f"the body is not JSON: {' '.join(str(error).split())}"))
+    return _respond(problem(400, f"the body is not JSON: {one_line(error)}"))
 
 
 def unknown_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

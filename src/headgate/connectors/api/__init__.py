@@ -1,3 +1,52 @@
-"""The public contracts between Headgate and connectors: streaming (Source, Sink) and bulk (Reader, Writer)."""
+"""The public contracts between Headgate and connectors.
 
-from headgate.connectors.api.streaming import *  # noqa: F403
+`streaming` is what moves records (Source, Sink), `bulk` what copies tables in chunks (Reader, Writer), `options` what a
+document may say, and `plugin` how a connector presents itself. They are two contracts because they are made safe in two
+ways: a stream by the fence of its epoch, a chunk by the target's ledger.
+"""
+
+from headgate.connectors.api.bulk import Reader, Writer
+from headgate.connectors.api.options import Options, identity, identity_of
+from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
+from headgate.connectors.api.streaming import (
+    PUSH,
+    Batch,
+    Context,
+    Feed,
+    Grant,
+    Held,
+    Inbox,
+    Outgoing,
+    Position,
+    Received,
+    Shared,
+    Sink,
+    Source,
+)
+
+__all__ = [
+    "PUSH",
+    "Batch",
+    "Connector",
+    "Context",
+    "Feed",
+    "Grant",
+    "Held",
+    "Inbox",
+    "Landing",
+    "Options",
+    "Outgoing",
+    "Position",
+    "Reader",
+    "ReaderKind",
+    "Received",
+    "Shared",
+    "Sink",
+    "SinkKind",
+    "Source",
+    "SourceKind",
+    "Writer",
+    "WriterKind",
+    "identity",
+    "identity_of",
+]

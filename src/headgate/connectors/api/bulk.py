@@ -1,7 +1,7 @@
 """What a storage is: the public contract between a dump and the code that speaks to one kind of database or file.
 
-A dump copies tables (collections, files) in chunks. A `ReadStorage` describes its tables, says where chunks end, and
-answers `query` for one range. A `WriteStorage` prepares a table, tells which chunks it has, and writes one chunk so
+A dump copies tables (collections, files) in chunks. A `Reader` describes its tables, says where chunks end, and
+answers `query` for one range. A `Writer` prepares a table, tells which chunks it has, and writes one chunk so
 that it is there wholly or not at all. Each object is one session: a worker builds its own from the URL, and uses it
 for one thing at a time.
 
@@ -29,15 +29,17 @@ compensates: `undo` removes what a broken chunk left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from headgate.connectors.values.kinds import Type
 from headgate.core.chunks import Bound, Range
 from headgate.errors import HeadgateError
+from headgate.text import counted
 
 __all__ = [
     "PLAIN",
@@ -46,19 +48,25 @@ __all__ = [
     "By",
     "Column",
     "Csv",
+    "Digest",
+    "DigestsInServer",
     "Foreign",
     "Index",
+    "Indexes",
     "Job",
     "Language",
+    "Links",
     "Mode",
+    "Ordered",
     "Piece",
     "Pieces",
     "Range",
-    "ReadStorage",
+    "Reader",
+    "SnapshotGone",
     "StorageError",
     "StorageGone",
     "Table",
-    "WriteStorage",
+    "Writer",
     "target_of",
 ]
 
@@ -210,13 +218,44 @@ class StorageGone(StorageError):
     code = "storage_gone"
 
 
+class SnapshotGone(StorageError):
+    """The session that held the snapshot has ended. What was read in it stays good."""
+
+    code = "snapshot_gone"
+
+
 class AlreadyWritten(StorageError):
     """The ledger has this chunk: another worker was faster, or we were, before a crash."""
 
     code = "already_written"
 
 
-class ReadStorage(Protocol):
+@dataclass(slots=True)
+class Digest:
+    """What a range holds, in a few numbers: its rows, the NULLs of each column, and a sum of the hashes of all rows."""
+
+    rows: int = 0
+    nulls: dict[str, int] = field(default_factory=dict)
+    sum: int = 0
+    hashes: Counter[int] | None = None  # Of each row, if they were asked for.
+
+    def difference(self, other: Digest) -> str:
+        """How two ranges differ, in words. Empty: they do not."""
+        if self.rows != other.rows:
+            return f"{counted(self.rows, 'row')} in the source, {other.rows:,} in the target"
+        for name, nulls in self.nulls.items():
+            if nulls != other.nulls.get(name, 0):
+                return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"
+        return "" if self.sum == other.sum else "values differ"
+
+    def missing(self, other: Digest) -> int:
+        """How many rows of ours the other does not have."""
+        assert self.hashes is not None
+        assert other.hashes is not None
+        return (self.hashes - other.hashes).total()
+
+
+class Reader(Protocol):
     """The side that is read. One object is one session."""
 
     languages: Sequence[Language]
@@ -247,17 +286,38 @@ class ReadStorage(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session."""
+        """End the session. May be called at any time, and more than once."""
         ...
 
 
-class WriteStorage(Protocol):
+@runtime_checkable
+class Ordered(Protocol):
+    """What a `Reader` may have besides: an order of keys that other storages share. Verify compares chunks there,
+    and whole tables elsewhere."""
+
+    async def order(self, table: Table) -> str | None:
+        """A name for the order of the table's key. Two storages that give the same name select the same rows by the
+        same bounds. None: no other storage has this order."""
+        ...
+
+
+@runtime_checkable
+class DigestsInServer(Protocol):
+    """What a `Reader` may have besides: the server itself hashes rows, so that only a few numbers travel."""
+
+    async def digest(self, table: Table, range: Range) -> Digest:
+        """What a range holds. Servers of one family give equal numbers for equal rows in columns of equal types."""
+        ...
+
+
+class Writer(Protocol):
     """The side that is written. One object is one session."""
 
     languages: Sequence[Language]
     csv: Csv
     attempt: int  # How often the next chunk has been leased: whoever comes later may end who came before.
     transactional: bool  # Rows and ledger commit together. If not, `undo` is called before a chunk is tried again.
+    keeps_ledger: bool  # `done` tells what is written. If not, only the plan knows.
     family: str
 
     async def look(self, table: str) -> Table | None:
@@ -308,5 +368,24 @@ class WriteStorage(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session."""
+        """End the session. May be called at any time, and more than once."""
+        ...
+
+
+@runtime_checkable
+class Indexes(Protocol):
+    """What a `Writer` may have besides: it makes indexes that a table of another kind of database had."""
+
+    async def index(self, job: Job) -> list[str]:
+        """Make them, for a table that the dump made. Returns those that cannot be made, in words."""
+        ...
+
+
+@runtime_checkable
+class Links(Protocol):
+    """What a `Writer` may have besides: it makes foreign keys once all tables are there."""
+
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+        """Make them, for a table that the dump made. `targets`: the target's name for each table of the source.
+        Returns those that cannot be made, in words."""
         ...

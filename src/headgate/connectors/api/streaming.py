@@ -1,9 +1,7 @@
-"""What a connector is: the public contract between Headgate and the code that speaks one protocol.
+"""Moving records: the contract of sources and sinks. The runtime owns everything else: retry, backoff, mapping,
+metrics, checkpoints.
 
-A connector is one module with one constant, `CONNECTOR`. It says its name, the options of its source and of its sink,
-and how to build them. The runtime owns everything else: retry, backoff, batching, mapping, metrics, checkpoints.
-
-A `Source` holds no state of its own. Everything it needs to go on comes in `open(position)`, where `position` is the
+A `Source` holds no state between runs. Everything it needs to go on comes in `open(position)`, where `position` is the
 value it put into the last batch that became durable, or None for "nothing yet". A position names the last record
 handled, inclusive, and is any JSON value. `read` waits until there is something to read; it may be cancelled at any
 await, and what it had read but not returned is read again later. A source that can be read in parts (`partitioned`)
@@ -13,84 +11,38 @@ A `Sink` writes batches. `write` returns when the batch is durable, and only the
 stream's position: `open` raises the epoch and returns what it holds, `write` commits data and position together, and a
 stale epoch raises `Fenced` and changes nothing.
 
+`close` lets go of everything. It may be called at any time and more than once: after a failure, after a cancelled call,
+and on a source or sink that was never opened.
+
 Errors steer the worker: see `headgate.errors`. Anything else that is raised counts as a bug of the connector.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit, urlunsplit
+from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import UUID
-
-import msgspec
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from headgate.core.streams import Held, Position
 
 __all__ = [
     "PUSH",
     "Batch",
-    "Connector",
     "Context",
     "Feed",
     "Grant",
     "Held",
-    "History",
     "Inbox",
-    "Options",
     "Outgoing",
     "Position",
     "Received",
     "Shared",
     "Sink",
-    "SinkKind",
     "Source",
-    "SourceKind",
-    "identity",
-    "identity_of",
 ]
 
-
 PUSH = "push"  # The type of source whose streams programs make, by pushing them.
-
-
-class Options(BaseModel):
-    """The options of one side of a connector: frozen, and nothing unknown gets in."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-def identity(default: Any = ..., *, is_new: bool = False, **kwargs: Any) -> Any:
-    """An option that says *which* data this is. Another identity means that an old position is worth nothing.
-
-    An option that a later release adds is new: with its default it adds nothing, so that older positions keep theirs.
-    """
-    return Field(default, json_schema_extra={"identity": "new" if is_new else True}, **kwargs)
-
-
-def identity_of(connector: str, options: Options) -> str:
-    """A hash of the options that say which data this is, without user and password."""
-    marked = {
-        name: _bare(value)
-        for name, info in sorted(type(options).model_fields.items())
-        if isinstance(info.json_schema_extra, dict)
-        and (kind := info.json_schema_extra.get("identity"))
-        and ((value := getattr(options, name)) != info.default or kind != "new")
-    }
-    text = msgspec.json.encode([connector, marked], order="sorted", enc_hook=str)
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
-def _bare(value: Any) -> Any:
-    """The value as plain text, credentials removed from URLs."""
-    plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if isinstance(plain, str) and "://" in plain:
-        parts = urlsplit(plain)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +99,7 @@ class Source(Protocol):
         """Everything up to `position` is durable in the sink."""
 
     async def close(self) -> None:
-        """Let go of everything. Called once, also after a failure."""
+        """Let go of everything. May be called at any time, and more than once."""
 
 
 class Sink(Protocol):
@@ -163,7 +115,7 @@ class Sink(Protocol):
         """Make the batch durable."""
 
     async def close(self) -> None:
-        """Let go of everything. Called once, also after a failure."""
+        """Let go of everything. May be called at any time, and more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,47 +166,3 @@ class Context:
     inbox: Inbox | None = None  # For sources that receive by HTTP.
     feed: Feed | None = None  # For the source that programs push to.
     part: str = ""  # The part that this source is to read, if it can be read in parts.
-
-
-class History(Protocol):
-    """All records that a source has ever had, by their number: what a backfill reads."""
-
-    size: int
-
-    def query(self, offset: int, limit: int) -> list[Any]:
-        """Records from number `offset` on."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceKind:
-    """How to build a source."""
-
-    options: type[Options]
-    build: Callable[[Any, Context], Source]
-    partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
-    history: Callable[[Any], History | None] = field(
-        default=lambda options: None
-    )  # From the options; None: it has none.
-
-
-@dataclass(frozen=True, slots=True)
-class SinkKind:
-    """How to build a sink."""
-
-    options: type[Options]
-    build: Callable[[Any, Context], Sink]
-    transactional: bool = False  # Keeps the position with the data.
-    needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
-    # The URL and the table that a backfill writes into beside the live stream. None: it cannot.
-    storage: Callable[[Any], tuple[str, str] | None] = field(default=lambda options: None)
-
-
-@dataclass(frozen=True, slots=True)
-class Connector:
-    """One protocol, as a source, a sink, or both."""
-
-    name: str
-    summary: str
-    source: SourceKind | None = None
-    sink: SinkKind | None = None
-    runs: Literal["async", "thread"] = "async"  # A connector whose methods block says "thread".

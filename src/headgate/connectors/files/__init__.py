@@ -1,1 +1,74 @@
-"""Files and folders: JSON Lines, CSV and Parquet."""
+"""Files: JSON Lines as a source and a sink; CSV, JSON Lines and Parquet in bulk, a file or a folder per table."""
+
+from __future__ import annotations
+
+from headgate.connectors.api import (
+    Connector,
+    Context,
+    Reader,
+    ReaderKind,
+    Sink,
+    SinkKind,
+    Source,
+    SourceKind,
+    Writer,
+    WriterKind,
+)
+from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
+from headgate.connectors.urls import scheme_of
+
+
+def _source(options: FilesSourceOptions, context: Context) -> Source:
+    from headgate.connectors.files.source import FilesSource
+
+    return FilesSource(options, context)
+
+
+def _sink(options: FilesSinkOptions, context: Context) -> Sink:
+    from headgate.connectors.files.source import FilesSink
+
+    return FilesSink(options, context)
+
+
+def _reader(url: str, snapshot: str | None) -> Reader:
+    match scheme_of(url):
+        case "csv":
+            from headgate.connectors.files.csv import CsvReader
+
+            return CsvReader(url)
+        case "parquet":
+            from headgate.connectors.files.parquet import ParquetReader
+
+            return ParquetReader(url)
+        case _:
+            from headgate.connectors.files.jsonl import JsonlReader
+
+            return JsonlReader(url)
+
+
+def _writer(url: str) -> Writer:
+    match scheme_of(url):
+        case "csv":
+            from headgate.connectors.files.csv import CsvWriter
+
+            return CsvWriter(url)
+        case "parquet":
+            from headgate.connectors.files.parquet import ParquetWriter
+
+            return ParquetWriter(url)
+        case _:
+            from headgate.connectors.files.jsonl import JsonlWriter
+
+            return JsonlWriter(url)
+
+
+CONNECTOR = Connector(
+    name="files",
+    summary="Reads and appends JSON Lines",
+    source=SourceKind(FilesSourceOptions, _source),
+    sink=SinkKind(FilesSinkOptions, _sink),
+    reader=ReaderKind(_reader),
+    writer=WriterKind(_writer),
+    schemes=("csv", "jsonl", "parquet"),
+    endings={".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"},
+)

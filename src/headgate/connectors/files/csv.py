@@ -40,21 +40,12 @@ from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import csv_bytes, end_of_records
 from headgate.connectors.values.kinds import TEXT
 from headgate.errors import ConfigError, Refused
+from headgate.text import counted
 
 FAMILY = "csv"
 ENDINGS = (".csv",)
 MOST_HEADER = 16 << 20  # A header that does not end within so many bytes is none.
 _NO_WORDS = {"false": False, "no": False, "0": False, "true": True, "yes": True, "1": True}
-
-
-def reader(url: str, snapshot: str | None = None) -> CsvReader:
-    """A session that reads; files have no snapshots."""
-    return CsvReader(url)
-
-
-def writer(url: str) -> CsvWriter:
-    """A session that writes."""
-    return CsvWriter(url)
 
 
 class CsvReader(FileReader):
@@ -221,7 +212,9 @@ class CsvReader(FileReader):
         for record in records:
             if len(record) != count and (record or count == 1):
                 number = line_number(span.path, begin) + line
-                return StorageError(f"{span.path}, line {number}: {len(record)} fields, and there are {count} columns")
+                return StorageError(
+                    f"{span.path}, line {number}: {counted(len(record), 'field')} for {counted(count, 'column')}"
+                )
             line = records.line_num
         return StorageError(f"{span.path}, near byte {begin}: {message.splitlines()[0]}")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -39,25 +39,16 @@ from headgate.connectors.files.reader import (
 )
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS, bytes_of, fine, is_finite
-from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value, widest
+from headgate.connectors.values.infer import inferred
+from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value
 from headgate.errors import ConfigError
+from headgate.text import one_line
 
 FAMILY = "jsonl"
 ENDINGS = (".jsonl", ".ndjson")
 SAMPLED = 10_000
 _NOT_JSON = (ValueError, RecursionError, msgspec.MsgspecError)
 _FLOATS = (Kind.FLOAT32, Kind.FLOAT64)
-_NUMBERS = {Kind.INT64, Kind.FLOAT64, Kind.NUMERIC}
-
-
-def reader(url: str, snapshot: str | None = None) -> JsonlReader:
-    """A session that reads; files have no snapshots."""
-    return JsonlReader(url)
-
-
-def writer(url: str) -> JsonlWriter:
-    """A session that writes."""
-    return JsonlWriter(url)
 
 
 def number(text: str) -> float | Decimal:
@@ -309,7 +300,7 @@ def _sort(value: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    told = " ".join(str(error).split())[:300] or type(error).__name__
+    told = one_line(error, 300)
     return f"not JSON: {told}" if isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError) else told
 
 
@@ -324,29 +315,10 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def inferred(
-    records: Iterable[dict[str, Any]], type_of: Callable[[Any], Type | None] = type_of_value
-) -> tuple[Column, ...]:
-    """The columns of these records. One without any value is JSON, which holds whatever comes."""
-    types: dict[str, Type | None] = {}
-    for record in records:
-        for name, value in record.items():
-            one, other = types.get(name), type_of(value)
-            types[name] = _wide(one, other) if one is not None and other is not None else one or other
-    return tuple(Column(name, type or Type(Kind.JSON)) for name, type in types.items())
-
-
 def _type_of(value: Any) -> Type | None:
     if type(value) is Decimal and Decimal(repr(float(value))) == value:
         return Type(Kind.FLOAT64)
     return type_of_value(value)
-
-
-def _wide(one: Type, other: Type) -> Type:
-    """JSON has one sort of numbers: whole ones among others are floats, as long as they are not too large for one."""
-    if one != other and {one.kind, other.kind} <= _NUMBERS:
-        return Type(Kind.NUMERIC if Kind.NUMERIC in (one.kind, other.kind) else Kind.FLOAT64)
-    return widest(one, other) or Type(Kind.JSON)
 
 
 class JsonlWriter(FileWriter):

@@ -28,6 +28,7 @@ from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import json_text
 from headgate.connectors.values.kinds import Kind, Type, arrow_type, decimal_type, type_from_text
 from headgate.errors import Refused
+from headgate.text import one_line
 
 FAMILY = "parquet"
 ENDINGS = (".parquet",)
@@ -37,16 +38,6 @@ GROUP_BYTES = 64 << 20  # fewer, if they are large.
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1  # As quick as snappy, and files of three quarters the size.
 _KIND = b"headgate"  # The key in a column's metadata.
-
-
-def reader(url: str, snapshot: str | None = None) -> ParquetReader:
-    """A session that reads; files have no snapshots."""
-    return ParquetReader(url)
-
-
-def writer(url: str) -> ParquetWriter:
-    """A session that writes."""
-    return ParquetWriter(url)
 
 
 class ParquetReader(FileReader):
@@ -110,7 +101,7 @@ def _telling(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise StorageError(f"{path}: {' '.join(str(error).split())[:300]}") from None
+        raise StorageError(f"{path}: {one_line(error, 300)}") from None
 
 
 def _opened(path: Path) -> Any:
@@ -203,7 +194,7 @@ def canonical_array(array: Any, column: Column) -> Any:
             return _days(array)
         return array.cast(wanted)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        told = " ".join(str(error).split())[:200]
+        told = one_line(error, 200)
         raise StorageError(f"column {column.name!r} ({column.native or column.type}): {told}") from None
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import Field
 
-from headgate.connectors.api import streaming as api
+from headgate.connectors import api
+from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 
 MARK_BYTES = 1024  # Enough to hold what makes a line unlike others.
@@ -40,24 +40,6 @@ NOT_JSON = (TypeError, ValueError, RecursionError)  # What encoding and decoding
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
-
-
-class FilesSourceOptions(api.Options):
-    """Which files to read, and how."""
-
-    path: str = api.identity(min_length=1, description="A file, or a glob; read in the order of the names.")
-    follow: bool = Field(False, description="Wait for more lines, and for later files, instead of ending.")
-    poll_s: float = Field(0.5, gt=0, allow_inf_nan=False, description="How often to look for more when following.")
-    batch: int = Field(5000, ge=1, le=100_000, description="The most records in one batch.")
-    batch_bytes: int = Field(8 << 20, ge=1, description="The most bytes in one batch, unless one line is longer.")
-    max_line_bytes: int = Field(16 << 20, ge=1, description="A longer line stops the stream.")
-
-
-class FilesSinkOptions(api.Options):
-    """Which file to write, and how."""
-
-    path: str = api.identity(min_length=1, description="The file to append to; made if absent.")
-    sync: bool = Field(True, description="Whether a write ends only when the disk has the data (fsync).")
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -289,11 +271,3 @@ def _steering(path: str) -> Iterator[None]:
         if error.errno in LASTING:
             raise ConnectorError(f"{path}: {error.strerror}", cause=Cause.CONFIG) from error
         raise NotConnected(f"{path}: {error.strerror}") from error  # A full disk too: somebody will make room.
-
-
-CONNECTOR = api.Connector(
-    name="files",
-    summary="Reads and appends JSON Lines",
-    source=api.SourceKind(options=FilesSourceOptions, build=FilesSource),
-    sink=api.SinkKind(options=FilesSinkOptions, build=FilesSink),
-)

@@ -44,17 +44,16 @@ from headgate.connectors.api.bulk import (
     Piece,
     Pieces,
     Range,
-    ReadStorage,
     StorageError,
     StorageGone,
     Table,
-    WriteStorage,
 )
 from headgate.connectors.mongodb import values
 from headgate.connectors.sql import ledger
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, NotFound
+from headgate.text import one_line
 
 FAMILY = "mongodb"
 WRITTEN = "headgate_dump_written"  # Beside the ledger: which ids a chunk that is not done may have left.
@@ -66,18 +65,6 @@ ORDER = [("_id", 1)]
 _AUTHENTICATION = {18, 8000}
 _UNAUTHORIZED = 13
 _OURS = re.compile(rf"^system\.|^({ledger.TABLE}|{WRITTEN})$|__hg_[0-9a-f]{{8}}$")
-
-
-def reader(url: str, snapshot: str | None = None) -> ReadStorage:
-    """A session that reads. MongoDB has no snapshot to share."""
-    return MongoReader(url)
-
-
-def writer(url: str) -> WriteStorage:
-    """A session that writes."""
-    from headgate.connectors.mongodb.writer import MongoWriter
-
-    return MongoWriter(url)
 
 
 # The URL and the session.
@@ -177,7 +164,7 @@ def told(url: str, where: str = "") -> Iterator[None]:
 
 def _line(error: Exception) -> str:
     """The first part of what the client says; the rest describes its whole view of the servers."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return re.split(r", full error: |, Timeout: | \(configured timeouts: ", text)[0][:300]
 
 

@@ -52,6 +52,7 @@ from headgate.connectors.mongodb.reader import FAMILY, WRITTEN, Session, told
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import Normalizes
 from headgate.errors import Refused
+from headgate.text import one_line
 
 AT_ONCE = 10_000  # Documents that are written with one note,
 AT_ONCE_BYTES = 8 << 20  # or so many bytes of them.
@@ -380,6 +381,6 @@ def _conflict(job: Job, id: Any) -> StorageError:
 
 def _told(job: Job, details: Mapping[str, Any]) -> StorageError:
     found = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
-    text = " ".join(str(found[0].get("errmsg") if found else "an unknown error").split())[:300]
+    text = one_line(found[0].get("errmsg") if found else "an unknown error", 300)
     twice = "two documents have the same key: " if found and found[0].get("code") == _DUPLICATE else ""
     return StorageError(f"{job.target}: {twice}{text}")

@@ -15,12 +15,12 @@ read in one statement, since no other way of cutting it would see each row once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from headgate.connectors.api.bulk import Bound, By, Csv, Language, Piece, Pieces, Range, StorageError, Table
 from headgate.connectors.mysql import schema
 from headgate.connectors.mysql.session import EmptyRow, Lines, Session, Where
 from headgate.connectors.mysql.types import FAMILY, bound_text, condition, line, quoted, refused_columns, text_literal
+from headgate.connectors.sql.keys import plain_order
 from headgate.connectors.sql.ledger import TABLE
 from headgate.errors import NotFound
 
@@ -30,18 +30,6 @@ _SETUP = (
     "SET SESSION net_write_timeout = 900, wait_timeout = 3600, lock_wait_timeout = 30",
     "SET SESSION TRANSACTION READ ONLY",
 )
-
-
-def reader(url: str, snapshot: str | None = None) -> MysqlReader:
-    """A session that reads. There are no snapshots."""
-    return MysqlReader(url)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.mysql.writer import MysqlWriter
-
-    return MysqlWriter(url)
 
 
 class MysqlReader:
@@ -98,6 +86,10 @@ class MysqlReader:
     async def _bound(self, query: str) -> Bound | None:
         rows = await self._session.run(lambda: self._session.rows(query))
         return tuple(str(value) for value in rows[0]) if rows else None
+
+    async def order(self, table: Table) -> str | None:
+        """Text is put in order by collations that no other database has."""
+        return plain_order(table)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """One range. A piece is read ahead while the one before is used."""

@@ -32,6 +32,7 @@ from headgate.connectors.mysql.types import (
     type_of,
 )
 from headgate.errors import Refused
+from headgate.text import one_line
 
 NAME = 64  # The longest name.
 BEGINNING = 191  # Characters of a text that an index has: four bytes each are as many as old servers allow.
@@ -375,7 +376,7 @@ def _tried(session: Session, table: str, change: str, what: str) -> list[str]:
     except pymysql.MySQLError as error:
         if is_gone(error):
             raise
-        return [f"{what} ({' '.join(str(error.args[-1]).split())})"]
+        return [f"{what} ({one_line(error.args[-1])})"]
     return []
 
 

@@ -28,6 +28,7 @@ from pymysql.connections import Connection
 from headgate.connectors.api.bulk import StorageError, StorageGone
 from headgate.connectors.urls import redacted
 from headgate.errors import ConfigError, HeadgateError
+from headgate.text import one_line
 
 T = TypeVar("T")
 
@@ -273,7 +274,7 @@ class Session:
 def _said(error: pymysql.MySQLError) -> tuple[int, str]:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    return number, " ".join(text.split())[:300]
+    return number, one_line(text, 300)
 
 
 def number_of(error: BaseException) -> int:

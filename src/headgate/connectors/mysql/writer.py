@@ -37,6 +37,7 @@ from headgate.connectors.mysql.types import FAMILY, condition, has_order, quoted
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import Normalizes
 from headgate.errors import Refused
+from headgate.text import counted, one_line
 
 _SETUP = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
@@ -275,7 +276,7 @@ class MysqlWriter(Normalizes):
         if not feed.is_whole:
             raise StorageError(f"{job.target}: the rows of a chunk ended too early")
         if feed.rows and feed.rows != rows:
-            raise StorageError(f"{job.target}: {feed.rows} rows were read and {rows} written")
+            raise StorageError(f"{job.target}: read {counted(feed.rows, 'row')} and wrote {rows:,}")
         if is_staged:
             for statement in _merge(job, table, self._sql(table.name), into):
                 self._session.execute(statement)
@@ -320,7 +321,7 @@ class MysqlWriter(Normalizes):
     def _refuse_warnings(self, job: Job, warnings: int) -> None:
         if warnings:
             found = sorted(self._session.rows("SHOW WARNINGS LIMIT 5"), key=lambda one: one[0] == "Note")
-            told = " ".join(str(found[0][2]).split())[:300] if found else "a value was changed"
+            told = one_line(found[0][2], 300) if found else "a value was changed"
             more = f", and {warnings - 1} more" if warnings > 1 else ""
             raise StorageError(f"{job.target}: {told}{more}", hint="the chunk was rolled back")
 

@@ -1,1 +1,45 @@
-"""PostgreSQL."""
+"""PostgreSQL: a sink that writes each record exactly once, and bulk sessions at the speed of COPY."""
+
+from __future__ import annotations
+
+from headgate.connectors.api import Connector, Context, Landing, Reader, ReaderKind, Sink, SinkKind, Writer, WriterKind
+from headgate.connectors.postgres.options import PostgresOptions
+
+
+def _sink(options: PostgresOptions, context: Context) -> Sink:
+    from headgate.connectors.postgres.sink import PostgresSink
+
+    return PostgresSink(options, context)
+
+
+def _reader(url: str, snapshot: str | None) -> Reader:
+    from headgate.connectors.postgres.reader import PostgresReader
+
+    return PostgresReader(url, snapshot)
+
+
+def _writer(url: str) -> Writer:
+    from headgate.connectors.postgres.writer import PostgresWriter
+
+    return PostgresWriter(url)
+
+
+def _landing(options: PostgresOptions) -> Landing | None:
+    from headgate.connectors.postgres.sink import quoted
+
+    return Landing(options.url.get_secret_value(), quoted(options.table)) if options.mode == "upsert" else None
+
+
+CONNECTOR = Connector(
+    name="postgres",
+    summary="Write rows into a PostgreSQL table, exactly once",
+    sink=SinkKind(
+        PostgresOptions,
+        _sink,
+        transactional=True,
+        needs_key=lambda options: options.mode == "upsert",
+    ),
+    reader=ReaderKind(_reader),
+    writer=WriterKind(_writer, of_sink=_landing),
+    schemes=("postgresql", "postgres"),
+)

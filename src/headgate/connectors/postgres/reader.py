@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -21,11 +22,12 @@ from headgate.connectors.api.bulk import (
     By,
     Column,
     Csv,
+    Digest,
     Language,
     Piece,
     Pieces,
     Range,
-    StorageError,
+    SnapshotGone,
     StorageGone,
     Table,
 )
@@ -44,28 +46,23 @@ from headgate.connectors.postgres.catalog import (
 )
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, leaving
 from headgate.connectors.postgres.schema import details
-from headgate.connectors.postgres.session import GONE, connect, errors, one_line, where_is
+from headgate.connectors.postgres.session import GONE, connect, error_text, errors, where_is
+from headgate.connectors.sql.keys import between, other_kinds, plain_order, row_of
+from headgate.connectors.values.digest import MASK
 from headgate.connectors.values.kinds import Kind
 from headgate.errors import NotFound
-
-__all__ = ["FAMILY", "PostgresReader", "SnapshotGone", "condition", "errors", "quoted", "reader", "relation", "writer"]
 
 PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 WHOLE = ("smallint", "integer", "bigint")
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
 
-
-def reader(url: str, snapshot: str | None = None) -> PostgresReader:
-    """A session that reads."""
-    return PostgresReader(url, snapshot)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.postgres.writer import PostgresWriter
-
-    return PostgresWriter(url)
+_HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")  # Types that have no hash.
+_COLLATION = """
+SELECT concat_ws(' ', datcollate, coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale', ''),
+                 datlocprovider, coalesce(datcollversion, ''))
+FROM pg_database d WHERE datname = current_database()
+"""
 
 
 def rendered(column: Column, name: str, native: bool) -> str:
@@ -100,11 +97,6 @@ class PostgresReader:
         self._holds = False  # The snapshot that others read.
         self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
 
-    @property
-    def url(self) -> str:
-        """Where it reads."""
-        return self._url
-
     async def session(self) -> Any:
         """The connection, in its snapshot if it has one."""
         is_open = self._connection is not None and not self._connection.is_closed()
@@ -118,7 +110,7 @@ class PostgresReader:
                     await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(self._snapshot)}")
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                     connection.terminate()
-                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {one_line(error)}") from None
+                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {error_text(error)}") from None
             self._connection = connection
         return self._connection
 
@@ -228,6 +220,37 @@ class PostgresReader:
             self._lowest[table.name] = int(lowest[0]) if lowest else 0
         return (int(top[0]) - self._lowest[table.name] + 1) / table.rows
 
+    async def order(self, table: Table) -> str | None:
+        """Text is put in order by a collation: both servers must have the same, and so must the columns."""
+        if (others := other_kinds(table)) is None:
+            return None
+        if not others:
+            return plain_order(table)
+        if others <= {Kind.UUID, Kind.BYTES}:
+            return FAMILY
+        if any(row.get("collation") for row in table.details.get("defaults", ())):
+            return None
+        async with self._asking("the collation") as connection:
+            return f"{FAMILY} {await connection.fetchval(_COLLATION)}"
+
+    async def digest(self, table: Table, range: Range) -> Digest:
+        """One statement, all of whose work is done by the server."""
+        names = [quoted(column.name) for column in table.columns]
+        values = ", ".join(
+            f"{name}::text" if column.native.removesuffix("[]") in _HASHLESS else name
+            for name, column in zip(names, table.columns, strict=True)
+        )
+        nullable = [(name, column) for name, column in zip(names, table.columns, strict=True) if column.nullable]
+        counts = "".join(f", count({name})" for name, _ in nullable)
+        async with self._asking(table.name) as connection:
+            row = await connection.fetchrow(
+                f"SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0)::numeric{counts}"
+                f" FROM {relation(table)} WHERE {condition(table, range)}"
+            )
+        rows = row[0]
+        nulls = {column.name: rows - row[place + 2] for place, (_, column) in enumerate(nullable)}
+        return Digest(rows, nulls, int(row[1]) & MASK)
+
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """One range through COPY."""
         names = [quoted(column.name) for column in table.columns]
@@ -253,12 +276,6 @@ class PostgresReader:
                 await connection.close(timeout=2.0)
 
 
-class SnapshotGone(StorageError):
-    """The session that held the snapshot has ended. What was read in it stays good."""
-
-    code = "snapshot_gone"
-
-
 def condition(table: Table, range: Range) -> str:
     """The rows of a range, in SQL."""
     if table.by is By.OFFSET:
@@ -266,8 +283,7 @@ def condition(table: Table, range: Range) -> str:
     if table.by is By.BLOCK:
         begin = int(range.lo[0]) + 1 if range.lo else 0
         return f"ctid >= '({begin},0)' AND ctid < '({int(range.hi[0]) + 1},0)'"
-    parts = [] if range.lo is None else [_compared(table, ">", range.lo)]
-    return " AND ".join([*parts, _compared(table, "<=", range.hi)])
+    return between(range, partial(_compared, table))
 
 
 async def _edge(connection: Any, table: Table, direction: str) -> Bound | None:
@@ -285,9 +301,8 @@ def _key_texts(table: Table) -> str:
 def _compared(table: Table, operator: str, bound: Bound) -> str:
     """A comparison of the whole key, in the order of its index."""
     natives = table.details["key_types"]
-    names = ", ".join(map(quoted, table.key))
-    values = ", ".join(f"{literal(text)}::{natives[name]}" for name, text in zip(table.key, bound, strict=True))
-    return f"({names}) {operator} ({values})"
+    values = [f"{literal(text)}::{natives[name]}" for name, text in zip(table.key, bound, strict=True)]
+    return f"{row_of([*map(quoted, table.key)])} {operator} {row_of(values)}"
 
 
 def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:

@@ -9,6 +9,7 @@ import asyncpg
 
 from headgate.connectors.api.bulk import StorageError, StorageGone
 from headgate.errors import ConfigError
+from headgate.text import one_line
 
 CONNECT_S = 10.0
 
@@ -60,15 +61,15 @@ async def connect(url: str, **settings: str) -> Any:
         )
         await connection.execute(_PLAIN)
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ConfigError(f"{where_is(url)} refuses us: {one_line(error)}", hint="check the URL") from None
+        raise ConfigError(f"{where_is(url)} refuses us: {error_text(error)}", hint="check the URL") from None
     except ValueError:  # Its text may hold a piece of the password.
         raise ConfigError(
             "the URL of a PostgreSQL server is wrong", hint="a password's / ? # @ : are written %2F %3F %23 %40 %3A"
         ) from None
     except (*GONE, TimeoutError) as error:
-        raise StorageGone(f"{where_is(url)} does not answer: {one_line(error)}") from None
+        raise StorageGone(f"{where_is(url)} does not answer: {error_text(error)}") from None
     except asyncpg.PostgresError as error:
-        raise ConfigError(f"{where_is(url)} refuses us: {one_line(error)}") from None
+        raise ConfigError(f"{where_is(url)} refuses us: {error_text(error)}") from None
     return connection
 
 
@@ -77,11 +78,10 @@ def is_gone(error: BaseException | None) -> bool:
     return isinstance(error, GONE) and not isinstance(error, asyncpg.QueryCanceledError)
 
 
-def one_line(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+def error_text(error: BaseException) -> str:
+    """What went wrong and, where the server says it, where."""
     where = getattr(error, "context", None) or getattr(error, "where", None)
-    return f"{text} ({' '.join(str(where).split())[:200]})" if where else text
+    return f"{one_line(error)} ({one_line(where, 200)})" if where else one_line(error)
 
 
 class errors:
@@ -96,8 +96,8 @@ class errors:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None and is_gone(error):
-            raise StorageGone(f"{where_is(self._url)} is gone: {one_line(error)}") from None
+            raise StorageGone(f"{where_is(self._url)} is gone: {error_text(error)}") from None
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            raise StorageError(f"{self._what}: {one_line(error)}", hint="GRANT it, or use another user") from None
+            raise StorageError(f"{self._what}: {error_text(error)}", hint="GRANT it, or use another user") from None
         if isinstance(error, asyncpg.PostgresError):
-            raise StorageError(f"{self._what}: {one_line(error)}") from None
+            raise StorageError(f"{self._what}: {error_text(error)}") from None

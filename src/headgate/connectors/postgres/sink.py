@@ -22,17 +22,18 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg
 import msgspec
-from pydantic import Field, SecretStr, field_validator
 
-from headgate.connectors.api.streaming import Connector, Context, Grant, Held, Options, Outgoing, SinkKind, identity
+from headgate.connectors.api import Context, Grant, Held, Outgoing
+from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.values import as_json_rows, fitted, only, type_of
 from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
+from headgate.text import one_line
 
 POOL_SIZE = 8
 CONNECT_S = 10.0
@@ -70,35 +71,6 @@ _COLUMNS = """
 SELECT a.attname AS name, t.typname AS type FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
-
-
-class PostgresOptions(Options):
-    """Options of the PostgreSQL sink."""
-
-    url: SecretStr = identity(description="postgresql://user:password@host/database")
-    table: str = identity(description="The table, with its schema if it is not on the search path.")
-    mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
-    create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
-    columns: dict[str, str] = Field({}, description="Types for a table that is created; others are guessed.")
-
-    @field_validator("url")
-    @classmethod
-    def _url_form(cls, value: SecretStr) -> SecretStr:
-        text = value.get_secret_value()
-        if not text.startswith(("postgresql://", "postgres://")):
-            raise ValueError("must begin with postgresql://")
-        if not _is_whole(text):
-            raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
-        return value
-
-
-def _is_whole(url: str) -> bool:
-    """Whether the URL ends where it seems to. A special character in a password would end it early."""
-    try:
-        parts = urlsplit(url)
-        return not parts.fragment and (parts.port or 1) > 0
-    except ValueError:
-        return False
 
 
 def _where(url: str) -> str:
@@ -331,7 +303,7 @@ class _steering:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, ConnectorError) or not isinstance(error, Exception):
             return
-        text = " ".join(str(error).split()) or kind.__name__
+        text = one_line(error)
         match error:
             case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InsufficientPrivilegeError():
                 raise ConnectorError(text, cause=Cause.AUTH) from error
@@ -356,18 +328,3 @@ class _steering:
                 | asyncpg.PostgresError()
             ):
                 raise NotConnected(f"PostgreSQL at {self._where}: {text}") from error
-
-
-CONNECTOR = Connector(
-    name="postgres",
-    summary="Write rows into a PostgreSQL table, exactly once",
-    sink=SinkKind(
-        PostgresOptions,
-        PostgresSink,
-        transactional=True,
-        needs_key=lambda options: options.mode == "upsert",
-        storage=lambda options: (
-            (options.url.get_secret_value(), quoted(options.table)) if options.mode == "upsert" else None
-        ),
-    ),
-)

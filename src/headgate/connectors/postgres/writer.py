@@ -44,6 +44,7 @@ from headgate.connectors.postgres.swap import copy_shape, dress, refuse_dependen
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import Normalizes, json_text
 from headgate.errors import HeadgateError, Refused
+from headgate.text import counted
 
 _LEDGER = f"""
 CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
@@ -260,12 +261,12 @@ class PostgresWriter(Normalizes):
     async def _load(
         self, connection: Any, into: str, columns: Sequence[str], language: Language, pieces: Pieces
     ) -> int:
-        counted = 0
+        read = 0
 
         async def counting() -> Pieces:
-            nonlocal counted
+            nonlocal read
             async for piece in pieces:
-                counted += piece.rows
+                read += piece.rows
                 yield piece
 
         how = "FORMAT binary"
@@ -273,8 +274,8 @@ class PostgresWriter(Normalizes):
             how = f"FORMAT csv, NULL {literal(self.csv.null)}, DELIMITER {literal(self.csv.delimiter)}"
         statement = f"COPY {into} ({', '.join(map(quoted, columns))}) FROM STDIN ({how})"
         rows = await entering(connection, statement, counting(), in_messages=language is Language.COPY)
-        if counted and counted != rows:
-            raise StorageError(f"{into}: {counted} rows were read and {rows} written")
+        if read and read != rows:
+            raise StorageError(f"{into}: read {counted(read, 'row')} and wrote {rows:,}")
         return rows
 
     async def _erase(self, connection: Any, job: Job, table: Table, range: Range) -> None:

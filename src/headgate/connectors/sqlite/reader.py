@@ -46,26 +46,16 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.connectors.files.reader import path_and_options
 from headgate.connectors.sql import ledger
+from headgate.connectors.sql.keys import WHOLE, plain_order
 from headgate.connectors.values.convert import fine
 from headgate.connectors.values.kinds import TEXT, Kind, Type, arrow_schema, arrow_type, canonical, decimal_type
 from headgate.errors import NotFound, Refused
+from headgate.text import one_line
 
 FAMILY = "sqlite"
 FETCH = 10_000  # Rows that are fetched at once.
 BUSY_S = 300.0  # Writers queue up behind a chunk; so many of them may wait that it takes minutes.
 T = TypeVar("T")
-
-
-def reader(url: str, snapshot: str | None = None) -> SqliteReader:
-    """A session that reads. Snapshots are not shared between sessions."""
-    return SqliteReader(url)
-
-
-def writer(url: str) -> Any:
-    """A session that writes."""
-    from headgate.connectors.sqlite.writer import SqliteWriter
-
-    return SqliteWriter(url)
 
 
 class Session:
@@ -125,7 +115,7 @@ def telling(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        told = f"{path}: {' '.join(str(error).split())}"
+        told = f"{path}: {one_line(error)}"
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_READONLY")):
             raise StorageGone(told) from None
         hint = "make room and resume" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else ""
@@ -433,6 +423,10 @@ class SqliteReader:
     def _bound(self, connection: sqlite3.Connection, query: str, values: list[Any]) -> Bound | None:
         row = connection.execute(query, values).fetchone()
         return None if row is None else tuple(map(text_of, row))
+
+    async def order(self, table: Table) -> str | None:
+        """Numbers with a fraction and times are text here, and their bounds are not what others understand."""
+        return plain_order(table, WHOLE)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """The rows of one range, in the order of the key."""

@@ -27,6 +27,7 @@ import msgspec
 
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Piece, Pieces, StorageError
 from headgate.connectors.values.kinds import Kind, arrow_schema, arrow_type, canonical
+from headgate.text import one_line
 
 BLOCK = 2 << 20  # Bytes of CSV that become one Arrow batch.
 ROWS = 10_000  # Rows in a list.
@@ -58,6 +59,7 @@ class Normalizes:
     languages: Sequence[Language]
     csv: Csv = PLAIN
     attempt: int = 1
+    keeps_ledger: bool = True
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
         """The same data in a language of ours."""
@@ -386,7 +388,7 @@ def _array(values: list[Any], column: Column) -> Any:
 
 
 def _cannot_hold(column: Column, error: Exception) -> StorageError:
-    told = " ".join(str(error).split())[:200] or type(error).__name__
+    told = one_line(error, 200)
     return StorageError(f"column {column.name!r} ({column.type}) cannot hold a value: {told}")
 
 

@@ -1,7 +1,7 @@
 """Whether two ranges hold the same rows: a count, the NULLs of each column, and a hash that no order changes.
 
-Between two PostgreSQL servers each computes its own, with `hash_record_extended`, and only numbers travel. Any other
-pair is read as for a copy, and each row is hashed here: the text of it where both sides render the same, which most
+Where both storages hash in the server (`DigestsInServer`), only numbers travel. Any other pair is read as for a copy,
+and each row is hashed here: the text of it where both sides render the same, which most
 rows of most tables do; else its values by what they mean, so that `1.50` in a column of another scale, a document with
 its keys in another order, or a moment kept as text are no differences.
 """
@@ -12,98 +12,31 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
-from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Range, ReadStorage, StorageError, Table
-from headgate.connectors.postgres import reader as postgres
+from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, Reader, StorageError, Table
 from headgate.connectors.values.convert import common, raw, translated
 from headgate.connectors.values.kinds import Kind, arrow_type
+from headgate.text import one_line
 
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 _ALIKE = Csv(alike=True)
 _WORD = 18  # Digits that a word holds.
 _NULL = 0xA5A5A5A5A5A5A5A5  # In place of a value; NULLs are counted besides.
 # How values lie in memory.
 _FLOATS = {Kind.FLOAT32: "f4", Kind.FLOAT64: "f8"}
 _WHOLE = {Kind.INT16: "i2", Kind.INT32: "i4", Kind.INT64: "i8", Kind.DATE: "i4", Kind.TIME: "i8"}
-_HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")
 
 
-@dataclass(slots=True)
-class Digest:
-    """What a range holds, in a few numbers."""
-
-    rows: int = 0
-    nulls: dict[str, int] = field(default_factory=dict)
-    sum: int = 0
-    hashes: Counter[int] | None = None  # Of each row, if they were asked for.
-
-    def difference(self, other: Digest) -> str:
-        """How two ranges differ, in words. Empty: they do not."""
-        if self.rows != other.rows:
-            return f"{self.rows} rows in the source, {other.rows} in the target"
-        for name, nulls in self.nulls.items():
-            if nulls != other.nulls.get(name, 0):
-                return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"
-        return "" if self.sum == other.sum else "values differ"
-
-    def missing(self, other: Digest) -> int:
-        """How many rows of ours the other does not have."""
-        assert self.hashes is not None
-        assert other.hashes is not None
-        return (self.hashes - other.hashes).total()
-
-
-# In the server.
-
-
-def is_comparable(one: Table, other: Table) -> bool:
-    """Whether both sides can hash by themselves and get the same."""
-    natives = {column.name: column.native for column in other.columns}
-    return (
-        one.family == other.family == postgres.FAMILY
-        and not one.details.get("strict")
-        and all(natives.get(column.name) == column.native for column in one.columns)
-    )
-
-
-async def digest_in_server(reader: postgres.PostgresReader, table: Table, range: Range | None) -> Digest:
-    """One statement, all of whose work is done by the server."""
-    names = [postgres.quoted(column.name) for column in table.columns]
-    values = ", ".join(
-        f"{name}::text" if _is_hashless(column) else name for name, column in zip(names, table.columns, strict=True)
-    )
-    nullable = [(name, column) for name, column in zip(names, table.columns, strict=True) if column.nullable]
-    counts = "".join(f", count({name})" for name, _ in nullable)
-    where = "true" if range is None else postgres.condition(table, range)
-    connection = await reader.session()
-    with postgres.errors(reader.url, table.name):
-        row = await connection.fetchrow(
-            f"SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0)::numeric{counts}"
-            f" FROM {postgres.relation(table)} WHERE {where}"
-        )
-    rows = row[0]
-    nulls = {column.name: rows - row[place + 2] for place, (_, column) in enumerate(nullable)}
-    return Digest(rows, nulls, int(row[1]) & _MASK)
-
-
-def _is_hashless(column: Column) -> bool:
-    return column.native.removesuffix("[]") in _HASHLESS
-
-
-# Here.
-
-
-def has_lines(one: ReadStorage, other: ReadStorage) -> bool:
+def has_lines(one: Reader, other: Reader) -> bool:
     """Whether rows of both sides can be compared by their text, before anybody asks what it means."""
     return Language.CSV in one.languages and Language.CSV in other.languages
 
 
-async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Digest | None:
+async def digest_of_lines(reader: Reader, table: Table, range: Range) -> Digest | None:
     """Read a range as text, and hash each line. Where that is equal so are the rows; where it is not they may still be,
     since numbers and moments can be written in more ways than one. None: a newline in a value makes two lines of it."""
     found = Digest()
@@ -114,12 +47,12 @@ async def digest_of_lines(reader: ReadStorage, table: Table, range: Range) -> Di
         rest = whole.pop()
         lines += len(whole)
         found.rows += piece.rows
-        found.sum = (found.sum + sum(map(hash, whole))) & _MASK
+        found.sum = (found.sum + sum(map(hash, whole))) & MASK
     return found if lines == found.rows else None
 
 
 async def digest(
-    reader: ReadStorage, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
+    reader: Reader, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
 ) -> Digest:
     """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash."""
     found = Digest(nulls={column.name: 0 for column in columns}, hashes=Counter() if keep else None)
@@ -156,7 +89,7 @@ def _add(found: Digest, batch: Any, have: Sequence[Column], want: Sequence[Colum
             hashes, np.fromiter(map(hash, joined.cast("binary").to_pylist()), "i8", batch.num_rows).view("u8")
         )
     found.rows += batch.num_rows
-    found.sum = (found.sum + int(hashes.sum(dtype="u8"))) & _MASK
+    found.sum = (found.sum + int(hashes.sum(dtype="u8"))) & MASK
     if found.hashes is not None:
         found.hashes.update(hashes.tolist())
 
@@ -178,7 +111,7 @@ def _telling(column: Column) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise StorageError(f"column {column.name!r} cannot be compared: {' '.join(str(error).split())[:200]}") from None
+        raise StorageError(f"column {column.name!r} cannot be compared: {one_line(error, 200)}") from None
 
 
 def _words(array: Any, column: Column) -> Any:
@@ -235,7 +168,7 @@ def _digits(array: Any) -> tuple[Any, Any]:
 def _pair(text: str | None) -> tuple[int, int]:
     whole, _, rest = (text or "0").partition(".")
     digits = whole + rest
-    return len(rest), (int(digits) if digits.lstrip("-").isdecimal() else hash(digits)) & _MASK
+    return len(rest), (int(digits) if digits.lstrip("-").isdecimal() else hash(digits)) & MASK
 
 
 def _short(text: Any) -> Any:

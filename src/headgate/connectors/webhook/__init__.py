@@ -1,1 +1,16 @@
-"""The webhook connector: payloads that other programs post."""
+"""Webhooks: other programs post payloads, which are durable in the inbox before they are answered."""
+
+from __future__ import annotations
+
+from headgate.connectors.api import Connector, SourceKind
+from headgate.connectors.webhook.options import WebhookOptions
+from headgate.connectors.webhook.signatures import verify
+from headgate.connectors.webhook.source import WebhookSource
+
+__all__ = ["CONNECTOR", "WebhookOptions", "verify"]
+
+CONNECTOR = Connector(
+    name="webhook",
+    summary="Receive JSON by HTTP POST, signed or with a token, made durable before it is answered",
+    source=SourceKind(WebhookOptions, WebhookSource),
+)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from headgate.connectors.api.streaming import Options
+from headgate.connectors.api import Options
 
 WINDOW_S = 300.0
 

@@ -7,25 +7,13 @@ inbox, so a sink that is away loses nothing. The position is the id of the last 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from pydantic import Field
 
-from headgate.connectors.api.streaming import Batch, Connector, Context, Options, Position, Received, SourceKind
-from headgate.connectors.webhook.signatures import Signature
+from headgate.connectors.api import Batch, Context, Position, Received
+from headgate.connectors.webhook.options import WebhookOptions
 from headgate.errors import Cause, ConnectorError
-
-
-class WebhookOptions(Options):
-    """Options of the webhook source."""
-
-    signature: Signature | None = Field(None, description="How callers sign. Without, callers need a token.")
-    format: Literal["json", "text"] = Field("json", description="json: the body is the record. text: {body: …}.")
-    max_body_bytes: int = Field(1024 * 1024, gt=0, le=64 * 1024 * 1024, description="A larger body is answered 413.")
-    inbox_limit_rows: int = Field(1_000_000, gt=0, description="A fuller inbox answers 503.")
-    inbox_limit_bytes: int = Field(4 * 1024**3, gt=0, description="A fuller inbox answers 503.")
-    batch: int = Field(1000, gt=0, le=10_000, description="Payloads per batch, at most.")
 
 
 class WebhookSource:
@@ -76,10 +64,3 @@ class WebhookSource:
         if self._options.format == "json":
             return self._decode(payload.body)
         return {"body": payload.body.decode("utf-8", "replace")}
-
-
-CONNECTOR = Connector(
-    name="webhook",
-    summary="Receive JSON by HTTP POST, signed or with a token, made durable before it is answered",
-    source=SourceKind(WebhookOptions, WebhookSource),
-)

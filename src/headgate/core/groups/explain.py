@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from headgate.core.groups.machine import Activity, Connectivity
+from headgate.text import roughly
 
 Status: TypeAlias = Literal["active", "starting", "handing over", "blocked", "vacant", "stopped"]
 
@@ -96,26 +97,26 @@ def _holder_line(one: Member) -> str:
         )
     match one.connectivity, one.activity:
         case "connected", "active" if one.answered:
-            return f"{one.name}{where} is active under epoch {one.epoch}, for {_span(one.for_s)}."
+            return f"{one.name}{where} is active under epoch {one.epoch}, for {roughly(one.for_s)}."
         case "connected", "active":
             return (
-                f"{one.name}{where} was told {_span(one.for_s)} ago to be active under epoch {one.epoch}, and has not "
-                "answered yet."
+                f"{one.name}{where} was told {roughly(one.for_s)} ago to be active under epoch {one.epoch}, and has "
+                "not answered yet."
             )
         case "connected", _:
             return (
-                f"{one.name}{where} was told {_span(one.for_s)} ago to step down from epoch {one.epoch}, and has not "
+                f"{one.name}{where} was told {roughly(one.for_s)} ago to step down from epoch {one.epoch}, and has not "
                 "confirmed. Until then nobody else is told to be active."
             )
         case _, "active":
             return (
-                f"{one.name} is active under epoch {one.epoch} and out of touch for {_span(one.for_s)}. It may still "
+                f"{one.name} is active under epoch {one.epoch} and out of touch for {roughly(one.for_s)}. It may still "
                 f"believe so, and is waited for {_left(one.waits_s)} more."
             )
         case _:
             return (
-                f"{one.name} was told to step down from epoch {one.epoch} and is out of touch for {_span(one.for_s)}. "
-                f"It may still be at work, and is waited for {_left(one.waits_s)} more."
+                f"{one.name} was told to step down from epoch {one.epoch} and is out of touch for {roughly(one.for_s)}."
+                f" It may still be at work, and is waited for {_left(one.waits_s)} more."
             )
 
 
@@ -150,7 +151,7 @@ class Candidate:
     def why_not(self) -> str:
         """Why it gets no stream, or not this one. Empty: it could."""
         if self.is_silent:
-            return f"silent for {_span(self.silent_s)}"
+            return f"silent for {roughly(self.silent_s)}"
         if self.is_draining:
             return "draining"
         return f"unable: {self.unable}" if self.unable else ""
@@ -198,11 +199,11 @@ def explain_workers(group: Workers) -> list[str]:
 
 
 def _owner_lines(group: Workers, owner: Candidate) -> list[str]:
-    since = "" if group.for_s is None else f", for {_span(group.for_s)}"
+    since = "" if group.for_s is None else f", for {roughly(group.for_s)}"
     lines = [f"{owner.name} has it under epoch {group.epoch}{since}{'' if group.is_begun else ', and has not begun'}."]
     if owner.is_silent:
         left_s = max(0.0, owner.lease_s - owner.silent_s)
-        lines.append(f"{owner.name} has been silent for {_span(owner.silent_s)}: its lease ends in {_left(left_s)}.")
+        lines.append(f"{owner.name} has been silent for {roughly(owner.silent_s)}: its lease ends in {_left(left_s)}.")
     if group.stopped:
         lines.append(f"It should not run: {group.stopped}.")
     if group.is_stepping:
@@ -241,11 +242,4 @@ def _wish_lines(group: Workers, preferred: Candidate) -> list[str]:
 
 def _left(span_s: float) -> str:
     """A deadline; one that has passed is met at the next look."""
-    return _span(max(span_s, 1.0))
-
-
-def _span(span_s: float) -> str:
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span_s >= 2 * size_s:
-            return f"{span_s / size_s:.0f} {unit}"
-    return f"{max(span_s, 0.0):.0f} s"
+    return roughly(max(span_s, 1.0))

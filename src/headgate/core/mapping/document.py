@@ -25,6 +25,7 @@ from headgate.core.mapping.expressions import Compiler
 from headgate.core.mapping.functions import TYPES
 from headgate.core.mapping.operators import BUDGET, STEP, Budget, item, kind
 from headgate.errors import ConfigError, Problem
+from headgate.text import one_line
 
 PARTS = ("where", "set", "drop", "rename", "types", "unnest", "key", "on_error")
 ON_ERROR = ("fail", "skip")
@@ -206,7 +207,7 @@ class _Program:
         """Say in one line what went wrong, and in which part, by the line of the function that it left."""
         trace = error.__traceback__
         blame = self._blame.get(trace.tb_lineno, "") if trace is not None else ""
-        message = " ".join(str(error).split())[:MESSAGE_LIMIT] or type(error).__name__
+        message = one_line(error, MESSAGE_LIMIT)
         return f"{blame}: {message}" if blame else message
 
     # One record per element.

@@ -17,9 +17,10 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.bulk import PLAIN, Column, Job, Language, Mode, ReadStorage, StorageError, Table
-from headgate.connectors.own import OwnReader
-from headgate.connectors.urls import redacted, whole
+from headgate.connectors.api.bulk import PLAIN, Column, Job, Language, Mode, Reader, StorageError, Table
+from headgate.connectors.own import reader_of
+from headgate.connectors.plugins import whole
+from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import common, translated
 from headgate.connectors.values.kinds import TEXT, canonical
 from headgate.core.chunks import Range
@@ -29,6 +30,7 @@ from headgate.ids import new_id
 from headgate.runtime.dumps.plan import Options, Plan, Storages, as_json, parse_rate, short
 from headgate.runtime.dumps.worker import Transform
 from headgate.store.dumps import Dumps, NewDump
+from headgate.text import counted
 
 SAMPLE = 1000  # Records that show which fields the mapping makes.
 
@@ -87,20 +89,21 @@ async def create(dumps: Dumps, datasource: UUID, name: str, prepared: Prepared, 
 
 def storages_of(name: str, prepared: Prepared, source: str | None) -> tuple[Storages, str]:
     """Where a backfill of this datasource reads and writes, and the sink's table."""
-    found = prepared.sink_kind.storage(prepared.sink_options)
-    if found is None or not prepared.mapping.key:
+    writer = prepared.sink.writer
+    landing = writer.of_sink(prepared.sink_options) if writer is not None else None
+    if landing is None or not prepared.mapping.key:
         raise Refused(
             f"{name} cannot be backfilled: its sink does not upsert by a key",
             code="no_key",
             hint="a sink with mode: upsert, and a mapping with a key",
         )
-    url, table = found
     if source is not None and not source.startswith("history:"):
-        return Storages(source, url), table
-    history = prepared.source_kind.history(prepared.source_options)
+        return Storages(source, landing.url), landing.table
+    reader = prepared.source.reader
+    history = reader.of_source(prepared.source_options) if reader is not None else None
     if history is None:
         raise Refused(f"the source of {name} keeps no history", code="no_history", hint="--from URL says where it is")
-    return Storages(f"history:{name}", url, history=lambda: OwnReader(history)), table
+    return Storages(f"history:{name}", landing.url, history=lambda: reader_of(history)), landing.table
 
 
 def transform_of(name: str, prepared: Prepared) -> Transform:
@@ -133,18 +136,20 @@ def plain(value: Any) -> Any:
     return value
 
 
-async def _table_of(reader: ReadStorage, wish: Wish, storages: Storages) -> str:
+async def _table_of(reader: Reader, wish: Wish, storages: Storages) -> str:
     if wish.table is not None:
         return wish.table
     names = await reader.tables()
     if len(names) != 1:
         raise Refused(
-            f"{redacted(storages.source)} has {len(names)} tables", code="which", hint="name one with --table"
+            f"{redacted(storages.source)} has {counted(len(names), 'table')}",
+            code="which",
+            hint="name one with --table",
         )
     return names[0]
 
 
-async def _fields(reader: ReadStorage, source: Table, transform: Transform) -> list[str]:
+async def _fields(reader: Reader, source: Table, transform: Transform) -> list[str]:
     """The fields that the mapping makes, from the first records."""
     top = await reader.top(source)
     if top is None:

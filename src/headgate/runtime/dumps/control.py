@@ -28,10 +28,10 @@ from headgate.errors import HeadgateError, Refused
 from headgate.ids import new_id
 from headgate.runtime.dumps.history import attempt_of
 from headgate.runtime.dumps.plan import Options, Rate, Storages, file_of, parse_rate, plan_of, short
-from headgate.runtime.dumps.worker import one_line
 from headgate.runtime.dumps.workers import is_dead, process_name
 from headgate.store.dumps import Dumps
 from headgate.store.rows import decode
+from headgate.text import error_line
 
 INTERRUPTED = "interrupted"
 OVER = ("completed", "cancelled")
@@ -353,7 +353,7 @@ async def _removed(dumps: Dumps, row: Any) -> str:
             try:
                 await writer.drop(plan_of(one).job)
             except HeadgateError as error:
-                left.append(f"{one['target']}: {one_line(error)}")
+                left.append(f"{one['target']}: {error_line(error)}")
     finally:
         with suppress(Exception):
             await writer.close()

@@ -16,8 +16,9 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.bulk import By, Column, Job, Mode, ReadStorage, Table, WriteStorage
-from headgate.connectors.urls import open_read, open_write, path_of, redacted, whole
+from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
+from headgate.connectors.plugins import open_reader, open_writer, whole
+from headgate.connectors.urls import path_of, redacted
 from headgate.connectors.values.kinds import is_read_strictly, type_from_text
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
@@ -64,19 +65,19 @@ class Storages:
     source: str
     target: str
     own: tuple[str, ...] = ()
-    history: Callable[[], ReadStorage] | None = None  # A datasource's own source, where that is what is read.
+    history: Callable[[], Reader] | None = None  # A datasource's own source, where that is what is read.
 
-    def read(self, snapshot: str | None = None) -> ReadStorage:
+    def read(self, snapshot: str | None = None) -> Reader:
         """A session that reads."""
-        return self.history() if self.history is not None else open_read(self.source, snapshot, self.own)
+        return self.history() if self.history is not None else open_reader(self.source, snapshot, self.own)
 
-    def write(self) -> WriteStorage:
+    def write(self) -> Writer:
         """A session that writes."""
-        return open_write(self.target, self.own)
+        return open_writer(self.target, self.own)
 
-    def read_target(self) -> ReadStorage:
+    def read_target(self) -> Reader:
         """A session that reads what has been written."""
-        return open_read(self.target, None, self.own)
+        return open_reader(self.target, None, self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ async def create(dumps: Dumps, request: Request) -> UUID:
 class _Closing:
     """Closes a storage, whatever happens."""
 
-    def __init__(self, storage: ReadStorage | WriteStorage) -> None:
+    def __init__(self, storage: Reader | Writer) -> None:
         self._storage = storage
 
     async def aclose(self) -> None:
@@ -176,13 +177,13 @@ def _absolute(url: str) -> str:
     return f"{scheme}:{text}{'/' if path.endswith('/') else ''}{question}{query}"
 
 
-async def _described(name: str, request: Request, reader: ReadStorage, writer: WriteStorage) -> tuple[Table, str]:
+async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
     name, _, given = name.partition("=")
     table = await reader.describe(name)
     return _with_columns(table, request, writer.family), given or target_name(table, writer.family)
 
 
-async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: WriteStorage) -> Plan:
+async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: Writer) -> Plan:
     for other in await writer.unfinished(target):
         if not await _is_given_up(dumps, other):
             raise Refused(

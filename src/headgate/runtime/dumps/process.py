@@ -12,7 +12,7 @@ resume: the plan is in the database, what was written is in the target's ledger,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,16 +23,17 @@ from uuid import UUID
 
 import structlog
 
-from headgate.connectors.api.bulk import By, ReadStorage, StorageError, StorageGone, WriteStorage
+from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, StorageGone, Writer
 from headgate.core import chunks
 from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.dumps.history import History
 from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
-from headgate.runtime.dumps.worker import COMPLETED, END, FAILURE, Transform, one_line
+from headgate.runtime.dumps.worker import COMPLETED, END, FAILURE, Transform
 from headgate.runtime.dumps.workers import WorkersManager, is_dead, process_name
 from headgate.store.dumps import Attempt, Dumps, offsets_of
+from headgate.text import counted, error_line
 
 TICK_S = 0.2
 AHEAD = 2  # Chunks that wait for each worker.
@@ -103,8 +104,8 @@ class StreamProcess:
         self._finishing: dict[int, asyncio.Task[None]] = {}
         self._seen = 0  # The last attempt that we have heard of.
         self._woken = asyncio.Event()
-        self._reader: ReadStorage | None = None
-        self._writer: WriteStorage | None = None
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
         self._history = History(home, dump)
         self._goes_on = goes_on
 
@@ -196,7 +197,8 @@ class StreamProcess:
 
     async def _settle(self, number: int, written: dict[Range, int]) -> None:
         """What the ledger has is done. What it has beyond the plan would be written twice."""
-        await self._dumps.settle(self.dump, number, written, decides=getattr(self._writer, "keeps_ledger", True))
+        assert self._writer is not None
+        await self._dumps.settle(self.dump, number, written, decides=self._writer.keeps_ledger)
         there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, number)]
         if chunks.unplanned(there, written):
             raise StorageError(
@@ -213,7 +215,7 @@ class StreamProcess:
 
     async def _set_aside(self, number: int, plan: Plan, error: BaseException) -> None:
         """One bad table does not stop the others."""
-        text = one_line(error)
+        text = error_line(error)
         log.warning("a table cannot be copied", table=self._names[number], error=text)
         self._history.table_failed(number, text)
         offsets = self._tables[number].offsets if number in self._tables else None
@@ -312,7 +314,7 @@ class StreamProcess:
         there = [chunk for _, chunk, _ in await self._dumps.chunks(self.dump, table.number)]
         if chunks.is_stuck(table.offsets, there):
             bad = [chunk for chunk in there if chunk.state is State.FAILED]
-            text = f"{len(bad)} of {len(there)} chunks failed: {bad[0].error}"
+            text = f"{len(bad)} of {counted(len(there), 'chunk')} failed: {bad[0].error}"
             await self._set_aside(table.number, table.plan, StorageError(text))
         if not chunks.is_complete(table.offsets, there):
             return
@@ -362,8 +364,11 @@ class StreamProcess:
         """What follows all tables, for those that the dump made: indexes of another kind of database, foreign keys."""
         jobs = [plan_of(row).job for row in rows]
         targets = {job.source.name: job.target for job in jobs}
-        index, link = getattr(self._writer, "index", None), getattr(self._writer, "link", None)
-        steps = [step for step in (index, link and partial(link, targets=targets)) if step is not None]
+        steps: list[Callable[[Job], Awaitable[list[str]]]] = []
+        if isinstance(self._writer, Indexes):
+            steps.append(self._writer.index)
+        if isinstance(self._writer, Links):
+            steps.append(partial(self._writer.link, targets=targets))
         missing: list[str] = []
         for step in steps:
             for job in jobs:
@@ -383,7 +388,7 @@ class StreamProcess:
 
     async def _fail(self, error: HeadgateError) -> DumpFailed:
         """Save what is known, here and on disk."""
-        text = one_line(error)
+        text = error_line(error)
         file = self._history.save(text)
         with suppress(StoreError):
             await self._dumps.set_status(self.dump, "failed", text)
@@ -408,4 +413,4 @@ class StreamProcess:
 
 
 def _failure(table: int, error: HeadgateError) -> Attempt:
-    return Attempt(table, -1, process_name(), FAILURE, error=one_line(error))
+    return Attempt(table, -1, process_name(), FAILURE, error=error_line(error))

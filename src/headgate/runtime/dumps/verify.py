@@ -14,37 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api.bulk import By, Mode, ReadStorage, Table
-from headgate.connectors.postgres.reader import FAMILY
-from headgate.connectors.values.digest import (
-    Digest,
-    digest,
-    digest_in_server,
-    digest_of_lines,
-    has_lines,
-    is_comparable,
-)
-from headgate.connectors.values.kinds import Kind
+from headgate.connectors.api.bulk import By, Digest, DigestsInServer, Mode, Ordered, Reader, Table
+from headgate.connectors.values.digest import digest, digest_of_lines, has_lines
 from headgate.core.chunks import Chunk, Range, State
 from headgate.errors import HeadgateError, NotFound, Refused
 from headgate.runtime.dumps.plan import Plan, Storages, plan_of, short
 from headgate.runtime.dumps.worker import copy
 from headgate.store.dumps import Dumps
+from headgate.text import counted
 
 TOGETHER = 2  # Chunks that are compared at a time.
-
-# Kinds that every database puts in the same order.
-_ORDERED = {
-    Kind.BOOL,
-    Kind.INT16,
-    Kind.INT32,
-    Kind.INT64,
-    Kind.DECIMAL,
-    Kind.NUMERIC,
-    Kind.DATE,
-    Kind.TIMESTAMP,
-    Kind.TIMESTAMPTZ,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +117,7 @@ class _Table:
         else:
             await self._whole()
 
-    async def _described(self, reader: ReadStorage) -> Table:
+    async def _described(self, reader: Reader) -> Table:
         """The target's table. A file that holds one table is called by its own name."""
         try:
             return await reader.describe(self._plan.job.target)
@@ -151,35 +130,15 @@ class _Table:
     async def _is_cut_alike(self) -> bool:
         """Whether the target selects the same rows by a chunk's bounds."""
         assert self._target is not None
-        source, target = self._source, self._target
-        if source.by is not By.KEY or not {source.family, target.family} <= {FAMILY, "mysql", "sqlite"}:
+        if self._source.by is not By.KEY:
             return False
-        kinds = {column.name: column.type.kind for column in source.columns}
-        if not set(source.key) <= kinds.keys():
-            return False
-        others = {kinds[name] for name in source.key} - _ORDERED
-        if not others:
-            return True
-        if source.family != FAMILY or target.family != FAMILY:
-            return False
-        return others <= {Kind.UUID, Kind.BYTES} or await self._collates_alike()
-
-    async def _collates_alike(self) -> bool:
-        """Text is put in order by a collation; both sides must have the same."""
-        parts = "datcollate, coalesce(datlocale, ''), datlocprovider, coalesce(datcollversion, '')"
-        query = f"SELECT concat_ws(' ', {parts}) FROM pg_database WHERE datname = current_database()"
-        answers = []
-        for reader in (self._storages.read(), self._storages.read_target()):
+        orders = []
+        for reader, table in ((self._storages.read(), self._read), (self._storages.read_target(), self._target)):
             try:
-                connection = await reader.session()  # type: ignore[attr-defined]
-                answers.append(await connection.fetchval(query))
-            except Exception:
-                return False
+                orders.append(await reader.order(table) if isinstance(reader, Ordered) else None)
             finally:
                 await reader.close()
-        return answers[0] == answers[1] and not any(
-            row.get("collation") for row in self._source.details.get("defaults", ())
-        )
+        return orders[0] is not None and orders[0] == orders[1]
 
     async def _each_chunk(self) -> None:
         waiting = list(reversed(self._chunks))
@@ -198,7 +157,7 @@ class _Table:
             for _ in range(min(TOGETHER, len(waiting))):
                 group.create_task(work())
 
-    async def _chunk(self, chunk: Chunk, reader: ReadStorage, other: ReadStorage) -> None:
+    async def _chunk(self, chunk: Chunk, reader: Reader, other: Reader) -> None:
         why, rows = await self._compared(chunk.range, reader, other)
         if why:
             repaired = self._repair and await self._repaired(chunk.range)
@@ -211,17 +170,15 @@ class _Table:
         self._done += 1
         self._notify(self._source.name, self._done, len(self._chunks))
 
-    async def _compared(self, range: Range, reader: ReadStorage, other: ReadStorage) -> tuple[str, int]:
+    async def _compared(self, range: Range, reader: Reader, other: Reader) -> tuple[str, int]:
         """How a chunk differs, and its rows; by whatever costs the least."""
         assert self._target is not None
         keep = self._is_partial()
         read, target, columns = self._read, replace(self._target, by=self._source.by), self._source.columns
-        if is_comparable(self._source, self._target) and not keep:
+        alike = _has_equal_types(self._source, self._target) and not keep
+        if alike and isinstance(reader, DigestsInServer) and isinstance(other, DigestsInServer):
             target = replace(target, details=self._source.details)
-            one, two = await asyncio.gather(
-                digest_in_server(reader, read, range),  # type: ignore[arg-type]
-                digest_in_server(other, target, range),  # type: ignore[arg-type]
-            )
+            one, two = await asyncio.gather(reader.digest(read, range), other.digest(target, range))
             return self._told(one, two), one.rows
         if self._by_lines and not keep and has_lines(reader, other):
             lines, others = await asyncio.gather(
@@ -240,7 +197,7 @@ class _Table:
         if not self._is_partial():
             return one.difference(two)
         missing = one.missing(two)
-        return f"{missing} rows of the source are not in the target" if missing else ""
+        return f"{counted(missing, 'row')} of the source not in the target" if missing else ""
 
     def _is_partial(self) -> bool:
         return self._plan.had_rows or self._plan.job.mode is Mode.UPSERT
@@ -257,7 +214,7 @@ class _Table:
         self._found.rows += one.rows
         self._notify(self._source.name, len(self._chunks), len(self._chunks))
 
-    async def _all_of(self, reader: ReadStorage, table: Table, keep: bool, chunks: list[Chunk] | None) -> Digest:
+    async def _all_of(self, reader: Reader, table: Table, keep: bool, chunks: list[Chunk] | None) -> Digest:
         """All rows of a side: of the source those of the plan, of the target all there are."""
         columns = self._source.columns
         total = Digest(nulls={column.name: 0 for column in columns})
@@ -302,6 +259,16 @@ class _Table:
             for session in (reader, writer):
                 with suppress(Exception):
                     await session.close()
+
+
+def _has_equal_types(one: Table, other: Table) -> bool:
+    """Whether servers of one family hash the rows of both alike."""
+    natives = {column.name: column.native for column in other.columns}
+    return (
+        one.family == other.family
+        and not one.details.get("strict")
+        and all(natives.get(column.name) == column.native for column in one.columns)
+    )
 
 
 def as_dict(found: Verified) -> dict[str, Any]:

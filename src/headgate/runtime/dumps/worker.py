@@ -25,16 +25,17 @@ from headgate.connectors.api.bulk import (
     Piece,
     Pieces,
     Range,
-    ReadStorage,
+    Reader,
+    SnapshotGone,
     StorageError,
     StorageGone,
-    WriteStorage,
+    Writer,
 )
-from headgate.connectors.postgres.reader import SnapshotGone
 from headgate.connectors.values.convert import common, spare_memory, translated
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
 from headgate.store.dumps import Attempt, Dumps, Leased
+from headgate.text import error_line
 
 RENEW_S = 4.0  # Well within a chunk's lease.
 LOOK_S = 0.2  # How often a worker without a chunk asks for one.
@@ -113,8 +114,8 @@ class Worker:
         self._told = told
         self._transform = transform
         self._plans: dict[int, Plan] = {}
-        self._reader: ReadStorage | None = None
-        self._writer: WriteStorage | None = None
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
         self._snapshot: str | None = None
 
     async def run(self, snapshot: str | None) -> None:
@@ -199,7 +200,7 @@ class Worker:
         except AlreadyWritten:
             return (await writer.done(plan.job)).get(leased.chunk.range, 0)
 
-    def _sessions(self) -> tuple[ReadStorage, WriteStorage]:
+    def _sessions(self) -> tuple[Reader, Writer]:
         if self._reader is None:
             self._reader = self._storages.read(self._snapshot)
         if self._writer is None:
@@ -228,7 +229,7 @@ class Worker:
     async def _report(self, leased: Leased, error: BaseException, size: int, seconds: float) -> bool:
         """Say what went wrong. Sessions are opened anew: they may be in the middle of something."""
         await self._close()
-        text = one_line(error)
+        text = error_line(error)
         # Chunks have no configuration: a server that refuses us now refuses all of them.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         kind = FAILURE if is_gone else ERROR
@@ -253,8 +254,8 @@ class Worker:
 
 
 async def copy(
-    reader: ReadStorage,
-    writer: WriteStorage,
+    reader: Reader,
+    writer: Writer,
     plan: Plan,
     range: Range,
     transform: Transform | None = None,
@@ -284,7 +285,7 @@ async def copy(
                 await end()
 
 
-def spoken(reader: ReadStorage, writer: WriteStorage, plan: Plan, as_rows: bool) -> tuple[Language, Language, Any]:
+def spoken(reader: Reader, writer: Writer, plan: Plan, as_rows: bool) -> tuple[Language, Language, Any]:
     """What the source speaks, what that is translated to first, and how its CSV looks."""
     job, into = plan.job, plan.into
     assert into is not None
@@ -306,12 +307,3 @@ async def _mapped(pieces: Pieces, transform: Transform) -> AsyncIterator[Piece]:
     async for piece in pieces:
         rows = transform(piece.data)
         yield Piece(rows, piece.size, len(rows))
-
-
-def one_line(error: BaseException) -> str:
-    """An error as one line, with what to do about it."""
-    text = getattr(error, "message", "") or " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, HeadgateError):
-        text = f"{type(error).__name__}: {text}"
-    hint = getattr(error, "hint", "")
-    return f"{text} ({hint})" if hint else text

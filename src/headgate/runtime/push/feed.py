@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from headgate.connectors.api.streaming import Batch, Position
+from headgate.connectors.api import Batch, Position
 from headgate.errors import Fenced
 
 MOST_RECORDS = 20_000  # In one batch.

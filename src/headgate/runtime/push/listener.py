@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.connectors.api.streaming import Held as HeldPosition
+from headgate.connectors.api import Held as HeldPosition
 from headgate.core.push import local_registry as local
 from headgate.core.push import notifier
 from headgate.core.streams import Why

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from headgate.connectors.api.streaming import Feed, Held
+from headgate.connectors.api import Feed, Held
 from headgate.core import lifecycle
 from headgate.core.push.notifier import Reason
 from headgate.core.streams import Why

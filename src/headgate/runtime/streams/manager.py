@@ -20,7 +20,7 @@ from uuid import UUID
 import structlog
 
 from headgate.clock import boot_s, unix_s
-from headgate.connectors.api.streaming import Context, Grant, Held
+from headgate.connectors.api import Context, Grant, Held
 from headgate.core import lifecycle, streams
 from headgate.core.lifecycle import Wanted
 from headgate.core.push.notifier import Reason
@@ -424,8 +424,9 @@ class WorkerManager:
             handle.pusher.committed()
 
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
-        failure = worker.failure_of(error)
+        failure, before = worker.failure_of(error), handle.state
         self._dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
+        handle.stats.errors += handle.state is not before  # An older run's failure changes nothing.
         if handle.pusher is not None and not handle.is_opened:
             # Its client can wait better than we: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")

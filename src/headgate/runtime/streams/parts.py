@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headgate.connectors.api.streaming import Batch, Position, Source
+from headgate.connectors.api import Batch, Position, Source
 from headgate.core.parts import UNNAMED, parts_of
 from headgate.errors import Cause, ConnectorError, EndOfStream, RetryLater
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api.streaming import Batch, Context, Grant, Held, Outgoing, Sink, Source
+from headgate.connectors.api import Batch, Context, Grant, Held, Outgoing, Sink, Source
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
@@ -41,6 +41,7 @@ from headgate.errors import (
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.parts import Share
+from headgate.text import error_line
 
 CLOSE_S = 2.0
 CHECK_S = 30.0
@@ -88,7 +89,8 @@ class Stats:
     records_skipped: int = 0
     bytes_in: int = 0
     batches: int = 0
-    restarts: int = 0
+    errors: int = 0  # Runs that failed, whatever came of it.
+    restarts: int = 0  # Those of them that were tried again.
     write_s: float = 0.0  # Spent in the sink, in all.
     last_write_s: float = 0.0
     last_record_at_s: float | None = None  # When the newest batch became durable.
@@ -162,8 +164,7 @@ def failure_of(error: BaseException) -> Failure:
 def _failure_of(error: BaseException) -> Failure:
     match error:
         case ConnectorError():
-            text = f"{error.message} ({error.hint})" if error.hint else error.message
-            return Failure(error.cause, text)
+            return Failure(error.cause, error_line(error))
         case ConfigError():
             return Failure(Cause.CONFIG, error.message)
         case StoreError():
@@ -171,9 +172,9 @@ def _failure_of(error: BaseException) -> Failure:
         case HeadgateError():
             return Failure(Cause.CONFIG, error.message)
         case OSError():
-            return Failure(Cause.NETWORK, f"{type(error).__name__}: {error}")
+            return Failure(Cause.NETWORK, error_line(error))
         case _:
-            return Failure(Cause.BUG, f"{type(error).__name__}: {' '.join(str(error).split())}")
+            return Failure(Cause.BUG, error_line(error))
 
 
 class Run:

@@ -117,8 +117,8 @@ class DatasourcesApi(Controller):
 
     @post("/{name:str}/start", guards=OPERATE, status_code=200, summary="Start")
     async def start(self, node: Node, request: Req, name: str) -> dict[str, str]:
-        """Starting what runs changes nothing."""
-        await node.registry.set_enabled(name, True, request.user.name)
+        """Ends a quarantine. Starting what runs changes nothing; what is finished or unpublished is a 409."""
+        await node.registry.start(name, request.user.name)
         return {"name": name, "action": "start"}
 
     @post("/{name:str}/stop", guards=OPERATE, status_code=200, summary="Stop gracefully")

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api.streaming import PUSH
+from headgate.connectors.api import PUSH
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, health
 from headgate.runtime.node import Node
@@ -24,6 +24,7 @@ SUMMED = (
     "records_skipped",
     "bytes_in",
     "batches",
+    "errors",
     "restarts",
     "last_hour",
 )

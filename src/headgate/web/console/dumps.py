@@ -6,7 +6,6 @@ another site cannot add, and only if the cookie's token may operate.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Pro
 from headgate.runtime.dumps import control
 from headgate.runtime.node import Node
 from headgate.store.tokens import ROLES, Token
+from headgate.text import counted
 from headgate.web.console import session, words
 from headgate.web.console.pages import page
 from headgate.web.console.session import Req, name_of, signed_in
@@ -101,7 +101,7 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
         "rows": words.count(one["rows"]),
         "size": words.size(one["bytes"]),
         "tables": f"{one['tables_done']} of {one['tables']}",
-        "began": _ago(one["created_at"]),
+        "began": words.since(one["created_at"]),
     }
 
 
@@ -158,7 +158,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("Rate", f"{found['rate']} a second at most" if found["rate"] else ""),
         ("Mode", found["mode"]),
         ("Workers", f"{found['workers']} on each node" if found["spread"] else str(found["workers"])),
-        ("Began", f"{_ago(found['created_at'])}, by {found['actor']}"),
+        ("Began", f"{words.since(found['created_at'])}, by {found['actor']}"),
         ("Took", words.span(found["seconds"]) if found["ended_at"] else ""),
         ("Run by", found["process"] or ""),
     ]
@@ -169,7 +169,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _table(one: dict[str, Any], chunks: list[dict[str, Any]]) -> dict[str, Any]:
     name = one["name"] if one["name"] == one["target"] else f"{one['name']} → {one['target']}"
-    counts = f"{one['chunks_done']} of {one['chunks']} chunks"
+    counts = f"{one['chunks_done']:,} of {counted(one['chunks'], 'chunk')}"
     if one["chunks_failed"]:
         counts += f", {one['chunks_failed']} failed"
     errors = {chunk["error"]: chunk["chunk"] for chunk in chunks if chunk["error"]}
@@ -192,7 +192,11 @@ def _verified(found: dict[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
     if found["state"] == "running":
-        at = f": {found['table']}, {found['chunks_done']} of {found['chunks']} chunks" if found["table"] else ""
+        at = (
+            f": {found['table']}, {found['chunks_done']:,} of {counted(found['chunks'], 'chunk')}"
+            if found["table"]
+            else ""
+        )
         return {"mark": "starting", "text": f"Comparing{at}", "lines": []}
     if found["state"] == "failed":
         hint = f" ({found['hint']})" if found["hint"] else ""
@@ -202,13 +206,9 @@ def _verified(found: dict[str, Any] | None) -> dict[str, Any] | None:
         for one in found["different"][:20]
     ]
     word = "Equal" if found["equal"] else "Different"
-    text = f"{word}: {words.count(found['rows'])} rows in {words.count(found['chunks'])} chunks compared"
+    text = f"{word}: {counted(found['rows'], 'row')} in {counted(found['chunks'], 'chunk')} compared"
     return {"mark": "ok" if found["equal"] else "error", "text": text, "lines": lines}
 
 
 def _percent(share: float | None) -> str:
     return words.NOTHING if share is None else f"{100 * share:.0f} %"
-
-
-def _ago(at: str) -> str:
-    return words.ago((datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -54,7 +53,7 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
         "mark": MARKS[one["status"]],
         "address": f"/groups/one?{urlencode({'stream': one['stream'], 'name': one['name']})}",
         "active": one["active"] or words.NOTHING,
-        "since": _ago(one["since"]) if one["active"] else words.NOTHING,
+        "since": words.since(one["since"]) if one["active"] else words.NOTHING,
     }
 
 
@@ -70,7 +69,7 @@ async def _one(node: Node, holder: Token, stream: str, name: str) -> Response[st
         group=_row(found),
         lines=found["lines"],
         members=[_member(one) for one in found["members"]],
-        lately=[{**one, "ago": _ago(one["at"]), "told": _told(one)} for one in reversed(found["lately"])],
+        lately=[{**one, "ago": words.since(one["at"]), "told": _told(one)} for one in reversed(found["lately"])],
     )
 
 
@@ -82,7 +81,3 @@ def _member(one: dict[str, Any]) -> dict[str, Any]:
 
 def _told(one: dict[str, Any]) -> str:
     return "; ".join(f"{who or words.NOTHING}: {what}, epoch {epoch}" for what, who, epoch in one["told"])
-
-
-def _ago(at: str | None) -> str:
-    return words.ago(None if at is None else (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())

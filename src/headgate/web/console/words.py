@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
+
+from headgate import text
 
 NOTHING = "–"
 
@@ -13,37 +16,23 @@ def count(number: float | None) -> str:
 
 
 def span(span_s: float | None) -> str:
-    """A stretch of time in one figure: 12 ms, 3.4 s, 5 min, 2 h, 9 d."""
-    if span_s is None:
-        return NOTHING
-    if span_s < 0.9995:
-        return f"{max(span_s, 0) * 1000:.0f} ms"
-    return f"{span_s:.1f} s" if span_s < 9.95 else _whole(span_s)
+    """A duration in one figure."""
+    return NOTHING if span_s is None else text.duration(span_s)
 
 
-def size(number: float | None) -> str:
+def size(size_bytes: float | None) -> str:
     """12.3 MB"""
-    if number is None:
-        return NOTHING
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 999.5:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:,.1f} TB"
+    return NOTHING if size_bytes is None else text.size(size_bytes)
 
 
 def ago(span_s: float | None) -> str:
-    """How long since something happened. Clocks differ, so a moment ahead is now."""
-    if span_s is None:
-        return NOTHING
-    return "just now" if span_s < 1.5 else f"{_whole(span_s)} ago"
+    """How long since something happened."""
+    return NOTHING if span_s is None else text.ago(span_s)
 
 
-def _whole(span_s: float) -> str:
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span_s >= 2 * size_s:
-            return f"{span_s / size_s:.0f} {unit}"
-    return f"{span_s:.0f} s"
+def since(at: str | None) -> str:
+    """How long since a moment that is written in ISO."""
+    return ago(None if at is None else (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())
 
 
 def route(summary: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from uuid import UUID
 
 from headgate.core import frames
-from headgate.core.frames import Join
+from headgate.core.frames import JoinFrame
 from headgate.errors import Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.groups.listener import LEASE_S, Session
@@ -28,11 +28,11 @@ class _Consumer(Connection):
 
     def active(self, consumer: UUID, incarnation: int, epoch: int, partition: int | None) -> None:
         """It is active."""
-        self.say(frames.Active(str(consumer), incarnation, epoch, partition))
+        self.say(frames.ActiveFrame(str(consumer), incarnation, epoch, partition))
 
     def step_down(self, consumer: UUID, incarnation: int, epoch: int) -> None:
         """It should finish, and confirm."""
-        self.say(frames.StepDown(str(consumer), incarnation, epoch))
+        self.say(frames.StepDownFrame(str(consumer), incarnation, epoch))
 
 
 class GroupDoor:
@@ -61,22 +61,22 @@ class GroupDoor:
             frame = frames.decode_group_from_client(data)
             within_s = max(session.lease_s, LEASE_S)
             match frame:
-                case Join():
+                case JoinFrame():
                     await self._join(scope, frame, connection, session)
                 case _ if not session.consumers:
                     raise Over("unexpected", "the first frame must be join")
                 case frames.BeatFrame():
                     if self._node.groups.may_echo(session):
                         connection.say(frame)
-                case frames.Confirm(consumer=consumer, epoch=epoch, what=what):
+                case frames.ConfirmFrame(consumer=consumer, epoch=epoch, what=what):
                     id = _known(session, consumer)
                     await self._node.groups.confirm(session, id, epoch, is_active=what == "active")
-                case frames.Leave(consumer=consumer):
+                case frames.LeaveFrame(consumer=consumer):
                     await self._node.groups.leave(session, _known(session, consumer))
                 case frames.ErrorFrame():
                     raise Over("closed", "the program has given up")
 
-    async def _join(self, scope: Scope, frame: Join, connection: _Consumer, session: Session) -> None:
+    async def _join(self, scope: Scope, frame: JoinFrame, connection: _Consumer, session: Session) -> None:
         check_version(frame.version)
         await check_token(self._gate, scope, frame.token, "joining a group")
         if frame.group == worker_groups.NAME:
@@ -101,7 +101,7 @@ class GroupDoor:
         except StoreError:
             raise Over("not_ready", "the database is away") from None
         # No wait between the two: whoever is told to be active has first been told who it is.
-        connection.say(frames.Joined(str(joined.consumer), joined.losses, joined.lease_s, nodes))
+        connection.say(frames.JoinedFrame(str(joined.consumer), joined.losses, joined.lease_s, nodes))
 
 
 def _known(session: Session, consumer: str) -> UUID:

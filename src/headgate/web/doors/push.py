@@ -14,7 +14,7 @@ import msgspec
 from headgate.clock import unix_s
 from headgate.connectors.push import PushOptions
 from headgate.core import frames
-from headgate.core.frames import Hello, Message
+from headgate.core.frames import HelloFrame, Message
 from headgate.core.push.notifier import Reason
 from headgate.core.reconcile import Entry
 from headgate.errors import HeadgateError, StoreError
@@ -22,6 +22,7 @@ from headgate.runtime.node import Node
 from headgate.runtime.push.feed import Piece
 from headgate.runtime.push.listener import Peer, Session
 from headgate.telemetry.metrics import PushFigures
+from headgate.text import counted
 from headgate.web.auth import Gate
 from headgate.web.doors.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
 from headgate.web.doors.webhooks import Receive, Scope, Send
@@ -36,24 +37,24 @@ class _Connection(Connection, Peer):
 
     def accepted(self, stream: str, epoch: int, position: int | None) -> None:
         """It may push this stream."""
-        self.say(frames.NotifyAck(stream, True, position, epoch))
+        self.say(frames.NotifyAckFrame(stream, True, position, epoch))
 
     def refused(self, stream: str, reason: Reason, retry_after_ms: int) -> None:
         """It may not."""
-        self.say(frames.NotifyAck(stream, False, None, None, reason, retry_after_ms))
+        self.say(frames.NotifyAckFrame(stream, False, None, None, reason, retry_after_ms))
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
         """So much is durable, and so many more records may come."""
         self.credits += credits
-        self.say(frames.Ack(credits, positions))
+        self.say(frames.AckFrame(credits, positions))
 
     def closed(self, stream: str, position: int | None) -> None:
         """The end of the stream is durable."""
-        self.say(frames.Closed(stream, position))
+        self.say(frames.ClosedFrame(stream, position))
 
     def restart(self, stream: str | None, address: str | None, reason: str) -> None:
         """Ask again."""
-        self.say(frames.Restart(stream, address, reason))
+        self.say(frames.RestartFrame(stream, address, reason))
 
 
 class PushDoor:
@@ -78,7 +79,7 @@ class PushDoor:
     async def _serve(self, scope: Scope, receive: Receive, connection: _Connection) -> None:
         hello = await _first(receive)
         entry, options, nodes = await self._admit(hello, scope)
-        connection.say(frames.Ok(frames.WINDOW, frames.MAX_FRAME_BYTES, frames.HEARTBEAT_S, nodes))
+        connection.say(frames.OkFrame(frames.WINDOW, frames.MAX_FRAME_BYTES, frames.HEARTBEAT_S, nodes))
         session = self._node.push.open(connection, entry.datasource)
         try:
             while not connection.has_failed:
@@ -93,22 +94,22 @@ class PushDoor:
         self, frame: frames.FromClient, session: Session, connection: _Connection, options: PushOptions
     ) -> None:
         match frame:
-            case frames.Messages(stream=stream, messages=messages):
+            case frames.MessagesFrame(stream=stream, messages=messages):
                 connection.credits -= len(messages)
                 if connection.credits < 0:
-                    raise Over("overdraft", f"{-connection.credits} records more than there were credits for")
+                    raise Over("overdraft", f"{counted(-connection.credits, 'record')} more than credits")
                 self.records += len(messages)
                 session.received(stream, self._piece(stream, messages, options))
-            case frames.Notify(stream=stream, name=name):
+            case frames.NotifyFrame(stream=stream, name=name):
                 if self._node.registry.entry_of(session.datasource) is None:
                     raise Over("not_found", "the datasource has been deleted")
                 session.notify(stream, name or stream)
-            case frames.Eos(stream=stream):
+            case frames.EosFrame(stream=stream):
                 session.ended(stream)
             case frames.BeatFrame():
                 if self._node.trust_left_s() > 0.0:
                     connection.say(frame)
-            case Hello():
+            case HelloFrame():
                 raise Over("unexpected", "a second hello")
             case frames.ErrorFrame():
                 raise Over("closed", "the program has given up")
@@ -128,7 +129,7 @@ class PushDoor:
         event_time_s = unix_s() if newest is None else newest / 1e6
         return Piece([m.id for m in messages], records, meta, size, event_time_s)
 
-    async def _admit(self, hello: Hello, scope: Scope) -> tuple[Entry, PushOptions, list[str]]:
+    async def _admit(self, hello: HelloFrame, scope: Scope) -> tuple[Entry, PushOptions, list[str]]:
         """Who this is, what it may push to, and where else it could."""
         check_version(hello.version)
         await check_token(self._gate, scope, hello.token, "pushing")
@@ -164,9 +165,9 @@ class PushDoor:
         raise Over("not_ready", "the datasource cannot be run here now")
 
 
-async def _first(receive: Receive) -> Hello:
+async def _first(receive: Receive) -> HelloFrame:
     frame = await _next(receive, HELLO_S)
-    if not isinstance(frame, Hello):
+    if not isinstance(frame, HelloFrame):
         raise Over("unexpected", "the first frame must be hello")
     return frame
 

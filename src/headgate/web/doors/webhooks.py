@@ -17,8 +17,7 @@ import msgspec
 import structlog
 
 from headgate.clock import unix_s
-from headgate.connectors.webhook.signatures import verify
-from headgate.connectors.webhook.source import WebhookOptions
+from headgate.connectors.webhook import WebhookOptions, verify
 from headgate.core.reconcile import Entry
 from headgate.datasources.registry import Registry
 from headgate.errors import HeadgateError, StoreError

@@ -1,0 +1,83 @@
+"""What a connector is to Headgate: a name, options, and how to build whichever of the four sides it has.
+
+A connector is one constant, `CONNECTOR`, that an entry point of the group `headgate.connectors` leads to. Those that
+come with Headgate use the same door. It may have a *source* and a *sink*, which move records one stream at a time
+(`api.streaming`), and a *reader* and a *writer*, which copy whole tables in chunks (`api.bulk`). A document names a
+connector by its name; a dump finds it by the scheme of a URL, or by the ending of a file's name.
+
+The module that the entry point names is imported whenever the connector is looked at, so it should be light: import
+the client library inside the functions that build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headgate.connectors.api.options import Options
+from headgate.connectors.api.streaming import Context, Sink, Source
+
+__all__ = ["Connector", "Landing", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """How to build a source."""
+
+    options: type[Options]
+    build: Callable[[Any, Context], Source]
+    partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
+
+
+@dataclass(frozen=True, slots=True)
+class SinkKind:
+    """How to build a sink."""
+
+    options: type[Options]
+    build: Callable[[Any, Context], Sink]
+    transactional: bool = False  # Keeps the position with the data.
+    needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderKind:
+    """How to open a session that reads in bulk. Opening connects to nothing; the first use does."""
+
+    # From a URL, and the name of a snapshot that `Reader.begin` gave. An object that has only `query(offset, limit)`
+    # will do, see `headgate.connectors.own`. None: this connector reads only what a source's options describe.
+    open: Callable[[str, str | None], Any] | None = None
+    # What a backfill reads: everything that a source with these options has ever had. None: it keeps nothing.
+    of_source: Callable[[Any], Any | None] = field(default=lambda options: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a backfill writes, next to the live stream."""
+
+    url: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriterKind:
+    """How to open a session that writes in bulk."""
+
+    open: Callable[[str], Any]  # From a URL. An object that has only `write(rows)` will do.
+    # Where a backfill of a datasource with such a sink writes. None: it cannot, as rows are not found by a key.
+    of_sink: Callable[[Any], Landing | None] = field(default=lambda options: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """One system: whichever it has of source, sink, reader and writer."""
+
+    name: str
+    summary: str
+    source: SourceKind | None = None
+    sink: SinkKind | None = None
+    reader: ReaderKind | None = None
+    writer: WriterKind | None = None
+    schemes: tuple[str, ...] = ()  # Of the URLs that reader and writer understand: `postgresql`.
+    endings: dict[str, str] = field(default_factory=dict)  # Of files, with the scheme that each stands for: `.csv`.
+    runs: Literal["async", "thread"] = "async"  # A connector whose source and sink block says "thread".

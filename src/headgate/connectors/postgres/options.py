@@ -1,0 +1,39 @@
+"""Options of the PostgreSQL connector."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+
+from headgate.connectors.api import Options, identity
+
+
+class PostgresOptions(Options):
+    """Options of the PostgreSQL sink."""
+
+    url: SecretStr = identity(description="postgresql://user:password@host/database")
+    table: str = identity(description="The table, with its schema if it is not on the search path.")
+    mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
+    create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
+    columns: dict[str, str] = Field({}, description="Types for a table that is created; others are guessed.")
+
+    @field_validator("url")
+    @classmethod
+    def _url_form(cls, value: SecretStr) -> SecretStr:
+        text = value.get_secret_value()
+        if not text.startswith(("postgresql://", "postgres://")):
+            raise ValueError("must begin with postgresql://")
+        if not _is_whole(text):
+            raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
+        return value
+
+
+def _is_whole(url: str) -> bool:
+    """Whether the URL ends where it seems to. A special character in a password would end it early."""
+    try:
+        parts = urlsplit(url)
+        return not parts.fragment and (parts.port or 1) > 0
+    except ValueError:
+        return False
