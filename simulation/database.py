@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
+from headgate.core.groups.requests import Roster
 from headgate.core.reconcile import Entry
 from headgate.core.streams import Command, Done, Fenced, Release, Step, Stream
 from simulation.kernel import Process, Signal
@@ -69,6 +70,7 @@ class Database(TransactionalService):
         self.states: dict[UUID, tuple[int, bool]] = {}  # Under which epoch a stream was last reported, and if it runs.
         self.unable: dict[UUID, dict[UUID, str]] = {}  # Which nodes could not run a stream, and for which wish.
         self.moves: dict[UUID, UUID] = {}  # Where a stream should be, if that was said: a node that is there.
+        self.rosters: dict[UUID, Roster] = {}  # Groups of programs outside.
         self.listeners: list[tuple[Process, Signal]] = []  # Those that would be woken.
         self.watcher = watcher
 

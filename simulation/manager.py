@@ -467,7 +467,7 @@ class Manager:
             command = replace(release, hands_over=goes_on, is_home=handle.is_home)
         reply = await self.persist(handle, command)
         self.world.note(handle.about, "released {}: {}", epoch, reply)
-        if isinstance(reply, streams.Fenced) and reply.why == "stale":
+        if isinstance(reply, streams.Fenced) and reply.why == "stale" and handle.state.runs == runs:
             # It may still be ours, if an acquisition was committed and its answer lost.
             reply = await self.persist(handle, streams.Revoke(self.id))
         if handle.epoch == epoch:

@@ -18,6 +18,7 @@ from headgate.core.lease import Expired, NodeBeat, Observer, Trust
 from headgate.core.lifecycle import STOP_S
 from simulation.database import NodeRow
 from simulation.dealing import Dealing
+from simulation.group_host import GroupHost
 from simulation.kernel import Cancelled, Process, Signal
 from simulation.manager import Manager
 from simulation.network import Away
@@ -47,6 +48,7 @@ class Node:
         self.manager: Manager | None = None
         self.is_leaving = False
         self.has_left = False  # It beats no more, so that whatever it could not give back is taken.
+        self.groups = GroupHost(self) if world.groups else None
         self._observer = Observer({})
         self._look = Signal()  # There may be free streams.
         self._writes: list[Write] = []
@@ -115,6 +117,8 @@ class Node:
         self.trust = lease.beat_refused(self.trust)
         if self.manager is not None:
             self.manager.lose_all()
+        if self.groups is not None:
+            self.groups.lose_all()
         self._cut_writes()
         if not self.is_leaving:
             await self._incarnate()
@@ -131,6 +135,8 @@ class Node:
             while not manager.is_idle() and self.has_trust() and self.process.clock_s() < until_s:
                 await self.process.sleep(0.05)
             manager.lose_all()
+        if self.groups is not None:
+            self.groups.lose_all()
         self._cut_writes()
         self.has_left = True
         with contextlib.suppress(Away):

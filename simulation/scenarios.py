@@ -17,6 +17,7 @@ class Kind:
     streams: tuple[int, int] = (1, 3)  # Datasources that nodes read.
     parts: tuple[int, ...] = (0,)  # How many each may have; 0: it cannot be read in parts.
     clients: tuple[int, int] = (0, 0)  # Each with a stream of its own, some with a rival.
+    groups: tuple[int, int] = (0, 0)  # Of programs outside, with two to four in each.
     weather: Weather = FAIR
     faults: Mapping[str, float] = field(default_factory=dict)  # Which, and how often compared with the others.
     fault_every_s: float = 4.0
@@ -149,6 +150,29 @@ KINDS: tuple[Kind, ...] = (
         operations={"blunder": 4.0, "swap": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "again": 2.0},
         operation_every_s=2.0,
         weather=LOSSY,
+    ),
+    Kind(
+        "groups",
+        nodes=(2, 3),
+        streams=(0, 0),
+        groups=(2, 3),
+        faults={
+            "pause_program": 4.0,
+            "kill_program": 2.0,
+            "cut_program": 4.0,
+            "kill": 1.0,
+            "pause": 1.0,
+            "cut_database": 1.0,
+            "isolate": 1.0,
+            "database_away": 0.5,
+            "bad_line": 1.0,
+        },
+        fault_every_s=1.2,
+        operations={"restart": 1.0},
+        operation_every_s=8.0,
+        weather=Weather(slow=0.05, slowest_s=2.0, loss=0.02, amnesia=0.05),
+        active_s=60.0,
+        recover_s=45.0,
     ),
     Kind(
         "chaos",

@@ -11,18 +11,23 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from headgate.core.groups.delivery import LEASE_S
+from headgate.core.groups.machine import Group
+from headgate.core.groups.requests import Roster
 from headgate.core.parts import UNNAMED
 from simulation.checkers import Checkers
 from simulation.client import Client
 from simulation.client import Sequence as PushedSequence
 from simulation.database import Database, Member
 from simulation.faults import Faults
+from simulation.group_checkers import GroupCheckers
 from simulation.kernel import Loop, Process
 from simulation.liveness import Liveness
 from simulation.network import Network
 from simulation.node import Node
 from simulation.operators import Operators
 from simulation.pipes import Pipe
+from simulation.programs import Program
 from simulation.registry import Datasource, Version
 from simulation.scenarios import Kind
 from simulation.sinks import PlainSink, StoreSink, TableSink
@@ -146,16 +151,23 @@ class World:
         self._origins: dict[UUID, Origin] = {}
         self._sequences: dict[UUID, PushedSequence] = {}
         self.worker_datasources = [self._add_source(i) for i in range(self.random.randint(*kind.streams))]
+        self.groups = [self._add_group(number) for number in range(self.random.randint(*kind.groups))]
         self.machines = [self._add_machine(number) for number in range(self.random.randint(*kind.nodes))]
         self.faults = Faults(self)
         self.operators = Operators(self)
         self.clients = self._add_clients()
+        self.group_checkers = GroupCheckers(self)
+        self.programs: list[Program] = []
+        for group in self.groups:
+            self.programs += [self._add_program(group, number) for number in range(self.random.randint(2, 4))]
+        self.is_healed = False  # Nothing goes wrong any more.
         for machine in self.machines:
             self.loop.after(self.random.random() * 0.5, machine.start)
 
     def run(self) -> None:
         """From the beginning to the end. Raises the first violation."""
         self.loop.run(self.kind.active_s)
+        self.is_healed = True
         self.faults.heal()
         self.operators.finish()
         self.note((), "everything is mended")
@@ -165,6 +177,7 @@ class World:
         self.liveness.remember()
         self.loop.run(self.loop.now_s + self.kind.records_every_s + MOVE_S)
         self.liveness.check_progress()
+        self.group_checkers.check_progress()
         self.operators.stop_all()
         self.loop.run(self.loop.now_s + REST_S)
         self.liveness.check_rest()
@@ -175,6 +188,8 @@ class World:
         for machine in self.machines:
             if machine.process is not None:
                 machine.process.kill()
+        for program in self.programs:
+            program.process.kill()
 
     # What it is made of.
 
@@ -197,9 +212,23 @@ class World:
         self.database.add_stream(stream, Member(datasource))
         return stream
 
+    def _add_group(self, number: int) -> UUID:
+        group = UUID(int=(1 << 102) + number)
+        self._names[group] = f"group{number}"
+        partition = self.random.choice((None, number, number + 1))
+        empty = Roster(group, f"group{number}", f"group{number}", LEASE_S, Group(partition), {})
+        self.database.rosters[group] = empty
+        return group
+
+    def _add_program(self, group: UUID, number: int) -> Program:
+        name, partition = f"{self._names[group]}{'abcd'[number]}", self.database.rosters[group].group.partition
+        return Program(self, name, group, partition, self._rate())
+
+    def _rate(self) -> float:
+        return 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))
+
     def _add_machine(self, number: int) -> Machine:
-        rate = 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))
-        return Machine(self, f"node{number}", rate, self.random.uniform(0.0, 1e6))
+        return Machine(self, f"node{number}", self._rate(), self.random.uniform(0.0, 1e6))
 
     def _add_clients(self) -> list[Client]:
         clients = []
