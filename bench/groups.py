@@ -28,9 +28,10 @@ import asyncpg
 
 from bench.rig import report
 from headgate.core.groups.machine import Confirm, Unregister
+from headgate.core.groups.requests import Answered, Joined, Request
 from headgate.store.database import POOL_SIZE, Database
 from headgate.store.embedded import EmbeddedServer
-from headgate.store.groups import LATELY, Answered, Groups, Joined, Request
+from headgate.store.groups import LATELY, Groups
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 

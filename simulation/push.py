@@ -49,7 +49,7 @@ class Pushed:
             self.released("owned_by_other")
             return
         retry_after_ms = OWNED_RETRY_MS if reason == "owned" else NOT_READY_MS
-        self._host.local(self.stream, local_registry.Denied(reason, retry_after_ms))
+        self._host.local(self.stream, local_registry.GlobalDenied(reason, retry_after_ms))
         self._host.forget_pushed(self)
 
     def opened(self, epoch: int, held: Held) -> None:
@@ -58,7 +58,7 @@ class Pushed:
             self._host.give_back(self)  # Its session has been told that it is over.
             return
         self.epoch = epoch
-        self._host.local(self.stream, local_registry.Granted(epoch, held.position))
+        self._host.local(self.stream, local_registry.GlobalGranted(epoch, held.position))
         self.session.step(self.stream, notifier.Regranted(epoch))
 
     def released(self, nack: Why | None) -> None:
@@ -68,13 +68,13 @@ class Pushed:
         if isinstance(self._host.entry(self.stream), Asking):
             self.refused("not_ready")
             return
-        self._host.local(self.stream, local_registry.RelinquishAnswered(self.epoch))
+        self._host.local(self.stream, local_registry.GlobalReleased(self.epoch))
         self._host.forget_pushed(self)
         self.feed.clear()  # Its program has what was not durable, and sends it again.
         if isinstance(self.session.phases.get(self.stream), PendingRelinquish):
             self.session.step(self.stream, notifier.RelinquishAnswered(self.epoch, nack))
         else:
-            self.session.step(self.stream, notifier.Lost(self.epoch, nack or "stopped"))
+            self.session.step(self.stream, notifier.StreamLost(self.epoch, nack or "stopped"))
 
     def is_due(self) -> bool:
         """Whether a barrier has anything to do for it."""
@@ -199,10 +199,10 @@ class PushHost:
                     assert asker is not None
                     pushed = self._pushed[stream] = Pushed(self, stream, asker)
                     self.manager.spawn(self._claim(pushed), weight=ASK_WEIGHT)
-                case local_registry.Accept(session=id, epoch=epoch, position=position):
+                case local_registry.AcceptSession(session=id, epoch=epoch, position=position):
                     self._tell(id, stream, notifier.Accepted(epoch, position))
-                case local_registry.Reject(session=id, reason=reason, retry_after_ms=retry_after_ms):
-                    self._tell(id, stream, notifier.Refused(reason, retry_after_ms))
+                case local_registry.RejectSession(session=id, reason=reason, retry_after_ms=retry_after_ms):
+                    self._tell(id, stream, notifier.Rejected(reason, retry_after_ms))
                 case local_registry.RelinquishGlobal():
                     if stream in self._pushed:
                         self.give_back(self._pushed[stream])
@@ -213,7 +213,7 @@ class PushHost:
             self._sessions[session].step(stream, event)
         else:
             for effect in notifier.step(None, event).effects:
-                if isinstance(effect, notifier.Relinquish):
+                if isinstance(effect, notifier.RelinquishLocal):
                     self.relinquish(session, stream, effect.epoch, effect.position)
 
     # The rows.

@@ -43,7 +43,7 @@ def _cancel_forgets(phase: Any, event: Any, found: notifier.Step) -> notifier.St
 def _closed_early(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
     if isinstance(phase, PendingClose) and isinstance(event, notifier.BarrierCompleted):
         pending = PendingRelinquish(phase.epoch, phase.last_seen, tells_client=True)
-        return notifier.Step(pending, (notifier.Relinquish(phase.epoch, phase.last_seen),))
+        return notifier.Step(pending, (notifier.RelinquishLocal(phase.epoch, phase.last_seen),))
     return found
 
 
@@ -61,7 +61,7 @@ def _nothing_skipped(phase: Any, event: Any, found: notifier.Step) -> notifier.S
 
 
 def _lost_keeps(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
-    return notifier.Step(phase) if isinstance(event, notifier.Lost) else found
+    return notifier.Step(phase) if isinstance(event, notifier.StreamLost) else found
 
 
 def _connection_lost_keeps(phase: Any, event: Any, found: notifier.Step) -> notifier.Step:
@@ -82,15 +82,15 @@ def _on_local(
 
 
 def _orphan_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
-    if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.Granted):
-        held = local_registry.Held(entry.session, entry.name, event.epoch, event.position, event.position)
+    if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.GlobalGranted):
+        held = local_registry.HeldBySession(entry.session, entry.name, event.epoch, event.position, event.position)
         return local_registry.Step(held)
     return found
 
 
 def _shared(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
-    if isinstance(entry, local_registry.Held) and isinstance(event, local_registry.Ask):
-        accept = local_registry.Accept(event.session, entry.epoch, entry.last_acked)
+    if isinstance(entry, local_registry.HeldBySession) and isinstance(event, local_registry.Ask):
+        accept = local_registry.AcceptSession(event.session, entry.epoch, entry.last_acked)
         return local_registry.Step(entry, (accept,))
     return found
 
@@ -139,7 +139,7 @@ def _answered_at_once(self: PushHost, pushed: Pushed) -> None:
     """The stream is given back, and whoever asks next does not wait for it."""
     if pushed.handle is not None:
         self.forget_pushed(pushed)
-        self.local(pushed.stream, local_registry.RelinquishAnswered(pushed.epoch))
+        self.local(pushed.stream, local_registry.GlobalReleased(pushed.epoch))
 
 
 def _unanswered_claim_kept(release: Any) -> Any:

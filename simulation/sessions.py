@@ -66,15 +66,15 @@ class Session:
     def _perform(self, stream: UUID, effect: notifier.Effect, ids: Sequence[int]) -> None:
         tell = self.pipe.to_client
         match effect:
-            case notifier.Ask():
+            case notifier.AskLocal():
                 self._host.ask(self, stream)
-            case notifier.Relinquish(epoch=epoch, position=position):
+            case notifier.RelinquishLocal(epoch=epoch, position=position):
                 self._host.relinquish(self.id, stream, epoch, position)
             case notifier.Take(skipped=skipped):
                 self._host.take(stream, ids[skipped:])
             case notifier.TellAccepted(epoch=epoch, position=position):
                 tell(("accepted", stream, epoch, position))
-            case notifier.TellRefused(reason=reason, retry_after_ms=retry_after_ms):
+            case notifier.TellRejected(reason=reason, retry_after_ms=retry_after_ms):
                 tell(("refused", stream, reason, retry_after_ms))
             case notifier.TellAcked(position=position):
                 tell(("ack", stream, position))

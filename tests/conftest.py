@@ -19,15 +19,24 @@ from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate
 from headgate.testing.forks import FORKS_EXIST, Forks
 from headgate.testing.processes import NodeProcess
+from tests import scratch
 
 pytest.register_assert_rewrite("headgate.testing.contract")
 
 _numbers = itertools.count()
+_scratch = scratch.choose()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A run that was started in the background goes on ignoring Ctrl-C, but by a handler: what tests start would inherit
     # SIG_IGN, and some of it is to be ended by Ctrl-C.
     signal.signal(signal.SIGINT, lambda number, frame: None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """What tests wrote is kept only if one failed."""
+    if _scratch is not None and exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(_scratch, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=FORKS_EXIST)
@@ -43,7 +52,7 @@ def forks() -> Iterator[Forks]:
 def server() -> Iterator[EmbeddedServer]:
     """One server for the whole run. Not durable: tests that kill a server bring their own."""
     home = Path(tempfile.mkdtemp(prefix="hg"))
-    settings = {"fsync": "off", "max_connections": "300", "full_page_writes": "off"}
+    settings = {"fsync": "off", "max_connections": "300", "full_page_writes": "off", "max_wal_size": "256MB"}
     running = EmbeddedServer.join(home, settings)
     asyncio.run(_make_template(running.url))
     yield running
@@ -78,7 +87,7 @@ async def url(server: EmbeddedServer) -> AsyncIterator[str]:
 async def _fresh(server: EmbeddedServer, template: str) -> AsyncIterator[str]:
     name = f"t{os.getpid()}_{next(_numbers)}"
     connection = await asyncpg.connect(server.url)
-    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     try:
         yield server.url.replace("/headgate?", f"/{name}?")
     finally:

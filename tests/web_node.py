@@ -126,7 +126,7 @@ class Databases:
     def make(self) -> str:
         """The URL of a new one."""
         name = f"w{os.getpid()}_{next(numbers)}"
-        asyncio.run(_execute(self._server.url, f"CREATE DATABASE {name} TEMPLATE template_headgate"))
+        asyncio.run(_execute(self._server.url, f"CREATE DATABASE {name} TEMPLATE template_headgate STRATEGY FILE_COPY"))
         self._made.append(name)
         return self._server.url.replace("/headgate?", f"/{name}?")
 

@@ -52,7 +52,7 @@ SELECT "group", epoch, epoch, pids, pids, 0.0 FROM beliefs WHERE cardinality(pid
 """
 _NOW = """SELECT epoch, pid, at_s FROM turns WHERE "group" = $1 ORDER BY at_s DESC LIMIT 1"""
 _PLACES = """
-SELECT c.connectivity, c.activity, c.epoch, c.losses, c.answered, c.muted, n.name AS node FROM headgate.consumer c
+SELECT c.connectivity, c.activity, c.epoch, c.incarnation, c.answered, c.muted, n.name AS node FROM headgate.consumer c
 JOIN headgate.consumer_group g ON g.id = c."group" LEFT JOIN headgate.node n ON n.id = c.node
 WHERE g.name = $1 ORDER BY c.number
 """

@@ -172,10 +172,10 @@ def test_a_machine_gets_json_and_nothing_else(run: Run, line: str) -> None:
 
 @pytest.mark.parametrize("line", [line for line, _ in HAPPY if line != "doctor"])
 def test_what_does_not_exist_is_exit_code_3(run: Run, node: FakeNode, line: str) -> None:
-    node.refuse(404, "no datasource 'orders'", "headgate ds list")
+    node.refuse(404, "datasource 'orders' does not exist", "headgate ds list")
     result = run(*line.split())
     assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr == "headgate: no datasource 'orders' (headgate ds list)\n"
+    assert result.stderr == "headgate: datasource 'orders' does not exist (headgate ds list)\n"
 
 
 def test_a_document_is_sent_as_a_node_would_read_it(run: Run, node: FakeNode) -> None:
@@ -219,7 +219,7 @@ def test_editing_nothing_writes_nothing(run: Run, node: FakeNode, monkeypatch: p
 
 def test_an_edit_that_is_refused_is_kept_in_its_file(run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", "sed -i s/table:.*/table:\\ mine/")
-    node.on("PUT", f"{DS}/draft", {"detail": "somebody else has changed it meanwhile"}, 409)
+    node.on("PUT", f"{DS}/draft", {"detail": "the datasource has changed since it was read"}, 409)
     result = run("ds", "edit", "orders")
     assert result.exit_code == 4
     kept = Path(result.stderr.splitlines()[0].rpartition(" ")[2])
@@ -250,7 +250,7 @@ def test_pruning_asks_before_it_deletes(run: Run, node: FakeNode) -> None:
 
 
 def test_one_that_fails_does_not_keep_the_others_from_being_done(run: Run, node: FakeNode) -> None:
-    node.on("POST", f"{DS}x/start", {"detail": "no datasource 'ordersx'", "hint": "headgate ds list"}, 404)
+    node.on("POST", f"{DS}x/start", {"detail": "datasource 'ordersx' does not exist", "hint": "headgate ds list"}, 404)
     result = run("ds", "start", "ordersx", "orders")
     assert (result.exit_code, result.stdout) == (3, "started orders\n")
     assert "ordersx" in result.stderr

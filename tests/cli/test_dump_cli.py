@@ -70,7 +70,7 @@ def make_database(server: EmbeddedServer) -> Callable[..., str]:
 
     def make(template: str = "template1") -> str:
         name = f"d{uuid4().hex[:12]}"
-        execute(server.url, f"CREATE DATABASE {name} TEMPLATE {template}")
+        execute(server.url, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return server.url.replace("/headgate?", f"/{name}?")
 
     return make

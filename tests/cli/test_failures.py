@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from fake_node import FakeNode, Run, full, summary
 
 from headgate.cli import ds
 from headgate.cli.call import Call
+from headgate.cli.dump import _look_for_nodes
+from headgate.errors import Refused
 
 COMMAND = [sys.executable, "-c", "from headgate.cli import main; main()"]
 
@@ -54,8 +57,8 @@ def test_five_problems_are_five_lines(run: Run, node: FakeNode) -> None:
 
 
 def test_one_problem_is_one_line(run: Run, node: FakeNode) -> None:
-    node.refuse(422, problems=[{"path": "sink.url", "message": "there is no secret 'x'", "hint": "set it"}])
-    assert run("ds", "publish", "orders").stderr == "headgate: sink.url: there is no secret 'x' (set it)\n"
+    node.refuse(422, problems=[{"path": "sink.url", "message": "secret 'x' does not exist", "hint": "set it"}])
+    assert run("ds", "publish", "orders").stderr == "headgate: sink.url: secret 'x' does not exist (set it)\n"
 
 
 def test_a_node_that_is_away_is_named_with_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +112,7 @@ def test_what_cannot_be_a_name_never_reaches_the_node(run: Run, node: FakeNode, 
 
 
 def test_a_file_that_is_absent_or_broken_is_one_line(run: Run, tmp_path: Path) -> None:
-    assert run("plan", "absent.yaml").stderr == "headgate: there is no file absent.yaml\n"
+    assert run("plan", "absent.yaml").stderr == "headgate: file absent.yaml does not exist\n"
     (tmp_path / "bad.yaml").write_text("source: {type: x}\nsource: {}\n")
     result = run("ds", "create", "orders", "--file", "bad.yaml")
     assert (result.exit_code, result.stderr) == (3, "headgate: bad.yaml:2:1: the key 'source' is there twice\n")
@@ -264,3 +267,10 @@ def test_asking_a_node_loads_nothing_of_the_store(node: FakeNode, capsys: pytest
     assert result.stdout.endswith("[]\n"), result.stderr
     ds.list_(Call(node.url))
     assert "no datasources yet" in capsys.readouterr().out
+
+
+async def test_nodes_are_given_no_dump_whose_urls_they_could_not_decrypt() -> None:
+    """The code is not that of a table without a key, which is `no_key`."""
+    with pytest.raises(Refused, match="without a master key") as refused:
+        await _look_for_nodes(SimpleNamespace(keyring=None))  # type: ignore[arg-type]
+    assert (refused.value.code, refused.value.hint) == ("no_master_key", "set HEADGATE_MASTER_KEY")

@@ -96,7 +96,7 @@ def test_problems_of_a_file_are_listed_without_a_node(run: Run, database: str, t
     (tmp_path / "bad.yaml").write_text("datasources: {a: {source: {type: nope}, sink: {type: blackhole, x: 1}}}")
     result = run("import", "bad.yaml", "--database", database)
     assert result.exit_code == 3
-    assert "datasources.a.source.type: there is no connector 'nope'" in result.stderr
+    assert "datasources.a.source.type: connector 'nope' does not exist" in result.stderr
     assert len(result.stderr.splitlines()) == 3
 
 

@@ -5,6 +5,8 @@ Below it, what tests of the storage share: sessions that are closed, and a copy 
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import os
 import shutil
@@ -29,7 +31,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from headgate.connectors.api.bulk import PLAIN, Bound, Job, Language, Piece, Pieces, Range, Table
-from headgate.connectors.mysql import reader as mysql
+from headgate.connectors.mysql.reader import MysqlReader
+from headgate.connectors.mysql.writer import MysqlWriter
 
 DUMP = UUID("aaaaaaaa-0000-0000-0000-000000000001")
 
@@ -205,14 +208,14 @@ class Database:
 
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[Any]:
-    reader = mysql.reader(url)
+    reader = MysqlReader(url)
     yield reader
     await reader.close()
 
 
 @asynccontextmanager
 async def writing(url: str) -> AsyncIterator[Any]:
-    writer = mysql.writer(url)
+    writer = MysqlWriter(url)
     yield writer
     await writer.close()
 
@@ -248,3 +251,8 @@ async def copied(url: str, source: str, target: str, rows: int = 1000, **options
             at = hi
         await writer.finish(job)
         return job
+
+
+def csv_rows(data: bytes) -> list[list[str]]:
+    """Whole records of CSV as lists of text."""
+    return list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))

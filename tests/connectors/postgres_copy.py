@@ -53,7 +53,7 @@ async def make_databases(server_url: str, count: int = 2) -> list[str]:
     admin = await asyncpg.connect(server_url)
     names = [f"pgs{os.getpid()}_{next(_numbers)}" for _ in range(count)]
     for name in names:
-        await admin.execute(f"CREATE DATABASE {name}")
+        await admin.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
     await admin.close()
     return [server_url.replace("/headgate?", f"/{name}?") for name in names]
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 
 from headgate.connectors.api import Held, Outgoing
-from headgate.connectors.postgres import sink as postgres
+from headgate.connectors.postgres import session
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import ConnectorError
 from headgate.testing.factories import make_context, make_grant
@@ -27,7 +27,7 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class Stopping(postgres._Connection):
+class Stopping(session._Pooled):
     """Counts the statements of a write and stops at one of them."""
 
     armed = False
@@ -68,7 +68,7 @@ class Stopping(postgres._Connection):
 
 async def main(url: str, table: str, stream: str, statement: str, moment: str) -> None:
     """Open, arm, write."""
-    postgres._Connection = Stopping  # type: ignore[misc]
+    session._Pooled = Stopping  # type: ignore[misc]
     sink = PostgresSink(PostgresOptions(url=url, table=table), make_context())
     await sink.open(make_grant(epoch=1, stream=UUID(stream)))
     rows = 20_000 if statement == "copy" else 10

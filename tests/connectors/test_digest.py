@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.connectors.api.bulk import Column, Digest, StorageError
-from headgate.connectors.values.digest import _add
+from headgate.connectors.values.hashes import add
 from headgate.connectors.values.kinds import Kind, Type
 
 INTEGER = Type(Kind.INT32)
@@ -20,7 +20,7 @@ SMALL = Type(Kind.DECIMAL, 12, 10)
 def digest(array: Any, type: Type) -> Digest:
     column = Column("v", type)
     found = Digest(nulls={"v": 0})
-    _add(found, pa.RecordBatch.from_arrays([array], ["v"]), [column], [column])
+    add(found, pa.RecordBatch.from_arrays([array], ["v"]), [column], [column])
     return found
 
 
@@ -74,8 +74,8 @@ def test_a_value_that_another_row_cannot_hold_changes_no_other_hash() -> None:
     column = Column("v", Type(Kind.DECIMAL, 12, 2))
     source, target = Digest(nulls={"v": 0}), Digest(nulls={"v": 0})
     source.hashes, target.hashes = Counter(), Counter()
-    _add(source, pa.RecordBatch.from_arrays([decimals(12, 2, "1.50")], ["v"]), [column], [column])
-    _add(target, pa.RecordBatch.from_arrays([decimals(14, 4, "1.5", "2.0001")], ["v"]), [column], [column])
+    add(source, pa.RecordBatch.from_arrays([decimals(12, 2, "1.50")], ["v"]), [column], [column])
+    add(target, pa.RecordBatch.from_arrays([decimals(14, 4, "1.5", "2.0001")], ["v"]), [column], [column])
     assert source.missing(target) == 0
 
 
@@ -87,7 +87,7 @@ def test_the_order_of_rows_does_not_matter_and_that_of_columns_does() -> None:
     found = []
     for arrays in ([one, two], [two.slice(0, 1), two.slice(1)]):
         made = Digest(nulls={"a": 0, "b": 0})
-        _add(made, pa.RecordBatch.from_arrays([arrays[0], arrays[1]], ["a", "b"]), columns, columns)
+        add(made, pa.RecordBatch.from_arrays([arrays[0], arrays[1]], ["a", "b"]), columns, columns)
         found.append(made.sum)
     assert found[0] != found[1]
 

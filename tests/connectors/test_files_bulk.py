@@ -322,7 +322,7 @@ async def test_with_one_column_an_empty_line_is_null(tmp_path: Path) -> None:
         pytest.param(b'a,b\n1,2\n3,x"y"\n', "line 3 .*quote", id="quote in a field"),
         pytest.param(b'a,b\n1,2\n"x"y,4\n', "line 3 .*quote", id="text after a quote"),
         pytest.param(b"a,b\n1,2\n3,4,5\n", "line 3: 3 fields for 2 columns", id="too many fields"),
-        pytest.param(b"a,b\n1,2\n3\n", "line 3: 1 fields", id="too few fields"),
+        pytest.param(b"a,b\n1,2\n3\n", "line 3: 1 field ", id="too few fields"),
         pytest.param(b"a,b\n1,2\n3,\xff\n", "byte 10: not utf-8", id="invalid UTF-8"),
     ],
 )
@@ -898,4 +898,4 @@ async def test_one_file_holds_one_table(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_the_same_for_the_same_range() -> None:
-    assert ledger.mark_of(span(None, 1)) == ledger.mark_of(span(None, 1)) != ledger.mark_of(span(1, 2))
+    assert ledger.key_of(span(None, 1)) == ledger.key_of(span(None, 1)) != ledger.key_of(span(1, 2))

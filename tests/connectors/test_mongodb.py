@@ -47,7 +47,7 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.connectors.mongodb import values
 from headgate.connectors.mongodb.documents import id_in
-from headgate.connectors.mongodb.reader import MongoReader, options_of, reader, writer
+from headgate.connectors.mongodb.reader import MongoReader, options_of
 from headgate.connectors.mongodb.values import bound_of, decimal_of, id_of
 from headgate.connectors.mongodb.writer import MongoWriter
 from headgate.connectors.sql import ledger
@@ -82,12 +82,12 @@ class Mongo:
 
     def reader(self, options: str = "") -> MongoReader:
         """A reader that is closed after the test."""
-        self.opened.append(reader(self.url(options)))
+        self.opened.append(MongoReader(self.url(options)))
         return self.opened[-1]
 
     def writer(self, options: str = "") -> MongoWriter:
         """A writer that is closed after the test."""
-        self.opened.append(writer(self.url(options)))
+        self.opened.append(MongoWriter(self.url(options)))
         return self.opened[-1]
 
     async def all(self, table: str) -> list[dict[str, Any]]:
@@ -536,7 +536,7 @@ async def test_a_connection_that_breaks_in_a_query_is_a_storage_that_is_gone(own
 
 async def test_a_server_that_is_not_there_is_gone(server: MongoServer) -> None:
     await server.stop()
-    source = reader(f"mongodb://u:secret@127.0.0.1:{server.port}/x?serverSelectionTimeoutMS=50")
+    source = MongoReader(f"mongodb://u:secret@127.0.0.1:{server.port}/x?serverSelectionTimeoutMS=50")
     with pytest.raises(StorageGone, match="does not answer") as caught:
         await source.tables()
     assert "secret" not in str(caught.value)
@@ -554,7 +554,7 @@ async def test_a_server_that_does_not_answer_in_time_is_gone(own: Mongo, server:
 
 
 async def test_a_wrong_password_is_an_error_of_the_configuration_without_it(server: MongoServer) -> None:
-    source = reader(f"mongodb://u:secret@127.0.0.1:{server.port}/x")
+    source = MongoReader(f"mongodb://u:secret@127.0.0.1:{server.port}/x")
     with pytest.raises(ConfigError, match="does not accept") as caught:
         await source.tables()
     assert "secret" not in str(caught.value)
@@ -572,7 +572,7 @@ async def test_a_wrong_password_is_an_error_of_the_configuration_without_it(serv
 )
 def test_a_url_that_means_nothing_is_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        reader(url)
+        MongoReader(url)
     assert "secret" not in str(caught.value)
 
 
@@ -687,7 +687,7 @@ async def test_the_id_is_the_sources_or_its_key(mongo: Mongo, source: Table, exp
 async def test_without_a_key_the_id_is_the_place_in_the_dump(mongo: Mongo) -> None:
     job = job_of(source_of(()))
     await written(mongo.writer(), job, people(5, 5), people(6))
-    mark = ledger.mark_of(WHOLE)
+    mark = ledger.key_of(WHOLE)
     assert [one["_id"] for one in await mongo.all("orders")] == [f"{job.dump}:{mark}:{number}" for number in (0, 1, 2)]
 
 

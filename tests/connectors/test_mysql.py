@@ -10,10 +10,21 @@ from typing import Any
 import pytest
 
 from headgate.connectors.api.bulk import PLAIN, By, Job, Language, Mode, Range, StorageError, Table
-from headgate.connectors.mysql import reader as mysql
-from headgate.connectors.values.convert import csv_rows
+from headgate.connectors.mysql.reader import MysqlReader
+from headgate.connectors.mysql.types import condition
+from headgate.connectors.mysql.writer import MysqlWriter
 from headgate.errors import HeadgateError
-from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, make_certificate, read, read_all, reading
+from tests.connectors.mariadb import (
+    DUMP,
+    Database,
+    MariaDb,
+    copied,
+    csv_rows,
+    make_certificate,
+    read,
+    read_all,
+    reading,
+)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +177,7 @@ async def test_canonical_text(db: Database) -> None:
 async def test_null_and_the_empty_string_stay_apart_in_plain_csv_and_in_that_of_a_writer(db: Database) -> None:
     db.execute("CREATE TABLE t (id int primary key, a text, b int)", "INSERT INTO t VALUES (1, '', 5), (2, NULL, NULL)")
     assert await read_all(db.url()) == b'1,"",5\n2,,\n'
-    assert await read_all(db.url(), csv=mysql.writer(db.url()).csv) == b'1\x1f""\x1f5\n2\x1fNULL\x1fNULL\n'
+    assert await read_all(db.url(), csv=MysqlWriter(db.url()).csv) == b'1\x1f""\x1f5\n2\x1fNULL\x1fNULL\n'
 
 
 async def test_a_tinyint_is_a_bool_if_the_url_says_so_and_then_holds_nothing_else(db: Database) -> None:
@@ -302,7 +313,7 @@ async def test_a_chunk_of_a_compound_key_is_found_by_the_index(db: Database) -> 
     db.execute("INSERT INTO t SELECT seq % 100, seq, 'x' FROM seq_1_to_5000", "ANALYZE TABLE t")
     async with reading(db.url()) as reader:
         table = await reader.describe("t")
-        statement = f"SELECT * FROM {reader._from(table)} WHERE {mysql.condition(table, Range(('5', '9'), ('7', '4')))}"
+        statement = f"SELECT * FROM {reader._from(table)} WHERE {condition(table, Range(('5', '9'), ('7', '4')))}"
     plan = db.rows(f"EXPLAIN {statement}")[0]
     assert (plan[3], plan[5]) == ("range", "PRIMARY")
     assert int(plan[8]) < 1000
@@ -373,7 +384,7 @@ def encrypted(db: Database, options: str) -> str:
 async def test_a_copy_through_tls(db: Database, certificates: Path, mode: str) -> None:
     db.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))", "INSERT INTO t VALUES (1, 'a'), (2, NULL)")
     url = encrypted(db, f"sslmode={mode}&ssl_ca={certificates / 'server.pem'}")
-    reader, writer = mysql.reader(url), mysql.writer(url)
+    reader, writer = MysqlReader(url), MysqlWriter(url)
     try:
         table = await reader.describe("t")
         job = Job(DUMP, table, "copy")
@@ -388,7 +399,7 @@ async def test_a_copy_through_tls(db: Database, certificates: Path, mode: str) -
 
 async def test_a_server_that_is_not_who_it_says_is_refused(db: Database, tmp_path: Path) -> None:
     make_certificate(tmp_path)
-    reader = mysql.reader(encrypted(db, f"sslmode=verify-ca&ssl_ca={tmp_path / 'server.pem'}"))
+    reader = MysqlReader(encrypted(db, f"sslmode=verify-ca&ssl_ca={tmp_path / 'server.pem'}"))
     try:
         with pytest.raises(HeadgateError, match="certificate verify failed") as refused:
             await reader.tables()

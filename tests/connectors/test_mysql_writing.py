@@ -25,11 +25,10 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
-from headgate.connectors.mysql import reader as mysql
-from headgate.connectors.values.convert import csv_rows
+from headgate.connectors.mysql.reader import MysqlReader
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
-from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, of, read_all, reading, writing
+from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, csv_rows, of, read_all, reading, writing
 
 
 @pytest.fixture(scope="module")
@@ -460,7 +459,7 @@ async def test_what_is_wrong_with_a_url_is_said_in_one_line(mariadb: MariaDb, db
             await reader.describe("nothing")
     for url in ("mysql://root@localhost/", "mysql://h/d?what=1", "mysql://h/d?zero_dates=1", "mysql://h:x/d"):
         with pytest.raises(ConfigError):
-            mysql.reader(url)
+            MysqlReader(url)
 
 
 async def test_a_server_that_dies_is_gone_and_comes_back() -> None:

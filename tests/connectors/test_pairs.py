@@ -88,8 +88,8 @@ class World:
 async def world(server: EmbeddedServer, url: str, tmp_path: Path, mariadb: MariaDb) -> AsyncIterator[World]:
     connection = await asyncpg.connect(server.url)
     name = url.partition("@/")[2].partition("?")[0]
-    await connection.execute(f"CREATE DATABASE {name}_s")
-    await connection.execute(f"CREATE DATABASE {name}_t")
+    await connection.execute(f"CREATE DATABASE {name}_s STRATEGY FILE_COPY")
+    await connection.execute(f"CREATE DATABASE {name}_t STRATEGY FILE_COPY")
     source, target = (server.url.replace("/headgate?", f"/{name}{end}?") for end in ("_s", "_t"))
     filling = await asyncpg.connect(source)
     await filling.execute(f"CREATE TABLE items ({COLUMNS})")

@@ -16,9 +16,10 @@ import pytest
 
 from headgate.connectors.api.bulk import Column, Job, Language, Piece, Pieces, StorageError, Table
 from headgate.connectors.postgres import binary
+from headgate.connectors.postgres.fit import has_binary_forms
 from headgate.connectors.postgres.writer import PostgresWriter
-from headgate.connectors.values.convert import csv_bytes
-from headgate.connectors.values.kinds import Kind, Type, arrow_schema, arrow_type
+from headgate.connectors.values.arrow import arrow_schema, arrow_type, csv_bytes
+from headgate.connectors.values.kinds import Kind, Type
 from headgate.core.chunks import Range
 from headgate.store.embedded import EmbeddedServer
 from tests.connectors.postgres_copy import DUMP, OTHER, Side, emptied, make_databases
@@ -226,10 +227,10 @@ def test_what_would_come_out_as_another_value_is_refused(name: str) -> None:
 def test_what_has_no_form_goes_as_text(native: str, type: Type) -> None:
     column = column_of(native, type)
     table = Table("t", (column,), details={"plain": {"v": native}})
-    assert not binary.is_spoken(Job(DUMP, table, "t"), table)
+    assert not has_binary_forms(Job(DUMP, table, "t"), table)
 
 
 def test_a_domain_goes_as_text() -> None:
     column = column_of("text", Type(Kind.TEXT))
     table = Table("t", (replace(column, native="short"),), details={"plain": {"v": "text"}})
-    assert not binary.is_spoken(Job(DUMP, Table("s", (column,)), "t"), table)
+    assert not has_binary_forms(Job(DUMP, Table("s", (column,)), "t"), table)

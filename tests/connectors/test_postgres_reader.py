@@ -449,7 +449,7 @@ async def test_no_message_holds_a_password(url: str, kind: type[Exception] | Non
 
 async def test_what_the_server_refuses_at_the_door_is_told_without_the_password(source: Side) -> None:
     for url in (source.url.replace("headgate@", "nobody:s3cret@"), source.url.replace("/pgs", "/nodb")):
-        with pytest.raises(ConfigError, match="refuses us") as caught:
+        with pytest.raises(ConfigError, match="refuses the connection") as caught:
             await open_reader(url.replace("headgate@", "headgate:s3cret@")).tables()
         assert "s3cret" not in str(caught.value)
 

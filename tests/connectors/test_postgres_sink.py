@@ -18,8 +18,9 @@ import asyncpg
 import pytest
 
 from headgate.connectors.api import Held, Outgoing
+from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
-from headgate.errors import BadRecord, Cause, ConnectorError, Fenced
+from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
 from headgate.runtime.streams import run as worker
 from headgate.testing.contract import TransactionalSinkContract
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
@@ -294,3 +295,68 @@ async def test_ten_streams_that_open_at_once_on_an_empty_database_all_succeed(em
 
     await asyncio.gather(*(one(number) for number in range(10)))
     assert len(await rows(empty_url, "SELECT * FROM target")) == 10
+
+
+# What went wrong is what is said.
+
+
+async def test_a_session_that_the_server_ends_inside_a_write_is_what_the_error_says(empty_url: str) -> None:
+    """And not that the pool has taken its connection back, which is only what follows."""
+    await rows(empty_url, "CREATE TABLE target (id bigint)")
+    sink = make_sink(empty_url)
+    await sink.open(make_grant(epoch=1))
+    other = await asyncpg.connect(empty_url)
+    try:
+        async with other.transaction():
+            await other.execute("LOCK TABLE target IN ACCESS EXCLUSIVE MODE")
+            writing = asyncio.create_task(sink.write(Outgoing([{"id": 1}], Held(0, 1, 1))))
+            waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            while (pid := await other.fetchval(waits)) is None:
+                await asyncio.sleep(0.01)
+            await other.execute("SELECT pg_terminate_backend($1)", pid)
+            with pytest.raises(NotConnected, match="terminating connection"):
+                await writing
+    finally:
+        await other.close()
+        await sink.close()
+
+
+async def test_a_cancelled_write_is_cancelled_and_the_sink_closes(empty_url: str) -> None:
+    await rows(empty_url, "CREATE TABLE target (id bigint)")
+    sink = make_sink(empty_url)
+    await sink.open(make_grant(epoch=1))
+    other = await asyncpg.connect(empty_url)
+    try:
+        async with other.transaction():
+            await other.execute("LOCK TABLE target IN ACCESS EXCLUSIVE MODE")
+            writing = asyncio.create_task(sink.write(Outgoing([{"id": 1}], Held(0, 1, 1))))
+            waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            while await other.fetchval(waits) is None:
+                await asyncio.sleep(0.01)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+    finally:
+        await other.close()
+        await sink.close()
+
+
+class Broken:
+    """A session that cannot be used any more, and says so about whatever it is asked for."""
+
+    def __init__(self) -> None:
+        self.is_terminated = False
+
+    async def execute(self, statement: str) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    def terminate(self) -> None:
+        self.is_terminated = True
+        raise asyncpg.InterfaceError("connection has been released back to the pool")
+
+
+@pytest.mark.parametrize("cause", [asyncpg.UniqueViolationError("twice"), TypeError("not a number"), BadRecord("bad")])
+async def test_leaving_a_broken_session_raises_nothing_in_place_of_the_cause(cause: Exception) -> None:
+    connection = Broken()
+    assert not await roll_back(connection, cause)
+    assert connection.is_terminated

@@ -344,7 +344,7 @@ def _not_counted(group: Group, step: Step) -> Step:
 
 
 def _any_loss(group: Group, command: DisconnectedTimeout) -> tuple[Group, Command]:
-    return group, replace(command, losses=None)
+    return group, replace(command, incarnation=None)
 
 
 def _all_silent(group: Group, command: DisconnectedTimeout) -> tuple[Group, Command]:
@@ -375,9 +375,11 @@ def _numbers_of_its_own(disconnected: Callable[[Group, str], Step]) -> Callable[
     """A loss is numbered by the consumers that are lost, and a newcomer begins at 0."""
 
     def planted(group: Group, connection: str) -> Step:
-        lost = [c.losses for c in group.consumers if c.connection == connection and c.connectivity == "connected"]
-        found = disconnected(replace(group, losses=max(lost, default=0)), connection)
-        return found if found.group is None else replace(found, group=replace(found.group, losses=group.losses))
+        lost = [c.incarnation for c in group.consumers if c.connection == connection and c.connectivity == "connected"]
+        found = disconnected(replace(group, incarnation=max(lost, default=0)), connection)
+        return (
+            found if found.group is None else replace(found, group=replace(found.group, incarnation=group.incarnation))
+        )
 
     return planted
 

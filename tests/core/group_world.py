@@ -294,8 +294,8 @@ class Setting:
         state = state._replace(group=after)
         for effect in done.effects:
             match effect:
-                case StartDeadline(connection=connection, losses=losses):
-                    state = relink(state, int(connection[1:]), deadline=losses)
+                case StartDeadline(connection=connection, incarnation=incarnation):
+                    state = relink(state, int(connection[1:]), deadline=incarnation)
                 case TellActive(consumer=consumer, epoch=epoch):
                     state = self.send(state, Message("active", IDS.index(consumer), epoch))
                 case TellStepDown(consumer=consumer, epoch=epoch):
@@ -365,7 +365,7 @@ class Setting:
     def key(self, state: State) -> Key:
         """The same for states that differ in names and numbers only, or in what makes no difference any more.
 
-        Epochs and losses are compared for one consumer at a time, so only their order there counts. Consumers and
+        Epochs and incarnation are compared for one consumer at a time, so only their order there counts. Consumers and
         connections are named by the order of registration.
         """
         present = {IDS.index(c.id): c for c in state.group.consumers}
@@ -396,7 +396,7 @@ class Setting:
         if consumer is not None:
             link = state.links[self.homes[slot]]
             is_lost = consumer.connectivity == "disconnected"
-            is_timed = is_lost and consumer.losses == link.deadline, is_lost and consumer.losses == link.late
+            is_timed = is_lost and consumer.incarnation == link.deadline, is_lost and consumer.incarnation == link.late
             found = (consumer.connectivity, consumer.activity, consumer.is_able, is_timed)
         wishes = IDS[slot] == state.group.preferred, IDS[slot] == state.group.fallback
         return found, rank[belief], rank[stepped], tuple(sorted((m.kind, rank[m.epoch]) for m in wire)), wishes
@@ -481,8 +481,11 @@ def _keeps_time(before: Group, command: Command, effects: tuple[Effect, ...], af
     begun = [effect for effect in effects if isinstance(effect, StartDeadline)]
     must(len(begun) == bool(lost), "a silence begins one deadline")
     for effect in begun:
-        numbers = {c.losses for c in after.consumers if c.id in lost}
-        must(numbers == {effect.losses} and effect.losses > before.losses, "a deadline is not of this silence")
+        numbers = {c.incarnation for c in after.consumers if c.id in lost}
+        must(
+            numbers == {effect.incarnation} and effect.incarnation > before.incarnation,
+            "a deadline is not of this silence",
+        )
 
 
 # Small changes.

@@ -6,9 +6,9 @@ import pytest
 
 from headgate.core.groups.explain import (
     STATUSES,
-    Candidate,
-    Member,
     Outside,
+    SeenConsumer,
+    SeenNode,
     Status,
     Workers,
     explain_outside,
@@ -17,21 +17,23 @@ from headgate.core.groups.explain import (
     workers_status,
 )
 
-ACTIVE = Member("a", "connected", "active", 7, 130.0, "alpha")
-WAITING = Member("b", for_s=9.0, node="beta")
-TOLD = Member("a", "connected", "active", 7, 1.0, "alpha", answered=False)
-MUTED = Member("a", "connected", "active", 7, 12.0, "alpha", answered=False, muted=True, waits_s=8.4)
-STEPPING = Member("a", "connected", "deactivating", 7, 2.0, "alpha", answered=False)
-MUTED_STEPPING = Member("a", "connected", "deactivating", 7, 2.0, "alpha", answered=False, muted=True, waits_s=3.0)
-AWAY = Member("a", "disconnected", "active", 7, 4.0, "alpha", waits_s=6.0)
-AWAY_STEPPING = Member("a", "disconnected", "deactivating", 7, 4.0, None, waits_s=6.0)
-FORGOTTEN = Member("a", "forgotten", "active", 7, 60.0, None, waits_s=540.0)
-SILENT = Member("b", "disconnected", for_s=3.0, waits_s=7.0)
+ACTIVE = SeenConsumer("a", "connected", "active", 7, 130.0, "alpha")
+WAITING = SeenConsumer("b", for_s=9.0, node="beta")
+TOLD = SeenConsumer("a", "connected", "active", 7, 1.0, "alpha", answered=False)
+MUTED = SeenConsumer("a", "connected", "active", 7, 12.0, "alpha", answered=False, muted=True, waits_s=8.4)
+STEPPING = SeenConsumer("a", "connected", "deactivating", 7, 2.0, "alpha", answered=False)
+MUTED_STEPPING = SeenConsumer(
+    "a", "connected", "deactivating", 7, 2.0, "alpha", answered=False, muted=True, waits_s=3.0
+)
+AWAY = SeenConsumer("a", "disconnected", "active", 7, 4.0, "alpha", waits_s=6.0)
+AWAY_STEPPING = SeenConsumer("a", "disconnected", "deactivating", 7, 4.0, None, waits_s=6.0)
+FORGOTTEN = SeenConsumer("a", "forgotten", "active", 7, 60.0, None, waits_s=540.0)
+SILENT = SeenConsumer("b", "disconnected", for_s=3.0, waits_s=7.0)
 
 
 # Programs outside.
 
-OUTSIDE: list[tuple[tuple[Member, ...], Status, str]] = [
+OUTSIDE: list[tuple[tuple[SeenConsumer, ...], Status, str]] = [
     ((ACTIVE, WAITING), "active", "a on alpha is active under epoch 7, for 2 min."),
     ((TOLD, WAITING), "starting", "a on alpha was told 1 s ago to be active under epoch 7, and has not answered yet."),
     (
@@ -69,14 +71,16 @@ OUTSIDE: list[tuple[tuple[Member, ...], Status, str]] = [
 
 
 @pytest.mark.parametrize(("members", "status", "line"), OUTSIDE)
-def test_who_holds_a_group_and_why_nobody_else_does(members: tuple[Member, ...], status: Status, line: str) -> None:
+def test_who_holds_a_group_and_why_nobody_else_does(
+    members: tuple[SeenConsumer, ...], status: Status, line: str
+) -> None:
     group = Outside(members, wanted=WAITING if WAITING in members else None)
     assert outside_status(group) == status
     assert explain_outside(group)[0] == line
 
 
 def test_one_that_returned_steps_down_while_the_present_one_stays() -> None:
-    group = Outside((STEPPING, Member("b", "connected", "active", 8, 30.0, "beta")), wanted=None)
+    group = Outside((STEPPING, SeenConsumer("b", "connected", "active", 8, 30.0, "beta")), wanted=None)
     assert outside_status(group) == "active"
     assert explain_outside(group)[1] == "b on beta is active under epoch 8, for 30 s."
 
@@ -88,7 +92,7 @@ def test_who_is_next_is_said_only_while_somebody_holds() -> None:
 
 
 def test_those_who_are_out_of_touch_are_named_with_their_deadlines() -> None:
-    lines = explain_outside(Outside((FORGOTTEN, SILENT, Member("c", "connected", "active", 8, 5.0))))
+    lines = explain_outside(Outside((FORGOTTEN, SILENT, SeenConsumer("c", "connected", "active", 8, 5.0))))
     assert lines == [
         "c is active under epoch 8, for 5 s.",
         "a is forgotten: its lease has ended. It can still come back within 9 min, and steps down from epoch 7 first.",
@@ -106,19 +110,19 @@ def test_a_partition_and_what_was_ignored_are_said_last() -> None:
 
 
 def test_a_deadline_that_has_passed_is_a_second_away() -> None:
-    late = Member("a", "disconnected", "active", 7, 11.0, waits_s=0.0)
+    late = SeenConsumer("a", "disconnected", "active", 7, 11.0, waits_s=0.0)
     assert explain_outside(Outside((late,)))[0].endswith("waited for 1 s more.")
 
 
 # Streams that nodes run.
 
-ALPHA, BETA = Candidate("alpha"), Candidate("beta")
-DRAINING = Candidate("beta", is_draining=True)
-GONE_QUIET = Candidate("alpha", is_silent=True, silent_s=3.0, lease_s=5.0)
-UNABLE = Candidate("gamma", unable="no folder")
+ALPHA, BETA = SeenNode("alpha"), SeenNode("beta")
+DRAINING = SeenNode("beta", is_draining=True)
+GONE_QUIET = SeenNode("alpha", is_silent=True, silent_s=3.0, lease_s=5.0)
+UNABLE = SeenNode("gamma", unable="no folder")
 
 
-def workers(*nodes: Candidate, **rest: object) -> Workers:
+def workers(*nodes: SeenNode, **rest: object) -> Workers:
     return Workers("orders:0", nodes, 12, **rest)  # type: ignore[arg-type]
 
 
@@ -176,7 +180,7 @@ def test_a_silent_owner_blocks_until_its_lease_ends() -> None:
         ((UNABLE, DRAINING), "No node has it, and none can take it now."),
     ],
 )
-def test_a_free_stream_says_why_nobody_takes_it(nodes: tuple[Candidate, ...], line: str) -> None:
+def test_a_free_stream_says_why_nobody_takes_it(nodes: tuple[SeenNode, ...], line: str) -> None:
     assert workers_status(workers(*nodes)) == "vacant"
     assert explain_workers(workers(*nodes))[0] == line
 

@@ -157,11 +157,11 @@ def group_of(partition_index: int, consumers: list[dict[str, Any]]) -> Group | N
             c["owner"],
             *c["status"],
             epoch=epochs.get(id_of(c), 0),
-            losses=int(c["status"][0] != "connected"),
+            incarnation=int(c["status"][0] != "connected"),
         )
         for c in consumers
     )
-    return Group(partition_of(partition_index), members, epoch=len(told), losses=lost)
+    return Group(partition_of(partition_index), members, epoch=len(told), incarnation=lost)
 
 
 def commands_of(step: dict[str, Any], group: Group | None) -> list[Command]:

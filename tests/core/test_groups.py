@@ -139,7 +139,7 @@ def test_a_group_that_does_not_exist_is_not_found(command: Command) -> None:
 
 def test_a_group_that_begins_with_the_numbers_of_the_one_before_goes_on_from_there() -> None:
     """Nothing is left of an empty group here; whoever keeps its epoch has epochs that only rise."""
-    found = step(Group(epoch=7, losses=3), A)
+    found = step(Group(epoch=7, incarnation=3), A)
     assert found.effects == (TellActive("a", 8),)
     assert after(SILENT, group=found.group)[1] == [StartDeadline("one", 4)]
 

@@ -11,19 +11,19 @@ import pytest
 
 from headgate.core.push.local_registry import (
     OWNED_RETRY_MS,
-    Accept,
+    AcceptSession,
     Ask,
     AskGlobal,
     Asking,
-    Denied,
     Effect,
     Entry,
     Event,
-    Granted,
-    Held,
-    Reject,
+    GlobalDenied,
+    GlobalGranted,
+    GlobalReleased,
+    HeldBySession,
+    RejectSession,
     Relinquish,
-    RelinquishAnswered,
     RelinquishGlobal,
     Relinquishing,
     SessionClosed,
@@ -37,7 +37,7 @@ from headgate.core.push.notifier import RETRY_MS, Id, Reason
 MINE, THEIRS = UUID(int=1), UUID(int=2)
 ASKING = Asking(MINE, "orders:eu")
 ORPHAN = replace(ASKING, is_orphan=True)
-HELD = Held(MINE, "orders:eu", epoch=2, last_acked=5, last_seen=8)
+HELD = HeldBySession(MINE, "orders:eu", epoch=2, last_acked=5, last_seen=8)
 LEAVING = Relinquishing(MINE, "orders:eu", epoch=2, last_acked=5)
 ENTRIES: dict[str, Entry | None] = {
     "nothing": None,
@@ -86,47 +86,47 @@ def test_a_stream_that_nobody_here_has_is_asked_for_globally() -> None:
 
 
 def test_a_new_stream_is_accepted_with_nothing_yet() -> None:
-    granted = step(ASKING, Granted(1, None))
-    assert granted == Step(Held(MINE, "orders:eu", 1, None, None), (Accept(MINE, 1, None),))
+    granted = step(ASKING, GlobalGranted(1, None))
+    assert granted == Step(HeldBySession(MINE, "orders:eu", 1, None, None), (AcceptSession(MINE, 1, None),))
 
 
 @pytest.mark.parametrize("position", [0, 7])
 def test_an_inactive_stream_is_accepted_where_it_stands(position: int) -> None:
-    granted = step(ASKING, Granted(4, position))
-    assert granted == Step(Held(MINE, "orders:eu", 4, position, position), (Accept(MINE, 4, position),))
+    granted = step(ASKING, GlobalGranted(4, position))
+    assert granted == Step(HeldBySession(MINE, "orders:eu", 4, position, position), (AcceptSession(MINE, 4, position),))
 
 
 @pytest.mark.parametrize("reason", get_args(Reason))
 def test_a_stream_that_is_not_to_be_had_is_rejected_with_the_reason_and_a_hint(reason: Reason) -> None:
-    assert step(ASKING, Denied(reason, 700)) == Step(None, (Reject(MINE, reason, 700),))
+    assert step(ASKING, GlobalDenied(reason, 700)) == Step(None, (RejectSession(MINE, reason, 700),))
 
 
 def test_a_session_that_asks_again_while_the_answer_is_under_way_is_answered_once() -> None:
-    assert effects(ask(), ask(), Granted(1, None)) == [AskGlobal(), Accept(MINE, 1, None)]
+    assert effects(ask(), ask(), GlobalGranted(1, None)) == [AskGlobal(), AcceptSession(MINE, 1, None)]
 
 
 def test_a_session_that_asks_for_what_it_has_is_answered_the_same_again() -> None:
     """Its node may repeat a request whose answer it has not seen. What is durable is what it goes on from."""
-    assert step(HELD, ask()) == Step(HELD, (Accept(MINE, 2, 5),))
+    assert step(HELD, ask()) == Step(HELD, (AcceptSession(MINE, 2, 5),))
 
 
 def test_another_session_is_rejected_without_a_round_trip_while_one_has_the_stream() -> None:
-    assert step(HELD, ask(THEIRS)) == Step(HELD, (Reject(THEIRS, "owned", OWNED_RETRY_MS),))
+    assert step(HELD, ask(THEIRS)) == Step(HELD, (RejectSession(THEIRS, "owned", OWNED_RETRY_MS),))
 
 
 @each_entry("asking", "orphan", "leaving")
 def test_another_session_is_told_to_come_back_soon_while_nothing_is_settled(entry: Entry) -> None:
-    assert step(entry, ask(THEIRS)) == Step(entry, (Reject(THEIRS, "busy", RETRY_MS),))
+    assert step(entry, ask(THEIRS)) == Step(entry, (RejectSession(THEIRS, "busy", RETRY_MS),))
 
 
 @each_entry("orphan", "leaving")
 def test_the_same_session_waits_as_well_for_what_is_being_given_back(entry: Entry) -> None:
-    assert step(entry, ask()) == Step(entry, (Reject(MINE, "busy", RETRY_MS),))
+    assert step(entry, ask()) == Step(entry, (RejectSession(MINE, "busy", RETRY_MS),))
 
 
 @each_entry_but("asking", "orphan")
 def test_a_denial_that_nobody_waits_for_changes_nothing(entry: Entry | None) -> None:
-    assert step(entry, Denied("owned", 2000)) == Step(entry)
+    assert step(entry, GlobalDenied("owned", 2000)) == Step(entry)
 
 
 # A session closes.
@@ -138,11 +138,11 @@ def test_a_session_that_closes_leaves_its_question_behind() -> None:
 
 def test_a_grant_for_a_session_that_has_been_closed_is_given_back_at_once() -> None:
     given_back = Relinquishing(MINE, "orders:eu", 3, 7)
-    assert step(ORPHAN, Granted(3, 7)) == Step(given_back, (RelinquishGlobal(3, 7),))
+    assert step(ORPHAN, GlobalGranted(3, 7)) == Step(given_back, (RelinquishGlobal(3, 7),))
 
 
 def test_a_denial_for_a_session_that_has_been_closed_is_told_to_nobody() -> None:
-    assert step(ORPHAN, Denied("owned", 2000)) == Step(None)
+    assert step(ORPHAN, GlobalDenied("owned", 2000)) == Step(None)
 
 
 def test_a_session_that_closes_gives_back_what_is_acknowledged_and_no_more() -> None:
@@ -161,42 +161,42 @@ def test_the_end_of_another_session_changes_nothing(entry: Entry | None) -> None
 
 def test_an_answer_that_arrives_after_the_client_came_back_is_not_the_new_sessions() -> None:
     """Until the grant of the old session is given back, the new one is told to wait; then it may ask for itself."""
-    events = (ask(), SessionClosed(MINE), ask(THEIRS), Granted(3, 7), ask(THEIRS), RelinquishAnswered(3), ask(THEIRS))
+    events = (ask(), SessionClosed(MINE), ask(THEIRS), GlobalGranted(3, 7), ask(THEIRS), GlobalReleased(3), ask(THEIRS))
     assert effects(*events) == [
         AskGlobal(),
-        Reject(THEIRS, "busy", RETRY_MS),
+        RejectSession(THEIRS, "busy", RETRY_MS),
         RelinquishGlobal(3, 7),
-        Reject(THEIRS, "busy", RETRY_MS),
+        RejectSession(THEIRS, "busy", RETRY_MS),
         AskGlobal(),
     ]
 
 
 def test_an_answer_that_arrives_after_trust_was_lost_is_given_back() -> None:
     """Without trust the sessions are closed; the incarnation, if it goes on, has promised the stream to nobody."""
-    assert effects(ask(), Taken(9), SessionClosed(MINE), Granted(3, 7)) == [AskGlobal(), RelinquishGlobal(3, 7)]
+    assert effects(ask(), Taken(9), SessionClosed(MINE), GlobalGranted(3, 7)) == [AskGlobal(), RelinquishGlobal(3, 7)]
 
 
 def test_a_new_incarnation_gives_back_what_nobody_waits_for() -> None:
-    assert step(None, Granted(3, 7)) == Step(None, (RelinquishGlobal(3, 7),))
+    assert step(None, GlobalGranted(3, 7)) == Step(None, (RelinquishGlobal(3, 7),))
 
 
 # Granted again.
 
 
 def test_a_new_run_goes_on_under_its_epoch() -> None:
-    assert step(HELD, Granted(3, 5)).entry == replace(HELD, epoch=3)
+    assert step(HELD, GlobalGranted(3, 5)).entry == replace(HELD, epoch=3)
 
 
 def test_a_grant_to_a_stream_that_is_given_back_is_given_back_as_well() -> None:
-    done = step(LEAVING, Granted(3, 5))
+    done = step(LEAVING, GlobalGranted(3, 5))
     assert done == Step(replace(LEAVING, epoch=3), (RelinquishGlobal(3, 5),))
-    assert step(done.entry, RelinquishAnswered(2)) == Step(done.entry), "the older answer says nothing about it"
+    assert step(done.entry, GlobalReleased(2)) == Step(done.entry), "the older answer says nothing about it"
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
 @each_entry("held", "leaving")
 def test_a_grant_that_is_late_or_doubled_changes_nothing(entry: Entry, epoch: int) -> None:
-    assert step(entry, Granted(epoch, 3)) == Step(entry)
+    assert step(entry, GlobalGranted(epoch, 3)) == Step(entry)
 
 
 # Updates.
@@ -250,23 +250,23 @@ def test_a_relinquish_that_is_late_does_not_touch_the_next_question(entry: Entry
 
 
 def test_the_answer_frees_the_stream_for_the_next_session() -> None:
-    assert step(LEAVING, RelinquishAnswered(2)) == Step(None)
-    assert after(RelinquishAnswered(2), ask(THEIRS), entry=LEAVING).effects == (AskGlobal(),)
+    assert step(LEAVING, GlobalReleased(2)) == Step(None)
+    assert after(GlobalReleased(2), ask(THEIRS), entry=LEAVING).effects == (AskGlobal(),)
 
 
 def test_while_there_is_no_answer_the_stream_is_not_free() -> None:
-    silence = (Relinquish(MINE, 2, 5), SessionClosed(MINE), ask(THEIRS), Denied("busy", 1), Granted(2, 5))
+    silence = (Relinquish(MINE, 2, 5), SessionClosed(MINE), ask(THEIRS), GlobalDenied("busy", 1), GlobalGranted(2, 5))
     assert after(*silence, entry=LEAVING).entry == LEAVING
 
 
 @each_entry("held", "leaving")
 def test_an_answer_to_an_older_relinquish_changes_nothing(entry: Entry) -> None:
-    assert step(entry, RelinquishAnswered(1)) == Step(entry)
+    assert step(entry, GlobalReleased(1)) == Step(entry)
 
 
 @each_entry("nothing", "asking", "orphan")
 def test_an_answer_that_is_doubled_or_late_changes_nothing(entry: Entry | None) -> None:
-    assert step(entry, RelinquishAnswered(2)) == Step(entry)
+    assert step(entry, GlobalReleased(2)) == Step(entry)
 
 
 # Taken.
@@ -316,11 +316,11 @@ def from_sessions() -> Iterator[tuple[UUID, Event]]:
 
 
 def from_the_global_registry() -> Iterator[Event]:
-    yield Denied("owned", 2000)
+    yield GlobalDenied("owned", 2000)
     for epoch in EPOCHS:
         for position in IDS:
-            yield Granted(epoch, position)
-        yield RelinquishAnswered(epoch)
+            yield GlobalGranted(epoch, position)
+        yield GlobalReleased(epoch)
         yield Taken(epoch)
 
 
@@ -339,11 +339,11 @@ def follow(seen: Seen, event: Event) -> Seen:
     over = seen.over | {event.session} if isinstance(event, SessionClosed) else seen.over
     checks_the_grant(before, event, done)
     checks_the_answers(before, event, done, over)
-    if isinstance(entry, Held):
+    if isinstance(entry, HeldBySession):
         assert entry.session not in over, "held by a session that is gone"
     if isinstance(entry, Asking):
         assert entry.is_orphan == (entry.session in over)
-    if isinstance(before, Held) and isinstance(entry, Held | Relinquishing):
+    if isinstance(before, HeldBySession) and isinstance(entry, HeldBySession | Relinquishing):
         assert entry.session == before.session, "from one session to another without being given back"
         assert rank(entry.last_acked) >= rank(before.last_acked), "acknowledged, and not any more"
     return Seen(entry, over)
@@ -355,32 +355,34 @@ def checks_the_grant(before: Entry | None, event: Event, done: Step) -> None:
     had, has = epoch_of(before), epoch_of(done.entry)
     assert len(given_back) <= 1
     assert has == 0 or has >= had, "back to an older grant"
-    if isinstance(event, Granted):
+    if isinstance(event, GlobalGranted):
         assert max([has, *(one.epoch for one in given_back)]) >= event.epoch, "a grant that nobody knows of"
     if isinstance(done.entry, Relinquishing):
         is_new = not isinstance(before, Relinquishing) or has > had
         assert given_back == ([RelinquishGlobal(has, done.entry.last_acked)] if is_new else [])
     if had and not has:
-        assert isinstance(event, RelinquishAnswered | Taken)
+        assert isinstance(event, GlobalReleased | Taken)
         assert event.epoch >= had
     if isinstance(before, Asking) and done.entry is None:
-        assert isinstance(event, Denied), "a question that was forgotten"
+        assert isinstance(event, GlobalDenied), "a question that was forgotten"
 
 
 def checks_the_answers(before: Entry | None, event: Event, done: Step, over: frozenset[UUID]) -> None:
     """Whoever asked is told, and nobody else; the row is asked for once."""
-    told = [one for one in done.effects if isinstance(one, Accept | Reject)]
+    told = [one for one in done.effects if isinstance(one, AcceptSession | RejectSession)]
     assert not [one for one in told if one.session in over], "told to a session that is gone"
     for one in told:
-        if isinstance(one, Accept):
-            assert isinstance(done.entry, Held)
-            assert one == Accept(done.entry.session, done.entry.epoch, done.entry.last_acked)
+        if isinstance(one, AcceptSession):
+            assert isinstance(done.entry, HeldBySession)
+            assert one == AcceptSession(done.entry.session, done.entry.epoch, done.entry.last_acked)
         else:
-            assert not (isinstance(done.entry, Held) and done.entry.session == one.session), "rejected its owner"
+            assert not (isinstance(done.entry, HeldBySession) and done.entry.session == one.session), (
+                "rejected its owner"
+            )
     if isinstance(event, Ask):
         is_under_way = isinstance(before, Asking) and before.session == event.session
         assert [one.session for one in told] == ([] if before is None or is_under_way else [event.session])
-    elif isinstance(event, Granted | Denied) and isinstance(before, Asking) and not before.is_orphan:
+    elif isinstance(event, GlobalGranted | GlobalDenied) and isinstance(before, Asking) and not before.is_orphan:
         assert [one.session for one in told] == [before.session]
     else:
         assert not told
@@ -389,7 +391,7 @@ def checks_the_answers(before: Entry | None, event: Event, done: Step, over: fro
 
 def is_possible(entry: Entry | None, event: Event) -> bool:
     """Whether a session says that now: it gives back what it has reached, which only rises."""
-    if isinstance(event, Relinquish) and isinstance(entry, Held) and event.session == entry.session:
+    if isinstance(event, Relinquish) and isinstance(entry, HeldBySession) and event.session == entry.session:
         return rank(event.position) >= rank(entry.last_acked)
     return True
 
@@ -433,10 +435,10 @@ def test_from_every_state_the_end_of_all_sessions_leaves_nothing_behind(walked: 
     for one in walked:
         entry = after(SessionClosed(MINE), SessionClosed(THEIRS), entry=one.entry).entry
         if isinstance(entry, Asking):
-            entry = step(entry, Granted(3, 2)).entry
+            entry = step(entry, GlobalGranted(3, 2)).entry
         if entry is not None:
             assert isinstance(entry, Relinquishing)
-            entry = step(entry, RelinquishAnswered(entry.epoch)).entry
+            entry = step(entry, GlobalReleased(entry.epoch)).entry
         assert entry is None, one
 
 
@@ -444,5 +446,7 @@ def test_from_every_state_another_session_comes_to_have_the_stream(walked: set[S
     """Whoever has it closes, the global registry answers, and the next one asks."""
     newcomer = UUID(int=3)
     for one in walked:
-        entry = after(SessionClosed(MINE), SessionClosed(THEIRS), Denied("owned", 1), Taken(3), entry=one.entry).entry
-        assert after(ask(newcomer), Granted(4, 3), entry=entry).effects == (Accept(newcomer, 4, 3),)
+        entry = after(
+            SessionClosed(MINE), SessionClosed(THEIRS), GlobalDenied("owned", 1), Taken(3), entry=one.entry
+        ).entry
+        assert after(ask(newcomer), GlobalGranted(4, 3), entry=entry).effects == (AcceptSession(newcomer, 4, 3),)

@@ -12,7 +12,7 @@ from headgate.core.push.notifier import (
     RETRY_MS,
     Accepted,
     Active,
-    Ask,
+    AskLocal,
     BarrierCompleted,
     ConnectionLost,
     Effect,
@@ -20,7 +20,6 @@ from headgate.core.push.notifier import (
     Event,
     Fail,
     Id,
-    Lost,
     Notify,
     PendingClose,
     PendingNotify,
@@ -28,16 +27,17 @@ from headgate.core.push.notifier import (
     Phase,
     Reason,
     Received,
-    Refused,
     Regranted,
-    Relinquish,
+    Rejected,
     RelinquishAnswered,
+    RelinquishLocal,
     Step,
+    StreamLost,
     Take,
     TellAccepted,
     TellAcked,
     TellClosed,
-    TellRefused,
+    TellRejected,
     TellRestart,
     step,
 )
@@ -99,7 +99,7 @@ def fails(done: Step, phase: Phase | None) -> str:
 
 
 def test_a_notify_asks_the_local_registry() -> None:
-    assert step(None, Notify()) == Step(ASKED, (Ask(),))
+    assert step(None, Notify()) == Step(ASKED, (AskLocal(),))
 
 
 def test_a_new_stream_is_accepted_with_nothing_yet() -> None:
@@ -113,16 +113,16 @@ def test_an_inactive_stream_is_accepted_where_it_stands(position: int) -> None:
 
 @pytest.mark.parametrize("reason", get_args(Reason))
 def test_a_stream_that_is_not_to_be_had_is_refused_with_the_reason_and_a_hint(reason: Reason) -> None:
-    assert step(ASKED, Refused(reason, 700)) == Step(None, (TellRefused(reason, 700),))
+    assert step(ASKED, Rejected(reason, 700)) == Step(None, (TellRejected(reason, 700),))
 
 
 @each_phase_but("nothing")
 def test_a_notify_for_a_stream_that_the_session_has_in_any_state_is_refused_at_once(phase: Phase) -> None:
-    assert step(phase, Notify()) == Step(phase, (TellRefused("busy", RETRY_MS),))
+    assert step(phase, Notify()) == Step(phase, (TellRejected("busy", RETRY_MS),))
 
 
 def test_a_stream_that_was_refused_may_be_asked_for_again() -> None:
-    assert after(Notify(), Refused("owned"), Notify()) == Step(ASKED, (Ask(),))
+    assert after(Notify(), Rejected("owned"), Notify()) == Step(ASKED, (AskLocal(),))
 
 
 @each_phase("active", "closing", "leaving", "cut off")
@@ -132,7 +132,7 @@ def test_the_same_answer_twice_is_one(phase: Phase) -> None:
 
 @each_phase_but("asked", "cancelled")
 def test_a_refusal_that_nobody_waits_for_changes_nothing(phase: Phase | None) -> None:
-    assert step(phase, Refused("owned")) == Step(phase)
+    assert step(phase, Rejected("owned")) == Step(phase)
 
 
 # An answer and the end of a session.
@@ -144,32 +144,35 @@ def test_a_session_that_closes_cancels_its_request_and_does_not_forget_it() -> N
 
 def test_a_grant_for_a_session_that_has_been_closed_is_given_back_at_once() -> None:
     given_back = PendingRelinquish(3, 7, tells_client=False)
-    assert step(CANCELLED, Accepted(3, 7)) == Step(given_back, (Relinquish(3, 7),))
+    assert step(CANCELLED, Accepted(3, 7)) == Step(given_back, (RelinquishLocal(3, 7),))
 
 
 def test_a_grant_of_a_new_stream_for_a_closed_session_is_given_back_with_nothing_yet() -> None:
-    assert step(CANCELLED, Accepted(1, None)).effects == (Relinquish(1, None),)
+    assert step(CANCELLED, Accepted(1, None)).effects == (RelinquishLocal(1, None),)
 
 
 def test_a_refusal_for_a_session_that_has_been_closed_is_told_to_nobody() -> None:
-    assert step(CANCELLED, Refused("owned", 2000)) == Step(None)
+    assert step(CANCELLED, Rejected("owned", 2000)) == Step(None)
 
 
 def test_a_grant_that_nobody_waits_for_is_given_back() -> None:
     """The answer was late or doubled: the request had been refused, or the stream has been given back since."""
-    assert step(None, Accepted(3, 7)) == Step(None, (Relinquish(3, 7),))
+    assert step(None, Accepted(3, 7)) == Step(None, (RelinquishLocal(3, 7),))
 
 
 def test_an_answer_that_arrives_after_the_client_came_back_is_not_the_new_sessions() -> None:
     """A session that is opened again is another one; the old one gives back what it had asked for."""
     old, new = after(Notify(), ConnectionLost()).phase, after(Notify()).phase
-    assert step(old, Accepted(3, 7)).effects == (Relinquish(3, 7),)
-    assert step(new, Refused("busy", RETRY_MS)) == Step(None, (TellRefused("busy", RETRY_MS),))
+    assert step(old, Accepted(3, 7)).effects == (RelinquishLocal(3, 7),)
+    assert step(new, Rejected("busy", RETRY_MS)) == Step(None, (TellRejected("busy", RETRY_MS),))
 
 
 def test_an_answer_that_arrives_after_trust_was_lost_is_given_back_and_told_to_nobody() -> None:
     """Without trust the node closes its sockets; a request that is under way cannot be taken back."""
-    assert effects(Notify(), Lost(9, "no trust"), ConnectionLost(), Accepted(3, 7)) == [Ask(), Relinquish(3, 7)]
+    assert effects(Notify(), StreamLost(9, "no trust"), ConnectionLost(), Accepted(3, 7)) == [
+        AskLocal(),
+        RelinquishLocal(3, 7),
+    ]
 
 
 # Records.
@@ -279,7 +282,7 @@ def test_an_end_of_stream_waits_for_a_barrier() -> None:
 
 def test_a_barrier_that_began_after_the_end_closes_the_stream() -> None:
     done = step(CLOSING, BarrierCompleted(4, 2, 8))
-    assert done == Step(LEAVING, (TellAcked(8), Relinquish(2, 8)))
+    assert done == Step(LEAVING, (TellAcked(8), RelinquishLocal(2, 8)))
 
 
 @pytest.mark.parametrize("barrier", [2, 3])
@@ -287,31 +290,31 @@ def test_a_barrier_that_was_under_way_at_the_end_does_not_close_the_stream(barri
     """It may have left records behind; that it reached the last one is no proof that nothing else is open."""
     done = step(CLOSING, BarrierCompleted(barrier, 2, 8))
     assert done == Step(replace(CLOSING, last_acked=8), (TellAcked(8),))
-    assert step(done.phase, BarrierCompleted(4, 2, 8)) == Step(LEAVING, (Relinquish(2, 8),))
+    assert step(done.phase, BarrierCompleted(4, 2, 8)) == Step(LEAVING, (RelinquishLocal(2, 8),))
 
 
 def test_a_barrier_before_the_end_does_not_close_the_stream() -> None:
     """Everything is durable when the end comes, and a barrier is still needed."""
     done = after(BarrierCompleted(3, 2, 8), EndOfStream(barrier=3), phase=ACTIVE)
     assert done == Step(replace(CLOSING, last_acked=8))
-    assert step(done.phase, BarrierCompleted(4, 2, 8)).effects == (Relinquish(2, 8),)
+    assert step(done.phase, BarrierCompleted(4, 2, 8)).effects == (RelinquishLocal(2, 8),)
 
 
 def test_a_barrier_that_does_not_reach_the_last_record_does_not_close_the_stream() -> None:
     done = step(CLOSING, BarrierCompleted(4, 2, 7))
     assert done == Step(replace(CLOSING, last_acked=7), (TellAcked(7),))
-    assert step(done.phase, BarrierCompleted(5, 2, 8)).effects == (TellAcked(8), Relinquish(2, 8))
+    assert step(done.phase, BarrierCompleted(5, 2, 8)).effects == (TellAcked(8), RelinquishLocal(2, 8))
 
 
 def test_an_empty_stream_is_closed_with_nothing_yet() -> None:
     done = after(EndOfStream(0), BarrierCompleted(1, 1, None), phase=NEW)
-    assert done == Step(PendingRelinquish(1, None, tells_client=True), (Relinquish(1, None),))
+    assert done == Step(PendingRelinquish(1, None, tells_client=True), (RelinquishLocal(1, None),))
     assert step(done.phase, RelinquishAnswered(1)).effects == (TellClosed(None),)
 
 
 def test_a_stream_with_the_record_0_alone_is_closed_at_0() -> None:
     events = (Received([0]), EndOfStream(0), BarrierCompleted(1, 1, 0), RelinquishAnswered(1))
-    assert effects(*events, phase=NEW) == [Take(0), TellAcked(0), Relinquish(1, 0), TellClosed(0)]
+    assert effects(*events, phase=NEW) == [Take(0), TellAcked(0), RelinquishLocal(1, 0), TellClosed(0)]
 
 
 def test_an_empty_barrier_does_not_close_a_stream_that_has_the_record_0() -> None:
@@ -322,12 +325,12 @@ def test_an_empty_barrier_does_not_close_a_stream_that_has_the_record_0() -> Non
 def test_a_notify_before_the_end_is_acknowledged_is_refused_and_after_it_asks_again() -> None:
     events = (EndOfStream(3), Notify(), BarrierCompleted(4, 2, 8), Notify(), RelinquishAnswered(2), Notify())
     assert effects(*events, phase=ACTIVE) == [
-        TellRefused("busy", RETRY_MS),
+        TellRejected("busy", RETRY_MS),
         TellAcked(8),
-        Relinquish(2, 8),
-        TellRefused("busy", RETRY_MS),
+        RelinquishLocal(2, 8),
+        TellRejected("busy", RETRY_MS),
         TellClosed(8),
-        Ask(),
+        AskLocal(),
     ]
 
 
@@ -364,7 +367,7 @@ def test_the_answer_for_a_closed_session_is_told_to_nobody_whatever_it_is(why: W
 
 def test_while_there_is_no_answer_the_stream_stays_where_it_is() -> None:
     """Whoever performs the effect sends it again; the session waits, whatever else it hears."""
-    silence = (Notify(), BarrierCompleted(9, 2, 9), Accepted(2, 8), Refused("busy"), Regranted(2))
+    silence = (Notify(), BarrierCompleted(9, 2, 9), Accepted(2, 8), Rejected("busy"), Regranted(2))
     assert after(*silence, phase=LEAVING).phase == LEAVING
 
 
@@ -385,7 +388,7 @@ def test_an_answer_that_is_doubled_or_late_changes_nothing(phase: Phase | None, 
 
 @each_phase("active", "closing")
 def test_a_session_that_ends_gives_back_what_is_acknowledged_and_no_more(phase: Active | PendingClose) -> None:
-    assert step(phase, ConnectionLost()) == Step(CUT_OFF, (Relinquish(2, 5),))
+    assert step(phase, ConnectionLost()) == Step(CUT_OFF, (RelinquishLocal(2, 5),))
 
 
 def test_a_session_that_ends_while_it_gives_back_sends_nothing_twice() -> None:
@@ -400,15 +403,15 @@ def test_a_session_that_ends_twice_ends_once(phase: Phase | None) -> None:
 def test_a_connection_lost_between_a_flush_and_its_commit_gives_back_what_was_acknowledged_before() -> None:
     """The commit is told to nobody any more; the row has it, and the relinquish does not take it back."""
     events = (ConnectionLost(), BarrierCompleted(4, 2, 8), RelinquishAnswered(2))
-    assert effects(*events, phase=ACTIVE) == [Relinquish(2, 5)]
+    assert effects(*events, phase=ACTIVE) == [RelinquishLocal(2, 5)]
 
 
 def test_a_commit_that_fails_after_the_connection_was_lost_leaves_nothing_behind() -> None:
     """The row was fenced: the stream is somebody else's, and there is nothing to give back."""
-    assert effects(ConnectionLost(), Lost(2, "fenced"), RelinquishAnswered(2, "stale"), phase=ACTIVE) == [
-        Relinquish(2, 5)
+    assert effects(ConnectionLost(), StreamLost(2, "fenced"), RelinquishAnswered(2, "stale"), phase=ACTIVE) == [
+        RelinquishLocal(2, 5)
     ]
-    assert after(ConnectionLost(), Lost(2, "fenced"), phase=ACTIVE) == Step(None)
+    assert after(ConnectionLost(), StreamLost(2, "fenced"), phase=ACTIVE) == Step(None)
 
 
 # Regranted.
@@ -422,7 +425,7 @@ def test_a_new_run_goes_on_under_its_epoch() -> None:
 @each_phase("leaving", "cut off")
 def test_a_grant_to_a_stream_that_is_given_back_is_given_back_as_well(phase: PendingRelinquish) -> None:
     done = step(phase, Regranted(3))
-    assert done == Step(replace(phase, epoch=3), (Relinquish(3, phase.position),))
+    assert done == Step(replace(phase, epoch=3), (RelinquishLocal(3, phase.position),))
     assert step(done.phase, RelinquishAnswered(2, "stale")).phase == done.phase
 
 
@@ -444,21 +447,21 @@ def test_a_regrant_is_nothing_to_a_session_that_has_not_been_granted_the_stream(
 @pytest.mark.parametrize("epoch", [2, 3])
 @each_phase("active", "closing", "leaving")
 def test_a_stream_that_was_taken_from_us_is_asked_for_again(phase: Phase, epoch: int) -> None:
-    assert step(phase, Lost(epoch, "expired")) == Step(None, (TellRestart("expired"),))
+    assert step(phase, StreamLost(epoch, "expired")) == Step(None, (TellRestart("expired"),))
 
 
 def test_a_stream_taken_from_a_session_that_has_been_closed_is_gone() -> None:
-    assert step(CUT_OFF, Lost(2, "expired")) == Step(None)
+    assert step(CUT_OFF, StreamLost(2, "expired")) == Step(None)
 
 
 @each_phase("active", "closing", "leaving", "cut off")
 def test_the_loss_of_an_older_grant_changes_nothing(phase: Phase) -> None:
-    assert step(phase, Lost(1, "expired")) == Step(phase)
+    assert step(phase, StreamLost(1, "expired")) == Step(phase)
 
 
 @each_phase("nothing", "asked", "cancelled")
 def test_nothing_is_lost_where_nothing_was_granted(phase: Phase | None) -> None:
-    assert step(phase, Lost(2, "expired")) == Step(phase)
+    assert step(phase, StreamLost(2, "expired")) == Step(phase)
 
 
 # Every order of events over small values.
@@ -488,7 +491,7 @@ def from_the_client() -> Iterator[Event]:
 
 def from_the_node() -> Iterator[Event]:
     yield ConnectionLost()
-    yield Refused("owned")
+    yield Rejected("owned")
     for epoch in EPOCHS:
         for position in IDS:
             yield Accepted(epoch, position)
@@ -497,7 +500,7 @@ def from_the_node() -> Iterator[Event]:
         yield Regranted(epoch)
         for why in (None, *get_args(Why)):
             yield RelinquishAnswered(epoch, why)
-        yield Lost(epoch, "taken")
+        yield StreamLost(epoch, "taken")
 
 
 def follow(seen: Seen, event: Event) -> Seen:
@@ -508,7 +511,7 @@ def follow(seen: Seen, event: Event) -> Seen:
     checks_the_position(before, event, done)
     is_over = seen.is_over or isinstance(event, ConnectionLost)
     if is_over:
-        assert not [one for one in does if not isinstance(one, Relinquish)], "told to a client that is gone"
+        assert not [one for one in does if not isinstance(one, RelinquishLocal)], "told to a client that is gone"
         assert not isinstance(phase, Active | PendingClose)
         assert phase != PendingNotify(is_cancelled=False)
     for one in does:
@@ -551,7 +554,7 @@ def rank(position: Id) -> int:
 
 def checks_the_grant(before: Phase | None, event: Event, done: Step) -> None:
     """No grant is left behind: somebody knows of it, or it is given back."""
-    given_back = [one.epoch for one in done.effects if isinstance(one, Relinquish)]
+    given_back = [one.epoch for one in done.effects if isinstance(one, RelinquishLocal)]
     assert len(given_back) <= 1
     if isinstance(event, Accepted):
         known = max([epoch_of(done.phase), *given_back])
@@ -562,7 +565,7 @@ def checks_the_grant(before: Phase | None, event: Event, done: Step) -> None:
         assert given_back == [has], "being given back, and nobody was asked to"
     if had and not has:
         match event:
-            case Lost(epoch=epoch):
+            case StreamLost(epoch=epoch):
                 assert epoch >= had
             case RelinquishAnswered(epoch=epoch):
                 assert isinstance(before, PendingRelinquish), "answered before it was asked"
@@ -576,7 +579,7 @@ def checks_the_position(before: Phase | None, event: Event, done: Step) -> None:
     if epoch_of(before) and epoch_of(done.phase):
         assert rank(acked_of(done.phase)) >= rank(acked_of(before)), "acknowledged, and not any more"
     for one in done.effects:
-        if isinstance(one, Relinquish):
+        if isinstance(one, RelinquishLocal):
             is_new = isinstance(event, Accepted) and epoch_of(before) == 0
             told = event.position if is_new else acked_of(done.phase)
             assert one.position == told, "given back with more or less than is acknowledged"
@@ -603,7 +606,7 @@ def is_possible(seen: Seen, event: Event) -> bool:
 def test_a_newer_grant_than_the_one_it_knows_is_taken_up_or_given_back_as_well() -> None:
     assert step(Active(2, 5, 8), Accepted(3, 5)).phase == Active(3, 5, 8)
     again = step(PendingRelinquish(2, 8, True), Accepted(3, 8))
-    assert again == Step(PendingRelinquish(3, 8, True), (Relinquish(3, 8),))
+    assert again == Step(PendingRelinquish(3, 8, True), (RelinquishLocal(3, 8),))
 
 
 @pytest.fixture(scope="module")

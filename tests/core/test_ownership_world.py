@@ -155,7 +155,7 @@ class World:
             yield 20, lambda: self.ask(node)
         for epoch in node.giving_back:
             yield 1, lambda epoch=epoch: self.give_back(node, epoch)
-        if isinstance(node.entry, local.Held) and not (node.is_asking or node.questions):
+        if isinstance(node.entry, local.HeldBySession) and not (node.is_asking or node.questions):
             yield 1, lambda: self.ask(node)  # For the next run.
         if self.row.owner == node.id:
             yield 1, lambda: self.revoke(node)
@@ -188,9 +188,9 @@ class World:
     def perform(self, node: Node, session: Session, effect: notifier.Effect) -> None:
         stands = self.row.held.position
         match effect:
-            case notifier.Ask():
+            case notifier.AskLocal():
                 session.outbox.append(local.Ask(session.id, "stream"))
-            case notifier.Relinquish(epoch=epoch, position=position):
+            case notifier.RelinquishLocal(epoch=epoch, position=position):
                 session.outbox.append(local.Relinquish(session.id, epoch, position))
             case notifier.TellAccepted(epoch=epoch, position=position):
                 assert not session.is_over
@@ -199,7 +199,7 @@ class World:
             case notifier.TellAcked(position=position) | notifier.TellClosed(position=position):
                 assert not session.is_over
                 assert rank(position) <= rank(stands), "told that it is committed, and it is not"
-            case notifier.TellRefused() | notifier.TellRestart():
+            case notifier.TellRejected() | notifier.TellRestart():
                 assert not session.is_over
             case notifier.Take(skipped=skipped):
                 assert skipped == 0
@@ -227,14 +227,14 @@ class World:
             match effect:
                 case local.AskGlobal():
                     node.questions += 1
-                case local.Accept(session=session, epoch=epoch, position=position):
+                case local.AcceptSession(session=session, epoch=epoch, position=position):
                     self.send(node, session, notifier.Accepted(epoch, position))
-                case local.Reject(session=session, reason=reason, retry_after_ms=retry_after_ms):
-                    self.send(node, session, notifier.Refused(reason, retry_after_ms))
+                case local.RejectSession(session=session, reason=reason, retry_after_ms=retry_after_ms):
+                    self.send(node, session, notifier.Rejected(reason, retry_after_ms))
                 case local.RelinquishGlobal(epoch=epoch, position=position):
                     node.giving_back[epoch] = position
                     self.give_back(node, epoch)
-        if isinstance(event, local.Granted) and isinstance(before, local.Held | local.Relinquishing):
+        if isinstance(event, local.GlobalGranted) and isinstance(before, local.HeldBySession | local.Relinquishing):
             self.send(node, before.session, notifier.Regranted(event.epoch))
 
     def send(self, node: Node, id: UUID, event: notifier.Event) -> None:
@@ -244,8 +244,8 @@ class World:
 
     def lost(self, node: Node, epoch: int) -> None:
         """The node has heard that a grant of its own has ended: its session hears it too."""
-        if isinstance(node.entry, local.Held | local.Relinquishing):
-            self.send(node, node.entry.session, notifier.Lost(epoch, "taken"))
+        if isinstance(node.entry, local.HeldBySession | local.Relinquishing):
+            self.send(node, node.entry.session, notifier.StreamLost(epoch, "taken"))
         self.tell(node, local.Taken(epoch))
 
     # Nodes.
@@ -324,9 +324,9 @@ class World:
                     epoch, held = answer.stream.epoch, answer.stream.held
                     node.n[epoch] = held.n
                     node.reached[epoch] = {held.position: held.n}
-                    self.tell(node, local.Granted(epoch, held.position))
+                    self.tell(node, local.GlobalGranted(epoch, held.position))
                 else:
-                    self.tell(node, local.Denied("owned", local.OWNED_RETRY_MS))
+                    self.tell(node, local.GlobalDenied("owned", local.OWNED_RETRY_MS))
             case streams.Checkpoint(epoch=epoch, n=n, position=position):
                 if why is not None:
                     self.lost(node, epoch)
@@ -338,7 +338,7 @@ class World:
                 node.giving_back.pop(epoch, None)
                 if isinstance(node.entry, local.Relinquishing):
                     self.send(node, node.entry.session, notifier.RelinquishAnswered(epoch, why))
-                self.tell(node, local.RelinquishAnswered(epoch))
+                self.tell(node, local.GlobalReleased(epoch))
 
     # The end.
 
@@ -379,13 +379,13 @@ class World:
 
 
 EVERYTHING = {
-    "Ask",
+    "AskLocal",
     "TellAccepted",
-    "TellRefused",
+    "TellRejected",
     "TellAcked",
     "TellClosed",
     "TellRestart",
-    "Relinquish",
+    "RelinquishLocal",
     "lost",
     "Acquire Granted",
     "Acquire Busy",

@@ -99,7 +99,7 @@ async def bench(server: EmbeddedServer, url: str, tmp_path: Path) -> AsyncIterat
     name = url.partition("@/")[2].partition("?")[0]
     names = [f"{name}_source", f"{name}_target"]
     for name in names:
-        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
     database = await Database.open(url)
     source, target = (server.url.replace("/headgate?", f"/{name}?") for name in names)
     yield Bench(source, target, url, Dumps(database, Keyring.load(new_master_key(), None)), tmp_path)
@@ -551,14 +551,14 @@ class Target:
         return [{"number": row["id"], "text": row["name"].upper()} for row in rows]
 
     def write(self, rows, chunk):
-        (self.folder / f"{chunk.mark}.json").write_text(json.dumps(rows))
+        (self.folder / f"{chunk.key}.json").write_text(json.dumps(rows))
         once = self.folder.parent / "once"
         if chunk.hi == ("300",) and not once.exists():
             once.touch()
             raise ValueError("once")
 
     def undo(self, chunk):
-        (self.folder / f"{chunk.mark}.json").unlink()
+        (self.folder / f"{chunk.key}.json").unlink()
 """
 
 

@@ -201,7 +201,7 @@ async def test_a_missing_secret_is_an_error_and_nothing_starts_until_it_is_there
     await hg.node.registry.restart("orders", "tester")
     state = await hg.until("orders", status="ERROR", detail="quarantined")
     assert state["error"]["cause"] == "config"
-    assert "there is no secret 'warehouse'" in state["error"]["message"]
+    assert "secret 'warehouse' does not exist" in state["error"]["message"]
     await hg.node.registry.set_secret("warehouse", hg.url, "tester")
     await hg.until("orders", status="RUNNING")
 

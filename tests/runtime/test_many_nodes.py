@@ -324,7 +324,7 @@ async def test_a_stream_goes_to_the_node_that_has_its_connector(join: Join, plug
     await right.until("orders", status="RUNNING", running=1)
     await more_rows(right, "target")
     assert list(await unable(left)) == ["left"]
-    assert "there is no connector 'special'" in (await unable(left))["left"]
+    assert "connector 'special' does not exist" in (await unable(left))["left"]
     await stop(right)
     assert is_whole(await right.ids())
 

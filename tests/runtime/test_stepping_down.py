@@ -11,12 +11,13 @@ import pytest
 
 from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
 from headgate.core import lifecycle
+from headgate.core.groups import delivery
+from headgate.core.groups.requests import Joined
 from headgate.errors import StoreError
 from headgate.runtime import node as runtime
 from headgate.runtime.groups import listener
 from headgate.runtime.groups.listener import Session
 from headgate.runtime.streams.manager import WorkerManager
-from headgate.store.groups import Joined
 from tests.runtime.conftest import IDS, Harness, generator, postgres
 
 Join: TypeAlias = Callable[..., Awaitable[Harness]]
@@ -166,14 +167,14 @@ async def join_group(hg: Harness, program: Program, consumer: UUID | None = None
 
 async def statuses(hg: Harness) -> list[str]:
     found = await hg.node.group_rows.all("invoices", "group")
-    return [f"{m['connectivity']} {m['activity']}" for one in found for m in one["members"]]
+    return [f"{m.connectivity} {m.activity}" for one in found for m in one.members]
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that look often, and wait a moment only."""
     monkeypatch.setattr(listener, "LOOK_S", 0.05)
-    monkeypatch.setattr(listener, "LOST_S", 0.3)
+    monkeypatch.setattr(delivery, "ADRIFT_S", 0.3)
 
 
 @pytest.mark.parametrize("how", ["it joins", "it comes back"])

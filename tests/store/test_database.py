@@ -58,7 +58,7 @@ async def test_a_migration_that_fails_leaves_nothing(empty_url: str, monkeypatch
 
 
 async def test_a_wrong_password_or_database_is_told_at_once(server: EmbeddedServer) -> None:
-    with pytest.raises(ConfigError, match="refuses us"):
+    with pytest.raises(ConfigError, match="refuses the connection"):
         await Database.open(server.url.replace("/headgate?", "/no_such_database?"))
     with pytest.raises(ConfigError, match="postgresql://"):
         await Database.open("mysql://nowhere")

@@ -26,10 +26,11 @@ from headgate.core.groups.machine import (
     TellStepDown,
     Unregister,
 )
+from headgate.core.groups.requests import Answer, Answered, Bury, Drop, Ended, Joined, Mute, Request
 from headgate.ids import new_id
 from headgate.store import groups as store
 from headgate.store.database import Database, sql
-from headgate.store.groups import EMPTY, Answered, Drop, Ended, Groups, Joined, Mute, Request, group_of
+from headgate.store.groups import EMPTY, GroupRow, Groups
 from tests.store.conftest import Pause, Rows, session
 
 
@@ -50,21 +51,21 @@ class House:
         return await self.groups.join("invoices", name, partition, "somebody", self.node, 5.0)
 
     async def rejoin(self, consumer: UUID, name: str = "group") -> Joined | None:
-        return await self.groups.rejoin(consumer, self.node, ("invoices", name))
+        return await self.groups.rejoin(consumer, self.node, "invoices", name)
 
-    async def tell(self, joined: Joined, *requests: Request) -> list[core.Reply]:
-        return (await self.groups.apply({joined.group: requests}))[joined.group].replies
+    async def tell(self, joined: Joined, *requests: Request) -> list[Answer]:
+        return list((await self.groups.apply({joined.group: requests}))[joined.group].replies)
 
-    async def read(self, name: str = "group") -> dict[str, Any]:
+    async def read(self, name: str = "group") -> GroupRow:
         """A group as it is listed; the holder must be the one that the machine would name."""
         (found,) = await self.groups.all("invoices", name)
-        active = group_of(found["members"], found).active
-        assert found["granted_to"] == (UUID(active.id) if active else None)
+        active = found.group.active
+        assert found.granted_to == (UUID(active.id) if active else None)
         return found
 
     async def statuses(self, name: str = "group") -> list[str]:
         """Of each consumer, in order."""
-        return [f"{m['connectivity']} {m['activity']}" for m in (await self.read(name))["members"]]
+        return [f"{m.connectivity} {m.activity}" for m in (await self.read(name)).members]
 
     async def orders(self) -> dict[UUID, tuple[bool, int]]:
         return {one.consumer: (one.is_active, one.epoch) for one in await self.groups.orders(self.node)}
@@ -99,9 +100,9 @@ async def test_of_many_that_join_at_once_one_is_granted_and_each_has_a_place(hou
     joined = await asyncio.gather(*(one.join() for one in (house, elsewhere) for _ in range(15)))
     assert len({one.group for one in joined}) == 1
     found = await house.read()
-    assert {m["id"] for m in found["members"]} == {str(one.consumer) for one in joined}
+    assert {m.id for m in found.members} == {one.consumer for one in joined}
     assert await house.statuses() == [ACTIVE, *[WAITING] * 29]
-    assert found["epoch"] == 1
+    assert found.epoch == 1
     numbers = await house.database.fetch("SELECT number FROM headgate.consumer ORDER BY number")
     assert [row["number"] for row in numbers] == list(range(1, 31))
 
@@ -173,7 +174,7 @@ async def test_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock(h
     await asyncio.gather(
         batch(house, groups), batch(elsewhere, groups[::-1]), batch(house, sorted(groups)), batch(elsewhere, groups)
     )
-    assert {one["ignored"] for one in await house.groups.all()} == {32}
+    assert {one.ignored for one in await house.groups.all()} == {32}
 
 
 async def test_a_batch_and_joins_to_its_groups_do_not_deadlock(house: House, elsewhere: House) -> None:
@@ -198,29 +199,29 @@ async def test_an_end_that_is_noticed_after_the_return_is_of_the_past(house: Hou
         one = await house.join(name)
         back = await elsewhere.rejoin(one.consumer, name)
         assert back is not None
-        assert back.losses == one.losses + 1
-        await house.tell(one, Ended(one.consumer, one.losses, is_proved))
+        assert back.incarnation == one.incarnation + 1
+        await house.tell(one, Ended(one.consumer, one.incarnation, is_proved))
         assert await house.statuses(name) == [ACTIVE]
-        assert (await house.read(name))["members"][0]["node"] == "elsewhere"
+        assert (await house.read(name)).members[0].node == "elsewhere"
 
 
 @pytest.mark.parametrize("is_proved", [False, True], ids=["silent", "gone"])
 async def test_a_return_and_an_end_at_once_leave_one_story(house: House, elsewhere: House, is_proved: bool) -> None:
     """Whoever was told that it is back is there, and whoever was told that it is unknown is not."""
     joined = [await house.join(f"group-{number}") for number in range(30)]
-    ends = [house.tell(one, Ended(one.consumer, one.losses, is_proved)) for one in joined]
+    ends = [house.tell(one, Ended(one.consumer, one.incarnation, is_proved)) for one in joined]
     returns = [elsewhere.rejoin(one.consumer, f"group-{number}") for number, one in enumerate(joined)]
     backs = (await asyncio.gather(*ends, *returns))[len(ends) :]
-    listed = {one["id"]: one["members"] for one in await house.groups.all()}
+    listed = {one.id: one.members for one in await house.groups.all()}
     for one, back in zip(joined, backs, strict=True):
         assert is_proved or back is not None
         assert (one.group in listed) == (back is not None)
         if isinstance(back, Joined):
             (member,) = listed[one.group]
-            assert (member["connectivity"], member["activity"], member["losses"]) == (
+            assert (member.connectivity, member.activity, member.incarnation) == (
                 "connected",
                 "active",
-                back.losses,
+                back.incarnation,
             )
 
 
@@ -251,19 +252,19 @@ async def test_who_hung_on_a_node_that_is_gone_is_silent_and_nobody_else(
     assert await elsewhere.statuses() == ["disconnected active", WAITING]
     assert await elsewhere.groups.strand() == 0
     assert [(s.consumer, s.has_node) for s in await elsewhere.groups.silent()] == [(stranded.consumer, False)]
-    losses = stranded.losses + 1
-    await elsewhere.tell(other, DisconnectedTimeout(str(stranded.consumer), losses))
+    incarnation = stranded.incarnation + 1
+    await elsewhere.tell(other, DisconnectedTimeout(str(stranded.consumer), incarnation))
     assert await elsewhere.orders() == {other.consumer: (True, 2)}
 
 
 async def test_a_deadline_of_an_earlier_loss_means_nobody(house: House) -> None:
     one = await house.join()
-    await house.tell(one, Ended(one.consumer, one.losses, is_proved=False))
+    await house.tell(one, Ended(one.consumer, one.incarnation, is_proved=False))
     (silent,) = await house.groups.silent()
     back = await house.rejoin(one.consumer)
     assert back is not None
-    await house.tell(one, Ended(back.consumer, back.losses, is_proved=False))
-    await house.tell(one, DisconnectedTimeout(str(one.consumer), silent.losses))
+    await house.tell(one, Ended(back.consumer, back.incarnation, is_proved=False))
+    await house.tell(one, DisconnectedTimeout(str(one.consumer), silent.incarnation))
     assert await house.statuses() == ["disconnected active"]
 
 
@@ -280,7 +281,7 @@ async def test_a_return_of_one_that_does_not_answer_changes_nothing_about_its_en
     house: House, elsewhere: House
 ) -> None:
     first, second = await stepping(house)
-    await house.tell(first, Mute(first.consumer, 1, first.losses))
+    await house.tell(first, Mute(first.consumer, 1, first.incarnation))
     back = await elsewhere.rejoin(first.consumer)
     assert back is not None
     assert back.muted
@@ -297,15 +298,15 @@ async def test_an_order_that_went_unanswered_on_another_connection_mutes_nobody_
     first, _ = await stepping(house)
     back = await elsewhere.rejoin(first.consumer)
     assert back is not None
-    await house.tell(first, Mute(first.consumer, 1, first.losses))
+    await house.tell(first, Mute(first.consumer, 1, first.incarnation))
     assert await house.groups.silent() == []
-    await house.tell(first, Mute(first.consumer, 1, back.losses))
+    await house.tell(first, Mute(first.consumer, 1, back.incarnation))
     assert [one.muted for one in await house.groups.silent()] == [True]
 
 
 async def test_an_end_that_was_due_means_nobody_who_has_answered_since(house: House) -> None:
     first, second = await stepping(house)
-    await house.tell(first, Mute(first.consumer, 1, first.losses))
+    await house.tell(first, Mute(first.consumer, 1, first.incarnation))
     assert [one.muted for one in await house.groups.silent()] == [True]
     await house.tell(first, Confirm(str(first.consumer), 1))
     await house.tell(first, Drop(first.consumer, 1))
@@ -317,7 +318,7 @@ async def test_an_end_that_was_due_means_nobody_who_has_answered_since(house: Ho
 async def test_an_answer_and_an_end_that_is_due_at_once_leave_one_active(house: House, elsewhere: House) -> None:
     for _ in range(10):
         first, second = await stepping(house)
-        await house.tell(first, Mute(first.consumer, 1, first.losses))
+        await house.tell(first, Mute(first.consumer, 1, first.incarnation))
         await asyncio.gather(
             house.tell(first, Confirm(str(first.consumer), 1)), elsewhere.tell(first, Drop(first.consumer, 1))
         )
@@ -331,7 +332,7 @@ async def test_an_answer_and_an_end_that_is_due_at_once_leave_one_active(house: 
 async def test_an_answer_to_what_is_over_by_now_answers_nothing(house: House) -> None:
     """It is to step down: that it has heard to be active does not matter any more."""
     first, _ = await stepping(house)
-    await house.tell(first, Mute(first.consumer, 1, first.losses))
+    await house.tell(first, Mute(first.consumer, 1, first.incarnation))
     replies = await house.tell(first, Answered(first.consumer, 1))
     assert replies == [core.Refused("stale")]
     assert await house.orders() == {first.consumer: (False, 1)}
@@ -349,7 +350,7 @@ async def test_epochs_go_on_rising_when_an_empty_group_has_been_removed(house: H
     epochs = []
     for name in ("group", "group", "other", "group"):
         joined = await house.join(name)
-        epochs.append((await house.read(name))["epoch"])
+        epochs.append((await house.read(name)).epoch)
         await leave(house, joined)
         await house.age()
         await house.groups.clean()
@@ -381,7 +382,7 @@ async def test_whoever_joins_while_its_empty_group_is_removed_makes_it_anew_with
         await Rows(house.database).until_somebody_waits()
         await connection.execute("COMMIT")
         await joining
-    assert (await house.read())["epoch"] == 3
+    assert (await house.read()).epoch == 3
 
 
 async def test_a_group_that_is_joined_while_it_would_be_removed_is_kept(
@@ -398,7 +399,7 @@ async def test_a_group_that_is_joined_while_it_would_be_removed_is_kept(
     pause.go_on.set()
     await asyncio.gather(joining, cleaning)
     assert await house.statuses() == [ACTIVE]
-    assert (await house.read())["epoch"] == 2
+    assert (await house.read()).epoch == 2
 
 
 # Whatever is asked, the rows say what the machine says.
@@ -418,7 +419,7 @@ class Model:
         if start is None and isinstance(command, Register):
             start = Group(command.partition, epoch=self.group.epoch)
         if start is not None:  # Rows know how often each consumer has lost touch, and not how often all have.
-            start = replace(start, losses=max((c.losses for c in start.consumers), default=0))
+            start = replace(start, incarnation=max((c.incarnation for c in start.consumers), default=0))
         step = core.step(start, command)
         for effect in step.effects:
             if isinstance(effect, TellActive | TellStepDown):
@@ -449,9 +450,9 @@ class Model:
                     return core.Refused("stale")
                 self.answered(found.id)
                 return core.Ok()
-            case Mute(consumer=id, epoch=epoch, losses=losses):
+            case Mute(consumer=id, epoch=epoch, incarnation=incarnation):
                 found = self.find(id)
-                if found is not None and (found.epoch, found.losses) == (epoch, losses):
+                if found is not None and (found.epoch, found.incarnation) == (epoch, incarnation):
                     self.muted |= {found.id} & self.unanswered
                 return core.Ok()
             case Drop(consumer=id, epoch=epoch):
@@ -459,11 +460,16 @@ class Model:
                 if found is not None and found.epoch == epoch and found.id in self.muted:
                     return self.step(ConnectionDown(found.id))
                 return core.Ok()
-            case Ended(consumer=id, losses=losses, is_proved=is_proved):
+            case Ended(consumer=id, incarnation=incarnation, is_proved=is_proved):
                 found = self.find(id)
-                if found is None or found.losses != losses:
+                if found is None or found.incarnation != incarnation:
                     return core.Ok()
                 return self.step(ConnectionDown(found.id) if is_proved else ConnectionDisconnected(found.id))
+            case Bury(consumer=id, incarnation=incarnation):
+                found = self.find(id)
+                if found is None or (found.connectivity, found.incarnation) != ("forgotten", incarnation):
+                    return core.Ok()
+                return self.step(Purge(frozenset({found.id})))
             case _:
                 return self.step(request)
 
@@ -530,7 +536,7 @@ class Fold:
             group = self.rows.get(name)
             if group in requests and model.exists:
                 expected = [model.request(one) for one in requests[group]]
-                assert outcomes[group].replies == expected, requests[group]
+                assert list(outcomes[group].replies) == expected, requests[group]
 
     def request(self, name: str) -> Request:
         group = self.models[name].group
@@ -538,19 +544,19 @@ class Fold:
         consumer = self.random.choice([*members, *members, *members, *self.known[name], new_id()])
         id, found = str(consumer), self.models[name].find(consumer)
         epoch = self.random.choice([found.epoch, found.epoch, found.epoch, group.epoch, 7]) if found else 1
-        losses = self.random.choice([found.losses, found.losses, 0]) if found else 0
+        incarnation = self.random.choice([found.incarnation, found.incarnation, 0]) if found else 0
         kinds: list[Request] = [
             Confirm(id, epoch),
             Confirm(id, epoch),
             Answered(consumer, epoch),
             Answered(consumer, epoch),
-            Ended(consumer, losses, is_proved=False),
-            Ended(consumer, losses, is_proved=True),
-            Mute(consumer, epoch, losses),
-            Mute(consumer, epoch, losses),
+            Ended(consumer, incarnation, is_proved=False),
+            Ended(consumer, incarnation, is_proved=True),
+            Mute(consumer, epoch, incarnation),
+            Mute(consumer, epoch, incarnation),
             Drop(consumer, epoch),
-            DisconnectedTimeout(id, losses),
-            Purge(frozenset({id})),
+            DisconnectedTimeout(id, incarnation),
+            Bury(consumer, incarnation),
             Unregister(id),
         ]
         return self.random.choices([*kinds, Evaluate()], [1] * len(kinds) + [0.2])[0]
@@ -565,17 +571,17 @@ class Fold:
                 model.group, model.exists = Group(model.group.partition), False
 
     async def compare(self, when: str) -> None:
-        listed = {one["name"]: one for one in await self.house.groups.all("invoices")}
+        listed = {one.name: one for one in await self.house.groups.all("invoices")}
         orders = await self.house.orders()
         for name, model in self.models.items():
             assert (name in listed) == bool(model.group.consumers), when
             if not model.group.consumers:
                 continue
             found = listed[name]
-            assert group_of(found["members"], found) == replace(model.group, losses=0), when
+            assert replace(found.group, incarnation=0) == replace(model.group, incarnation=0), when
             active = model.group.active
-            assert found["granted_to"] == (None if active is None else UUID(active.id)), when
-            assert {m["id"] for m in found["members"] if m["muted"]} == model.muted, when
+            assert found.granted_to == (None if active is None else UUID(active.id)), when
+            assert {str(m.id) for m in found.members if m.muted} == model.muted, when
             for consumer in model.group.consumers:
                 is_ordered = consumer.connectivity == "connected" and consumer.activity != "waiting"
                 is_open = is_ordered and consumer.id in model.unanswered
@@ -597,7 +603,7 @@ async def test_whatever_many_ask_at_once_one_at_most_is_active_and_epochs_rise(h
             joined = await at.join("partition", 1)
             fold.known["partition"].append(joined.consumer)
             for found in await at.groups.all("invoices"):
-                fold.models["partition"].group = group_of(found["members"], found)
+                fold.models["partition"].group = found.group
             await at.groups.apply({joined.group: [fold.request("partition") for _ in range(3)]})
             await at.rejoin(fold.random.choice(fold.known["partition"]), "partition")
 
@@ -605,9 +611,9 @@ async def test_whatever_many_ask_at_once_one_at_most_is_active_and_epochs_rise(h
         looks = seen = 0
         while not asked.done():
             for found in await house.groups.all("invoices"):
-                group = group_of(found["members"], found)
+                group = found.group
                 active = [c for c in group.consumers if c.is_holder and c.activity == "active"]
-                assert [(UUID(c.id), c.epoch) for c in active] in ([], [(found["granted_to"], group.epoch)])
+                assert [(UUID(c.id), c.epoch) for c in active] in ([], [(found.granted_to, group.epoch)])
                 assert group.epoch >= seen
                 looks, seen = looks + 1, group.epoch
         return looks

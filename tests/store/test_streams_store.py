@@ -541,7 +541,7 @@ async def test_a_stream_is_found_by_its_name_and_by_its_id(rows: Rows) -> None:
 async def test_a_stream_that_does_not_exist_is_not_found(rows: Rows, name: str) -> None:
     await rows.stream()
     for act in (rows.streams.find(name), rows.streams.edit(name, 1, "ada"), rows.streams.undo_edit(name, "ada")):
-        with pytest.raises(NotFound, match="there is no stream"):
+        with pytest.raises(NotFound, match="does not exist"):
             await act
 
 
@@ -559,7 +559,7 @@ async def test_a_name_that_means_two_streams_is_refused_with_their_ids(rows: Row
     """A datasource that was read and is pushed now may have a stream 0 of each kind."""
     numbered = await rows.stream("clicks", source=PUSH)
     (labelled,) = (await rows.streams.label([(await rows.datasource("clicks"), "0")])).values()
-    with pytest.raises(Refused, match="two streams are called 'clicks:0'") as refused:
+    with pytest.raises(Refused, match="stream 'clicks:0' is ambiguous: two have this name") as refused:
         await rows.streams.find("clicks:0")
     assert refused.value.code == "ambiguous"
     assert str(numbered) in refused.value.hint

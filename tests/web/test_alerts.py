@@ -87,6 +87,8 @@ def test_the_alert_of_a_failing_stream_fires_for_a_quarantined_one_and_for_no_ot
         text = web.until(lambda: scrape(web), lambda text: set(streams(text)) == wanted)
         assert firing(documented("HeadgateStreamFailing"), text) == {"quarantined:0"}
         assert firing(documented("HeadgateStreamNotRunning"), text) == set()
+        # The one that is stopped should not run; the others should.
+        assert "headgate_datasources_active 3.0" in text
         # What it counted stays, and the run that was quarantined is an error.
         assert re.search(r'headgate_records_out_total{datasource="finished",stream="finished:0"} 3.0', text)
         assert re.search(r'headgate_errors_total{datasource="quarantined",stream="quarantined:0"} [1-9]', text)

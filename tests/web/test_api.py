@@ -635,7 +635,7 @@ def test_explain_says_that_it_is_stopped_and_how_to_start_it(web: Web, name: str
 def test_explain_says_that_it_runs_and_when_it_last_moved(web: Web, name: str) -> None:
     web.publish(name)
     web.publish(f"{name}-quiet", source={"type": "webhook"})
-    assert re.search(r"version 1 on .*[1-9]\d* records written", explained(web, name, "It is running .* ago"))
+    assert re.search(r"version 1 on .*[1-9]\d* records? written", explained(web, name, "It is running .* ago"))
     explained(web, f"{name}-quiet", "none yet: the source has had nothing")
 
 
@@ -651,7 +651,7 @@ def test_explain_says_that_a_version_was_rejected_and_which_one_goes_on(web: Web
     web.running(name)
     web.publish(name, sink={"type": "files", "path": str(tmp_path / "no" / "such" / "folder")})
     text = explained(web, name, "Version 2 was tried and rejected")
-    assert "there is no folder" in text
+    assert "does not exist" in text
     assert "Version 1 goes on meanwhile" in text
     assert "It is running" in text
     found = web.show(name)
@@ -817,3 +817,12 @@ def test_a_node_does_not_start_on_a_broken_file_and_says_where_it_is_broken(
         started(tmp_path, databases.make(), HEADGATE_REGISTRY=f"yaml:{file}"),
     ):
         pass
+
+
+def test_a_name_that_does_not_exist_brings_up_the_nearest_one(web: Web, name: str) -> None:
+    web.publish(f"customers-{name}")
+    web.running(f"customers-{name}")
+    found = refused(web.ask("GET", f"/api/datasources/customer-{name}"), 404)
+    assert found["detail"] == f"datasource 'customer-{name}' does not exist"
+    assert found["hint"] == f"did you mean 'customers-{name}'?"
+    assert refused(web.ask("GET", "/api/datasources/zzzzzz"), 404)["hint"] == "headgate ds list"

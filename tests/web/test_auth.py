@@ -108,7 +108,7 @@ def test_a_viewer_may_not_operate(web: Web, tokens: dict[str, str], method: str,
     before = web.rows("SELECT count(*) FROM headgate.datasource_events WHERE actor = 'a viewer'")
     answer = web.ask(method, path, json=body, headers=bearer(tokens["viewer"]))
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert "the token 'a viewer' is viewer" in answer.json()["detail"]
+    assert "the token 'a viewer' has the role viewer" in answer.json()["detail"]
     assert web.rows("SELECT count(*) FROM headgate.datasource_events WHERE actor = 'a viewer'") == before
 
 

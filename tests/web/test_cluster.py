@@ -412,11 +412,11 @@ def test_a_stream_that_no_node_can_run_says_why_for_each(web: Web, name: str, tm
         web.publish(name, source=GENERATOR, sink=sink)
         found = web.until(lambda: stream(web, f"{name}:0"), lambda s: len(s["unable"]) == 2 and not s["owner"])
         assert {row["node"] for row in found["unable"]} == {"beta", this(web)["name"]}
-        assert all("there is no folder" in row["reason"] for row in found["unable"])
+        assert all("does not exist" in row["reason"] for row in found["unable"])
         assert found["node"] is None
         # A node tries again now and then.
         text = web.until(lambda: lines(web, name), lambda text: "It waits for a node that can run it." in text)
-        assert text.count("there is no folder") == 3
+        assert text.count("does not exist") == 3
         beta.call("POST", "/api/nodes/beta/drain")
         web.call("POST", f"/api/datasources/{name}/restart")
         web.until(lambda: lines(web, name), lambda text: "beta: draining" in text)

@@ -13,6 +13,7 @@ import pytest_asyncio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from headgate.core.groups import delivery
 from headgate.errors import Refused, StoreError
 from headgate.runtime.groups import listener as runtime
 from headgate.store.groups import Groups
@@ -34,7 +35,7 @@ async def hasty(url: str, folder: Any) -> AsyncIterator[House]:
     """A node that looks often."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(runtime, "LOOK_S", 0.05)
-        patched.setattr(runtime, "RESEND_S", 0.2)
+        patched.setattr(delivery, "RESEND_S", 0.2)
         async with house(url, folder) as found:
             yield found
 
@@ -162,7 +163,7 @@ def a_group() -> str:
 async def statuses(at: House, group: str) -> list[tuple[str, str]]:
     """Connectivity and activity of each consumer, in order."""
     found = await Groups(at.node.database).all("invoices", group)
-    return [(m["connectivity"], m["activity"]) for m in found[0]["members"]] if found else []
+    return [(m.connectivity, m.activity) for m in found[0].members] if found else []
 
 
 async def until(at: House, group: str, *wanted: tuple[str, str]) -> None:
@@ -240,9 +241,9 @@ async def test_a_stale_confirmation_is_ignored_and_counted(here: House) -> None:
         await second.confirm(epoch)
         await first.confirm(epoch + 7, "active")
         found = await here.until(
-            lambda: Groups(here.node.database).all("invoices", group), lambda found: found[0]["ignored"] == 4
+            lambda: Groups(here.node.database).all("invoices", group), lambda found: found[0].ignored == 4
         )
-        assert [m["activity"] for m in found[0]["members"]] == ["deactivating", "waiting"]
+        assert [m.activity for m in found[0].members] == ["deactivating", "waiting"]
         await first.confirm(epoch)
         assert await second.active() == epoch + 1
 
@@ -351,7 +352,7 @@ async def test_an_unanswered_order_ends_the_echo_everywhere_and_a_return_does_no
     here: House, there: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another way: a program that lives, beats, returns, and never steps down."""
-    monkeypatch.setattr(runtime, "ANSWER_S", 0.3)
+    monkeypatch.setattr(delivery, "ANSWER_S", 0.3)
     async with members(here, here, group=(group := a_group()), partition=1, lease_s=2.0) as (deaf, second):
         epoch = await deaf.active()
         await deaf.told_to_step_down(epoch)
@@ -369,7 +370,7 @@ async def test_an_unanswered_order_ends_the_echo_everywhere_and_a_return_does_no
 async def test_who_answers_late_is_heard_and_echoed_again(
     here: House, there: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "ANSWER_S", 0.3)
+    monkeypatch.setattr(delivery, "ANSWER_S", 0.3)
     async with members(here, here, group=(group := a_group()), partition=1) as (slow, second):
         epoch = await slow.active()
         await slow.told_to_step_down(epoch)

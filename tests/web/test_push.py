@@ -449,7 +449,7 @@ async def test_credits_can_be_spent_to_the_last_and_not_beyond(here: House, gate
         await program.push("s", range(WINDOW, 2 * WINDOW - 1))
         await program.push("s", [2 * WINDOW])
         await program.push("s", [2 * WINDOW + 1])
-        assert "1 records more" in await program.fails("overdraft")
+        assert "1 record more" in await program.fails("overdraft")
     gate.may_write.set()
     await here.until_free(name, "s")
 

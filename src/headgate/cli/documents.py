@@ -31,7 +31,7 @@ def read_text(file: str) -> str:
     try:
         return sys.stdin.read() if file == STDIN else Path(file).read_text("utf-8")
     except FileNotFoundError:
-        raise NotFound(f"there is no file {file}") from None
+        raise NotFound(f"file {file} does not exist") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:
@@ -63,7 +63,7 @@ def pick(found: Any, file: str, name: str) -> dict[str, Any]:
         among = found["datasources"]
         if name not in among:
             names = ", ".join(map(str, among)) or "none"
-            raise NotFound(f"there is no datasource {name!r} in {file}", hint=f"it has: {names}")
+            raise NotFound(f"datasource {name!r} does not exist in {file}", hint=f"it has: {names}")
         found = among[name]
     if not isinstance(found, dict):
         raise ConfigError([Problem(file, "must be a mapping of source, sink and so on")])

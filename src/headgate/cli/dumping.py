@@ -130,7 +130,7 @@ async def _opened(call: Call, given: str | None, *, make: bool) -> AsyncIterator
     if embedded and make:
         make_home(settings.home)
     elif embedded and not (settings.home / "postgres").exists():
-        raise NotFound(f"there is no database in {settings.home}", hint="no dump has begun here; or --database URL")
+        raise NotFound(f"{settings.home} has no database", hint="no dump has begun here; or --database URL")
     async with AsyncExitStack() as stack:
         url = await database_url(settings, stack)
         database = await stack.enter_async_context(opened(url, SESSIONS))

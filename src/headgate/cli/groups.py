@@ -55,7 +55,7 @@ def evaluate(call: Call, stream: Stream, group: Group, yes: Yes = False) -> None
 
 def _path(stream: str, group: str, *rest: str) -> str:
     if not stream or not group:
-        raise NotFound(f"there is no group {group!r} of {stream!r}", hint="headgate groups list")
+        raise NotFound(f"group {group!r} of {stream!r} does not exist", hint="headgate groups list")
     return "/".join(["/api/groups", _quoted(stream), _quoted(group), *rest])
 
 

@@ -65,7 +65,7 @@ def forget(call: Call, node: Node, yes: Yes = False) -> None:
 def _path(name: str, *rest: str) -> str:
     """A node may have any name; those that would lead to another path have to be called by their id."""
     if name in ("", ".", ".."):
-        raise NotFound(f"there is no node {name!r}", hint="headgate nodes list")
+        raise NotFound(f"node {name!r} does not exist", hint="headgate nodes list")
     return "/".join(["/api/nodes", quote(name, safe="", errors="replace"), *rest])
 
 

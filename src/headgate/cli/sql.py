@@ -30,7 +30,7 @@ def sql(
         from headgate.store.embedded import EmbeddedServer
 
         if not (settings.home / "postgres").exists():
-            raise NotFound(f"there is no database in {settings.home}", hint="headgate up makes one; or --database")
+            raise NotFound(f"{settings.home} has no database", hint="headgate up makes one; or --database")
         server = EmbeddedServer.join(settings.home)
         try:
             rows = asyncio.run(_run(server.url, query, write=write))

@@ -64,7 +64,7 @@ def _path(name: str, *rest: str) -> str:
     """What cannot be the name of a stream cannot lead to another path either."""
     datasource, _, part = name.partition(":")
     if as_id(name) is None and not (is_name(datasource) and is_label(part)):
-        raise NotFound(f"there is no stream {name!r}", hint="headgate streams list")
+        raise NotFound(f"stream {name!r} does not exist", hint="headgate streams list")
     return "/".join(["/api/streams", quote(name, safe=":"), *rest])
 
 

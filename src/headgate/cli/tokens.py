@@ -45,7 +45,7 @@ def revoke(call: Call, which: Annotated[str, typer.Argument(metavar="TOKEN", hel
     """Make a token worth nothing."""
     found = [one for one in call.node.get("/api/tokens")["items"] if which in (str(one["id"]), one["name"])]
     if not found:
-        raise NotFound(f"no token {which!r}", hint="headgate tokens list")
+        raise NotFound(f"token {which!r} does not exist", hint="headgate tokens list")
     if len(found) > 1:
         ids = ", ".join(str(one["id"]) for one in found)
         raise Refused(f"{len(found)} tokens are called {which!r}", hint=f"say which: {ids}")

@@ -80,7 +80,7 @@ class Chunk:
 
     dump: str
     table: str
-    mark: str  # Stands for the range.
+    key: str  # Stands for the range.
     lo: Bound | None
     hi: Bound
 
@@ -277,7 +277,7 @@ class OwnWriter(Normalizes):
 
 
 def _chunk(job: Job, range: Range) -> Chunk:
-    return Chunk(str(job.dump), job.target, ledger.mark_of(range), range.lo, range.hi)
+    return Chunk(str(job.dump), job.target, ledger.key_of(range), range.lo, range.hi)
 
 
 def _takes(method: Any, count: int) -> bool:

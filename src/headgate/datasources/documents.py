@@ -148,7 +148,7 @@ def write_yaml(documents: list[Document]) -> str:
 def read_all(found: Any) -> dict[str, Document]:
     """Many datasources: `{"datasources": {name: document}}`."""
     if not isinstance(found, dict) or not isinstance(found.get("datasources"), dict):
-        raise ConfigError([Problem("", "there is no `datasources` mapping at the top", "datasources: {name: {…}}")])
+        raise ConfigError([Problem("", "`datasources` is missing at the top", "datasources: {name: {…}}")])
     problems = [Problem(str(key), "unknown part", "only `datasources`") for key in found if key != "datasources"]
     documents: dict[str, Document] = {}
     for name, raw in found["datasources"].items():
@@ -286,7 +286,7 @@ def _resolve(value: Any, secrets: Mapping[str, str | None], path: str, problems:
             if name not in secrets:
                 near = difflib.get_close_matches(name, secrets, 1)
                 hint = f"headgate secrets set {name}" + (f"; or did you mean {near[0]}?" if near else "")
-                problems.append(Problem(path, f"there is no secret {name!r}", hint))
+                problems.append(Problem(path, f"secret {name!r} does not exist", hint))
             elif secrets[name] is None:
                 problems.append(
                     Problem(path, f"secret {name!r} cannot be decrypted here", "is HEADGATE_MASTER_KEY the right one?")

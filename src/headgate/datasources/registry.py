@@ -7,6 +7,7 @@ begins, recorded with their actor, and followed by a wake-up.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -149,7 +150,7 @@ class Registry:
         """By name or id."""
         found = await self.datasources.find(name)
         if found is None:
-            raise _no_datasource(name)
+            raise _no_datasource(name, self._by_name)
         return found
 
     async def create(self, document: Document, actor: str) -> Datasource:
@@ -352,7 +353,7 @@ class Registry:
         if not is_name(name):
             raise ConfigError([Problem("name", f"{name!r} is not a name", "lower case, digits, - and _")])
         if self.secrets.keyring is None:
-            raise ConfigError("there is no master key to encrypt with", hint="set HEADGATE_MASTER_KEY")
+            raise ConfigError("the master key is not set", hint="set HEADGATE_MASTER_KEY")
         sealed = self.secrets.keyring.seal(name, value)
         async with self.datasources.change(actor) as change:
             await change.execute("secrets/put", name, *sealed, actor)
@@ -369,7 +370,7 @@ class Registry:
             if await change.using_secret(name):
                 raise Refused(f"secret {name!r} is in use", code="in_use", hint="delete what uses it first")
             if not await change.execute("secrets/delete", name):
-                raise NotFound(f"no secret {name!r}", hint="headgate secrets list")
+                raise NotFound(f"secret {name!r} does not exist", hint="headgate secrets list")
             change.event(None, "secret_deleted", secret=name)
         self._woken(change)
 
@@ -395,7 +396,7 @@ class Registry:
         if found is None and (id := as_id(name)) is not None:
             found = await change.find_by_id(id)
         if found is None:
-            raise _no_datasource(name)
+            raise _no_datasource(name, self._by_name)
         return found
 
     def _writable(self) -> None:
@@ -407,13 +408,17 @@ class Registry:
         self.waker.wake("events")
 
 
-def _no_datasource(name: str) -> NotFound:
-    return NotFound(f"no datasource {name!r}", hint="headgate ds list")
+def _no_datasource(name: str, names: Iterable[str]) -> NotFound:
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else "headgate ds list"
+    return NotFound(f"datasource {name!r} does not exist", hint=hint)
 
 
 def _compare(expected: str | None, actual: str | None) -> None:
     if expected is not None and expected != actual:
-        raise Refused("somebody else has changed it meanwhile", code="conflict", hint="read it again, then decide")
+        raise Refused(
+            "the datasource has changed since it was read", code="conflict", hint="read it again, then decide"
+        )
 
 
 def _planned(present: Document | None, document: Document, *, exists: bool) -> PlannedChange:

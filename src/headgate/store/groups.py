@@ -1,35 +1,34 @@
-"""Groups of programs outside: rows are locked in the order of their ids, stepped by `core.groups`, and saved.
+"""Groups of programs outside: rows are locked in the order of their ids, stepped by `core.groups.requests`, and saved.
 
-One transaction per command, or for many groups together. A group's row is the lock on all of its consumers. Beside what
-the machine knows, a consumer has what its delivery needs: the node that its connection hangs on, whether it has
-answered its last order, and whether it is muted because it did not.
+One transaction carries out the requests for any number of groups. A group's row is the lock on all of its consumers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from headgate.core.groups import machine as core
+from headgate.core.groups import requests as core
 from headgate.core.groups.deadlines import Silent
-from headgate.core.groups.machine import (
-    Command,
-    Confirm,
-    ConnectionDisconnected,
-    ConnectionDown,
-    ConnectionReconnected,
-    Consumer,
-    Evaluate,
-    Group,
-    Register,
-    Reply,
-    TellActive,
-    TellStepDown,
+from headgate.core.groups.delivery import Order
+from headgate.core.groups.machine import Activity, Connectivity, Consumer, Group, Refused
+from headgate.core.groups.requests import (
+    DropSilent,
+    Ended,
+    Join,
+    Joined,
+    Outcome,
+    Rejoin,
+    Request,
+    Roster,
+    Seat,
+    StillBelieving,
+    Transition,
 )
 from headgate.ids import as_id, new_id
 from headgate.store.database import Database, sql
@@ -39,181 +38,77 @@ EMPTY = timedelta(hours=1)  # How long the row of an empty group is kept.
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A consumer's place in its group."""
+class ConsumerRow:
+    """A consumer, for people."""
 
-    consumer: UUID
-    group: UUID
-    losses: int  # Its incarnation: how often it has lost touch.
-    lease_s: float
-    muted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a consumer was told, and has not answered."""
-
-    consumer: UUID
-    group: UUID
-    is_active: bool  # Else it is to step down.
-    epoch: int
-    losses: int
-    partition: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Mute:
-    """A consumer let an order go unanswered: no node echoes its beats until it does; unless it has come back since."""
-
-    consumer: UUID
-    epoch: int
-    losses: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """The lease of a consumer that let an order go unanswered has ended; unless it has answered since."""
-
-    consumer: UUID
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A consumer has heard that it is active."""
-
-    consumer: UUID
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A consumer's connection is gone; unless it has come back by another since."""
-
-    consumer: UUID
-    losses: int
-    is_proved: bool  # It does not believe anything any more. Else it may, until its lease ends.
-
-
-Request: TypeAlias = Command | Mute | Drop | Answered | Ended
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the requests for a group."""
-
-    replies: list[Reply]
-    handed_over_s: float | None  # How long nobody was active, if that has ended just now.
-
-
-@dataclass(slots=True)
-class _Seat:
-    """What a consumer has beside its state in the machine."""
-
-    number: int
-    node: UUID
-    trust_s: float  # For how long that node trusts itself, at the most.
+    id: UUID
     label: str
-    answered: bool = True
-    muted: bool = False
+    node: str | None  # The name of the node that it is connected to; None: that node is gone.
+    node_id: UUID
+    connectivity: Connectivity
+    activity: Activity
+    epoch: int
+    incarnation: int
+    answered: bool
+    muted: bool
+    trust_s: float
+    since: datetime  # Of its present status.
 
 
-@dataclass(slots=True)
-class _Room:
-    """A group and its consumers, locked."""
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group and its consumers in the order of registration, for people."""
 
     id: UUID
     stream: str
     name: str
+    partition: int | None
     lease_s: float
-    group: Group
-    seats: dict[str, _Seat]
-    lately: list[Any]
-    vacant_since: datetime | None  # Since when nobody has been active who knew it.
-    now: datetime
-    before: dict[str, tuple[Consumer, _Seat]] = field(default_factory=dict)
-    is_changed: bool = False
-    handed_over_s: float | None = None  # How long it was vacant, when that has ended just now.
+    epoch: int
+    ignored: int
+    granted_to: UUID | None
+    changed_at: datetime
+    vacant_since: datetime | None
+    members: tuple[ConsumerRow, ...]
+    lately: tuple[Transition, ...]  # Oldest first.
 
-    def carry_out(self, request: Request, at: str) -> Reply:
-        """Step the machine, and keep what its delivery needs."""
-        command = self._command(request)
-        if isinstance(command, core.Ok | core.Refused):
-            return command
-        start: Group | None = self.group if self.group.consumers else None
-        if start is None and isinstance(command, Register):
-            start = Group(command.partition, epoch=self.group.epoch)
-        step = core.step(start, command)
-        told = []
-        for effect in step.effects:
-            if isinstance(effect, TellActive | TellStepDown):
-                self.seats[effect.consumer].answered = False
-                what = "active" if isinstance(effect, TellActive) else "step down"
-                told.append([what, self.seats[effect.consumer].label, effect.epoch])
-        if isinstance(command, Confirm) and isinstance(step.reply, core.Ok):
-            self._answered(command.consumer)
-        after = step.group or Group(self.group.partition, epoch=self.group.epoch, ignored=self.group.ignored)
-        if after != self.group:
-            self.is_changed = True
-            self.lately.append({"at": at, "what": _words(command), "who": self._who(command), "told": told})
-        before, active = self.group.active, after.active
-        has_changed = active is None or before is None or active.id != before.id or active.connectivity != "connected"
-        if after.consumers and self.group.consumers and has_changed:
-            self.vacant_since = self.vacant_since or self.now
-        self.group = after
-        self.seats = {c.id: self.seats[c.id] for c in after.consumers}
-        return step.reply
+    @property
+    def group(self) -> Group:
+        """What the machine sees of it."""
+        consumers = (
+            Consumer(str(m.id), str(m.id), m.label, m.connectivity, m.activity, m.epoch, m.incarnation)
+            for m in self.members
+        )
+        return core.group_of(self.partition, consumers, self.epoch, self.ignored)
 
-    def _command(self, request: Request) -> Command | Reply:
-        """What a request means to the machine, or the answer if it means nothing to it."""
-        match request:
-            case Answered(consumer=id, epoch=epoch):
-                found = self.find(id)
-                if found is None or not found.is_holder or found.epoch != epoch:
-                    return Confirm(str(id), -1)  # Nobody's: ignored, and counted.
-                if found.activity != "active":  # It has been told to step down meanwhile, and has not answered that.
-                    return core.Refused("stale")
-                self._answered(found.id)
-                self._occupied()
-                return core.Ok()
-            case Mute(consumer=id, epoch=epoch, losses=losses):
-                found = self.find(id)
-                if found is not None and (found.epoch, found.losses) == (epoch, losses):
-                    self.seats[found.id].muted = not self.seats[found.id].answered
-                return core.Ok()
-            case Drop(consumer=id, epoch=epoch):
-                found = self.find(id)
-                is_meant = found is not None and found.epoch == epoch and self.seats[found.id].muted
-                return ConnectionDown(str(id)) if is_meant else core.Ok()
-            case Ended(consumer=id, losses=losses, is_proved=is_proved):
-                found = self.find(id)
-                if found is None or found.losses != losses:
-                    return core.Ok()
-                return ConnectionDown(str(id)) if is_proved else ConnectionDisconnected(str(id))
-            case _:
-                return request
+    def silent(self, member: ConsumerRow) -> Silent:
+        """What an observer sees of one of its consumers."""
+        return Silent(
+            member.id,
+            self.id,
+            member.connectivity,
+            member.incarnation,
+            member.epoch,
+            member.muted,
+            self.lease_s,
+            has_node=member.node is not None,
+            trust_s=member.trust_s,
+        )
 
-    def find(self, consumer: UUID) -> Consumer | None:
-        """One of its consumers."""
-        return next((c for c in self.group.consumers if c.id == str(consumer)), None)
 
-    def _occupied(self) -> None:
-        if self.vacant_since is not None:
-            self.handed_over_s = (self.now - self.vacant_since).total_seconds()
-            self.vacant_since, self.is_changed = None, True
+@dataclass(frozen=True, slots=True)
+class _Locked:
+    """A group as it was read, under its lock."""
 
-    def _answered(self, consumer: str) -> None:
-        self.seats[consumer].answered, self.seats[consumer].muted = True, False
-
-    def _who(self, command: Command) -> str:
-        id = getattr(command, "consumer", getattr(command, "connection", ""))
-        return self.seats[id].label if id in self.seats else ""
+    roster: Roster
+    lately: list[Transition]
+    now: datetime  # Of the transaction.
 
 
 class Groups:
-    """Join, leave, confirm, lose touch, and everything that is decided about it.
+    """The rows of groups: requests are carried out on them, and nodes look at them.
 
-    `trust_s` is how long the node that asks trusts itself at the most without an answered beat.
+    `trust_s` is how long the node that asks trusts itself at most without an answered beat.
     """
 
     def __init__(self, database: Database, trust_s: float = 5.0) -> None:
@@ -222,90 +117,64 @@ class Groups:
 
     async def join(
         self, stream: str, name: str, partition: int | None, label: str, node: UUID, lease_s: float
-    ) -> Joined | core.Refused:
-        """A new consumer. The first in a group decides its lease."""
-        while (joined := await self._join(stream, name, partition, label, node, lease_s)) is None:
-            pass  # The row of an empty group was removed just now: the next try makes it anew.
+    ) -> Joined | Refused:
+        """Add a new consumer to a group; a group that does not exist is made."""
+        request = Join(new_id(), node, self._trust_s, partition, label, lease_s)
+        while (joined := await self._join(stream, name, request)) is None:
+            pass  # The row of an empty group was removed in this moment: the next attempt makes it again.
         return joined
 
-    async def _join(
-        self, stream: str, name: str, partition: int | None, label: str, node: UUID, lease_s: float
-    ) -> Joined | core.Refused | None:
-        consumer = new_id()
+    async def _join(self, stream: str, name: str, request: Join) -> Joined | Refused | None:
         async with self._database.transaction() as connection:
             group = await connection.fetchval(sql("groups/find"), stream, name)
             if group is None:
+                partition, lease_s = request.partition, request.lease_s
                 await connection.execute(sql("groups/insert"), new_id(), stream, name, partition, lease_s)
                 group = await connection.fetchval(sql("groups/find"), stream, name)
-            rooms = await _lock(connection, [group])
-            if not rooms:
-                return None
-            room = rooms[group]
-            if not room.group.consumers:
-                room.lease_s = lease_s
-            number = max((seat.number for seat in room.seats.values()), default=0) + 1
-            room.seats[str(consumer)] = _Seat(number, node, self._trust_s, label)
-            reply = room.carry_out(Register(str(consumer), str(consumer), partition, label), _now())
-            if isinstance(reply, core.Refused):
-                return reply
-            await _save(connection, [room])
-            return Joined(consumer, group, 0, room.lease_s, muted=False)
+            outcome = (await _carry_out(connection, {group: [request]})).get(group)
+        reply = None if outcome is None else outcome.replies[0]
+        assert reply is None or isinstance(reply, Joined | Refused)
+        return reply
 
-    async def rejoin(self, consumer: UUID, node: UUID, group: tuple[str, str] | None = None) -> Joined | None:
-        """A consumer is back, perhaps on another node, perhaps before its loss was noticed.
-
-        None: it is unknown, or was never in the group that it names.
-        """
+    async def rejoin(self, consumer: UUID, node: UUID, stream: str, name: str) -> Joined | None:
+        """A consumer is back. None: it is unknown, or was never in the group that it names."""
         async with self._database.transaction() as connection:
-            rooms = await _lock(connection, await _groups_of(connection, [consumer]))
-            room = next(iter(rooms.values()), None)
-            if room is None or room.find(consumer) is None or group not in (None, (room.stream, room.name)):
-                return None
-            id, at = str(consumer), _now()
-            room.carry_out(ConnectionDisconnected(id), at)  # So that what the old connection still hears is old.
-            room.seats[id].node, room.seats[id].trust_s = node, self._trust_s
-            room.carry_out(ConnectionReconnected(id), at)
-            await _save(connection, [room])
-            found = room.find(consumer)
-            assert found is not None
-            return Joined(consumer, room.id, found.losses, room.lease_s, room.seats[id].muted)
+            groups = await connection.fetch(sql("groups/of_consumers"), [consumer])
+            request = Rejoin(consumer, node, self._trust_s, stream, name)
+            outcomes = await _carry_out(connection, {row["group"]: [request] for row in groups})
+        replies = [reply for one in outcomes.values() for reply in one.replies]
+        return next((reply for reply in replies if isinstance(reply, Joined)), None)
 
     async def apply(self, requests: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-        """Requests for these groups, all in one transaction. A group that is gone has no answer."""
+        """Carry out requests for these groups, all in one transaction. A group that is gone has no outcome."""
         if not requests:
             return {}
         async with self._database.transaction() as connection:
-            rooms, at = await _lock(connection, requests), _now()
-            replies = {id: [room.carry_out(one, at) for one in requests[id]] for id, room in rooms.items()}
-            await _save(connection, rooms.values())
-            return {id: Outcome(replies[id], room.handed_over_s) for id, room in rooms.items()}
+            return await _carry_out(connection, requests)
 
-    async def evaluate(self, group: UUID, *, yes: bool) -> list[UUID]:
-        """Drop whoever is out of touch, and settle; unless one may still believe, and nobody has said yes to that.
-
-        Returns those: then nothing was done.
-        """
-        async with self._database.transaction() as connection:
-            rooms = await _lock(connection, [group])
-            for room in rooms.values():
-                silent = [c for c in room.group.consumers if c.connectivity == "disconnected" and c.is_holder]
-                if silent and not yes:
-                    return [UUID(c.id) for c in silent]
-                room.carry_out(Evaluate(), _now())
-            await _save(connection, rooms.values())
-            return []
+    async def drop_silent(self, group: UUID, *, is_forced: bool) -> tuple[UUID, ...]:
+        """Drop the consumers that are out of touch. Returns those that may still believe: then nothing was done."""
+        outcomes = await self.apply({group: [DropSilent(is_forced)]})
+        replies = [reply for one in outcomes.values() for reply in one.replies]
+        return next((reply.consumers for reply in replies if isinstance(reply, StillBelieving)), ())
 
     async def here(self, node: UUID) -> dict[UUID, tuple[UUID, int]]:
-        """Who hangs on this node, its group, and its incarnation."""
+        """The consumers that are connected to this node: the group and the incarnation of each."""
         rows = await self._database.fetch(sql("groups/here"), node)
-        return {row["id"]: (row["group"], row["losses"]) for row in rows}
+        return {row["id"]: (row["group"], row["incarnation"]) for row in rows}
 
     async def orders(self, node: UUID) -> list[Order]:
-        """What consumers on this node have not answered."""
-        rows = await self._database.fetch(sql("groups/orders"), node)
+        """Orders that consumers on this node have not answered."""
         return [
-            Order(row["id"], row["group"], row["activity"] == "active", row["epoch"], row["losses"], row["partition"])
-            for row in rows
+            Order(
+                row["id"],
+                row["group"],
+                row["activity"] == "active",
+                row["epoch"],
+                row["incarnation"],
+                row["partition"],
+            )
+            for row in await self._database.fetch(sql("groups/orders"), node)
         ]
 
     async def silent(self) -> list[Silent]:
@@ -315,7 +184,7 @@ class Groups:
                 row["id"],
                 row["group"],
                 row["connectivity"],
-                row["losses"],
+                row["incarnation"],
                 row["epoch"],
                 row["muted"],
                 row["lease_s"],
@@ -326,21 +195,30 @@ class Groups:
         ]
 
     async def strand(self) -> int:
-        """Consumers that hung on a node which is gone have lost touch."""
+        """Consumers of a node that is gone have lost touch. Returns how many groups had one."""
         stranded: dict[UUID, list[Request]] = {}
         for row in await self._database.fetch(sql("groups/stranded")):
-            stranded.setdefault(row["group"], []).append(Ended(row["id"], row["losses"], is_proved=False))
+            stranded.setdefault(row["group"], []).append(Ended(row["id"], row["incarnation"], is_proved=False))
         return len(await self.apply(stranded))
 
-    async def all(self, stream: str | None = None, name: str | None = None, limit: int = 1000) -> list[dict[str, Any]]:
+    async def all(self, stream: str | None = None, name: str | None = None, limit: int = 1000) -> list[GroupRow]:
         """Groups and their consumers, for people."""
         rows = await self._database.fetch(sql("groups/list"), stream, name, limit)
         return [
-            {
-                **{key: value for key, value in row.items() if key not in ("members", "lately")},
-                "members": msgspec.json.decode(row["members"]),
-                "lately": msgspec.json.decode(row["lately"]),
-            }
+            GroupRow(
+                row["id"],
+                row["stream"],
+                row["name"],
+                row["partition"],
+                row["lease_s"],
+                row["epoch"],
+                row["ignored"],
+                row["granted_to"],
+                row["changed_at"],
+                row["vacant_since"],
+                msgspec.json.decode(row["members"], type=tuple[ConsumerRow, ...]),
+                msgspec.json.decode(row["lately"], type=tuple[Transition, ...]),
+            )
             for row in rows
         ]
 
@@ -353,110 +231,107 @@ class Groups:
         await self._database.execute(sql("groups/clean"), EMPTY)
 
 
-def group_of(members: Iterable[Mapping[str, Any]], group: Mapping[str, Any]) -> Group:
-    """A group that was listed, as the machine sees it."""
-    consumers = tuple(
-        Consumer(m["id"], m["id"], m["label"], m["connectivity"], m["activity"], m["epoch"], m["losses"])
-        for m in members
-    )
-    return Group(group["partition"], consumers, group["epoch"], ignored=group["ignored"])
+# Lock, step, save.
 
 
-async def _groups_of(connection: Any, consumers: list[UUID]) -> list[UUID]:
-    return [row["group"] for row in await connection.fetch(sql("groups/of_consumers"), consumers)]
+async def _carry_out(connection: Any, requests: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
+    locked = await _lock(connection, list(requests))
+    outcomes = {id: core.carry_out(one.roster, requests[id], one.now) for id, one in locked.items()}
+    await _save(connection, [(locked[id], outcome) for id, outcome in outcomes.items()])
+    return outcomes
 
 
-async def _lock(connection: Any, groups: Iterable[UUID]) -> dict[UUID, _Room]:
-    rooms: dict[UUID, _Room] = {}
-    ids = list(groups)
-    found = await connection.fetch(sql("groups/lock"), ids)
+async def _lock(connection: Any, groups: list[UUID]) -> dict[UUID, _Locked]:
+    rows = await connection.fetch(sql("groups/lock"), groups)
     members: dict[UUID, list[Any]] = {}
-    for row in await connection.fetch(sql("groups/consumers"), ids):
-        members.setdefault(row["group"], []).append(row)
-    for row in found:
-        seats = {
-            str(m["id"]): _Seat(m["number"], m["node"], m["trust_s"], m["label"], m["answered"], m["muted"])
-            for m in members.get(row["id"], [])
-        }
-        consumers = tuple(map(_consumer, members.get(row["id"], [])))
-        epoch = row["epoch"] if consumers else max(row["epoch"], row["floor"])
-        losses = max((c.losses for c in consumers), default=0)
-        group = Group(row["partition"], consumers, epoch, losses, row["ignored"])
-        before = {c.id: (c, replace(seats[c.id])) for c in consumers}
-        lately = msgspec.json.decode(row["lately"])
-        rooms[row["id"]] = _Room(
-            row["id"],
-            row["stream"],
-            row["name"],
-            row["lease_s"],
-            group,
-            seats,
-            lately,
-            row["vacant_since"],
+    for member in await connection.fetch(sql("groups/consumers"), groups):
+        members.setdefault(member["group"], []).append(member)
+    return {
+        row["id"]: _Locked(
+            _roster(row, members.get(row["id"], [])),
+            msgspec.json.decode(row["lately"], type=list[Transition]),
             row["now"],
-            before,
         )
-    return rooms
+        for row in rows
+    }
+
+
+def _roster(row: Any, members: list[Any]) -> Roster:
+    return Roster(
+        row["id"],
+        row["stream"],
+        row["name"],
+        row["lease_s"],
+        core.group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"]),
+        {
+            str(m["id"]): Seat(m["number"], m["node"], m["trust_s"], m["label"], m["answered"], m["muted"])
+            for m in members
+        },
+        row["vacant_since"],
+        row["floor"],
+    )
 
 
 def _consumer(row: Any) -> Consumer:
     id = str(row["id"])
-    return Consumer(id, id, row["label"], row["connectivity"], row["activity"], row["epoch"], row["losses"])
+    return Consumer(id, id, row["label"], row["connectivity"], row["activity"], row["epoch"], row["incarnation"])
 
 
-async def _save(connection: Any, rooms: Iterable[_Room]) -> None:
-    """Write what has changed: who left, who changed, and the groups."""
-    rooms = list(rooms)
-    gone = [as_id(id) for room in rooms for id in room.before if id not in room.seats]
+async def _save(connection: Any, outcomes: Sequence[tuple[_Locked, Outcome]]) -> None:
+    """Write what has changed: the consumers that left, those that are different now, and the groups."""
+    changes = [(was.roster, outcome.roster) for was, outcome in outcomes]
+    gone = [as_id(id) for was, now in changes for id in was.seats if id not in now.seats]
     if gone:
         await connection.execute(sql("groups/delete_consumers"), gone)
-    saved = [
-        (room, c, room.seats[c.id])
-        for room in rooms
-        for c in room.group.consumers
-        if room.before.get(c.id) != (c, room.seats[c.id])
-    ]
-    if saved:
-        await connection.execute(
-            sql("groups/save_consumers"),
-            [as_id(c.id) for _, c, _ in saved],
-            [room.id for room, _, _ in saved],
-            [seat.number for _, _, seat in saved],
-            [seat.node for _, _, seat in saved],
-            [seat.trust_s for _, _, seat in saved],
-            [seat.label for _, _, seat in saved],
-            [c.connectivity for _, c, _ in saved],
-            [c.activity for _, c, _ in saved],
-            [c.epoch for _, c, _ in saved],
-            [c.losses for _, c, _ in saved],
-            [seat.answered for _, _, seat in saved],
-            [seat.muted for _, _, seat in saved],
-        )
-    changed = [room for room in rooms if room.is_changed]
-    if changed:
-        await connection.execute(
-            sql("groups/save"),
-            [room.id for room in changed],
-            [room.group.partition for room in changed],
-            [room.lease_s for room in changed],
-            [room.group.epoch for room in changed],
-            [_holder(room.group) for room in changed],
-            [room.group.ignored for room in changed],
-            [msgspec.json.encode(room.lately[-LATELY:]).decode() for room in changed],
-            [room.vacant_since if room.group.consumers else None for room in changed],
-        )
+    await _save_consumers(connection, [(now, c) for was, now in changes for c in _changed(was, now)])
+    await _save_groups(connection, [one for one in outcomes if _is_changed(one[0].roster, one[1].roster)])
 
 
-def _holder(group: Group) -> UUID | None:
-    active = group.active
-    return None if active is None else as_id(active.id)
+def _changed(was: Roster, now: Roster) -> Iterable[Consumer]:
+    before = {c.id: (c, was.seats[c.id]) for c in was.group.consumers}
+    return (c for c in now.group.consumers if before.get(c.id) != (c, now.seats[c.id]))
 
 
-def _words(command: Command) -> str:
-    """What happened, for people."""
-    name = type(command).__name__
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+def _is_changed(was: Roster, now: Roster) -> bool:
+    return (was.group, was.lease_s, was.vacant_since) != (now.group, now.lease_s, now.vacant_since)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+async def _save_consumers(connection: Any, saved: Sequence[tuple[Roster, Consumer]]) -> None:
+    if not saved:
+        return
+    consumers = [c for _, c in saved]
+    seats = [roster.seats[c.id] for roster, c in saved]
+    await connection.execute(
+        sql("groups/save_consumers"),
+        [as_id(c.id) for c in consumers],
+        [roster.id for roster, _ in saved],
+        [seat.number for seat in seats],
+        [seat.node for seat in seats],
+        [seat.trust_s for seat in seats],
+        [seat.label for seat in seats],
+        [c.connectivity for c in consumers],
+        [c.activity for c in consumers],
+        [c.epoch for c in consumers],
+        [c.incarnation for c in consumers],
+        [seat.answered for seat in seats],
+        [seat.muted for seat in seats],
+    )
+
+
+async def _save_groups(connection: Any, saved: Sequence[tuple[_Locked, Outcome]]) -> None:
+    if not saved:
+        return
+    rosters = [outcome.roster for _, outcome in saved]
+    lately = [[*was.lately, *outcome.transitions][-LATELY:] for was, outcome in saved]
+    active = [roster.group.active for roster in rosters]
+    await connection.execute(
+        sql("groups/save"),
+        [roster.id for roster in rosters],
+        [roster.group.partition for roster in rosters],
+        [roster.lease_s for roster in rosters],
+        [roster.group.epoch for roster in rosters],
+        [None if one is None else as_id(one.id) for one in active],
+        [roster.group.ignored for roster in rosters],
+        [msgspec.json.encode(one).decode() for one in lately],
+        [roster.vacant_since for roster in rosters],
+    )

@@ -54,10 +54,14 @@ class Nodes:
         """One node by its name, its id or the beginning of its id. Names may repeat; a command means one."""
         rows = await self._database.fetch(sql("nodes/find"), name)
         if not rows:
-            raise NotFound(f"there is no node {name!r}", hint="headgate nodes list")
+            raise NotFound(f"node {name!r} does not exist", hint="headgate nodes list")
         if len(rows) > 1:
             ids = " and ".join(str(row["id"]) for row in rows)
-            raise Refused(f"{len(rows)} nodes are called {name!r}", code="ambiguous", hint=f"name one by its id: {ids}")
+            raise Refused(
+                f"node {name!r} is ambiguous: {len(rows)} have this name",
+                code="ambiguous",
+                hint=f"name one by its id: {ids}",
+            )
         return rows[0]
 
     async def set_draining(self, node: UUID, draining: bool) -> bool:

@@ -147,7 +147,7 @@ class Secrets:
     async def rotate(self) -> tuple[int, list[str]]:
         """Wrap every data key with the current master key. Returns how many, and the names that no key fits."""
         if self.keyring is None:
-            raise ConfigError("there is no master key", hint="set HEADGATE_MASTER_KEY")
+            raise ConfigError("the master key is not set", hint="set HEADGATE_MASTER_KEY")
         done, stuck = 0, []
         async with self._database.transaction() as connection:
             for row in await connection.fetch(sql("secrets/read_all")):

@@ -140,10 +140,12 @@ class Streams:
         datasource, _, part = name.partition(":")
         rows = await self._database.fetch(sql("streams/find"), as_id(name), datasource, part)
         if not rows:
-            raise NotFound(f"there is no stream {name!r}", hint="headgate streams list")
+            raise NotFound(f"stream {name!r} does not exist", hint="headgate streams list")
         if len(rows) > 1:
             ids = " and ".join(str(row["id"]) for row in rows)
-            raise Refused(f"two streams are called {name!r}", code="ambiguous", hint=f"name one by its id: {ids}")
+            raise Refused(
+                f"stream {name!r} is ambiguous: two have this name", code="ambiguous", hint=f"name one by its id: {ids}"
+            )
         return plain(rows[0])
 
     async def all(self) -> list[dict[str, Any]]:
@@ -200,7 +202,7 @@ class Streams:
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("streams/lock"), [found["id"]])
             if not rows:
-                raise NotFound(f"there is no stream {name!r}", hint="headgate streams list")
+                raise NotFound(f"stream {name!r} does not exist", hint="headgate streams list")
             before = stream_of(rows[0])
             position = await choose(connection, before.id, before.held.position)
             step = (await step_and_save(connection, [before], {before.id: Edit(position)}, actor=actor))[before.id]

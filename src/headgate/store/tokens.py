@@ -54,4 +54,4 @@ class Tokens:
     async def revoke(self, id: UUID) -> None:
         """The token is worth nothing from now on."""
         if await self._database.fetchval(sql("tokens/delete"), id) is None:
-            raise NotFound(f"no token {id}", hint="headgate tokens list")
+            raise NotFound(f"token {id} does not exist", hint="headgate tokens list")

@@ -36,6 +36,7 @@ GAUGES = {
     "headgate_freshness_seconds": "Since a batch last became durable.",
     "headgate_last_write_seconds": "How long the last batch took in the sink.",
     "headgate_worker_status": "1 for the status that the stream has, 0 for the others.",
+    "headgate_datasources_active": "Datasources that should run, as this node last read the registry.",
     "headgate_trust_seconds": "How long this node may act without another answered beat.",
     "headgate_loop_delay_seconds": "How late the event loop last was.",
     "headgate_push_sessions": "Programs that push to this node now.",
@@ -183,6 +184,7 @@ class NodeCollector:
         self,
         here: Callable[[], Iterable[StreamFigures]],
         resting: Callable[[], Awaitable[Sequence[StreamFigures]]],
+        active: Callable[[], int],
         trust_left_s: Callable[[], float],
         loop_delay_s: Callable[[], float],
         webhooks: Counter[tuple[str, int]],
@@ -192,6 +194,7 @@ class NodeCollector:
     ) -> None:
         self._here = here
         self._resting: Asked[Sequence[StreamFigures]] = Asked(resting, ())
+        self._active = active
         self._trust_left_s = trust_left_s
         self._loop_delay_s = loop_delay_s
         self._webhooks = webhooks
@@ -212,6 +215,7 @@ class NodeCollector:
         found = sorted(streams.values(), key=lambda one: one.stream)
         yield from (_counter(field, found) for field in COUNTERS)
         yield from _stream_gauges(found)
+        yield _gauge("headgate_datasources_active", [((), self._active())], ())
         yield _gauge("headgate_trust_seconds", [((), self._trust_left_s())], ())
         yield _gauge("headgate_loop_delay_seconds", [((), self._loop_delay_s())], ())
         webhooks = CounterMetricFamily(*WEBHOOKS, labels=("datasource", "answer"))

@@ -264,7 +264,7 @@ def _group_commands(group: groups.Group, members: str) -> Iterator[groups.Comman
         yield groups.Unregister(name)
         yield groups.Confirm(name, consumer.epoch)
         yield groups.ConnectionDisconnected(name)
-        yield groups.DisconnectedTimeout(name, consumer.losses)
+        yield groups.DisconnectedTimeout(name, consumer.incarnation)
         yield groups.ConnectionReconnected(name)
 
 

@@ -92,9 +92,9 @@ def needs(role: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteH
         reading = connection.scope["method"] in ("GET", "HEAD")  # type: ignore[typeddict-item]
         token = await gate.identify(connection.headers, cookie_allowed=reading)
         if token is None:
-            raise Unauthorized("no valid token")
+            raise Unauthorized("the token is missing or not valid")
         if ROLES.index(token.role) < ROLES.index(role):
-            raise Forbidden(f"this needs the role {role}; the token {token.name!r} is {token.role}")
+            raise Forbidden(f"the token {token.name!r} has the role {token.role}; this needs {role}")
         connection.scope["user"] = token
 
     return guard

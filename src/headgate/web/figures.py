@@ -31,6 +31,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
     return NodeCollector(
         lambda: [_here(handle) for handle in node.manager.handles()] if node.manager else [],
         resting,
+        lambda: len(node.registry.list_active_datasources()),
         node.trust_left_s,
         lambda: node.loop_delay_s,
         webhooks.answers,

@@ -30,7 +30,7 @@ def bind(host: str, port: int, *, search: bool) -> socket.socket:
         except OSError as error:
             sock.close()
             if error.errno != errno.EADDRINUSE:
-                raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+                raise ConfigError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
         else:
             return sock
     raise ConfigError(f"port {port} on {host} is taken", hint="--port another, or --port 0 for any")

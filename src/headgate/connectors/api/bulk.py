@@ -14,7 +14,7 @@ number: of a block, of a row, of a byte.
     COPY    the source's own bytes, passed on untouched: PostgreSQL's binary COPY, MongoDB's BSON. Only between two
             storages of one kind, and columns of equal types
     CSV     bytes of comma-separated text. Every value is in the canonical text of its kind (`values.kinds`)
-    ARROW   `pyarrow.RecordBatch`, with the types that `kinds.arrow_type` gives for the columns
+    ARROW   `pyarrow.RecordBatch`, with the types that `arrow.arrow_type` gives for the columns
     ROWS    lists of dicts, with Python values
 
 A storage names what it speaks, best first; `values.convert` translates. CSV has no header. NULL is an
@@ -182,8 +182,13 @@ class Job:
     created: bool = False  # The dump made the table: indexes, constraints and sequences are its business, too.
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the table is built apart from the target, and put in its place at the end."""
+        return self.aside or self.mode is Mode.REPLACE
+
+    @property
     def beside(self) -> str:
-        """The name of the table that is built beside."""
+        """The name of the table that is built apart."""
         return f"{self.target}__hg_{self.dump.hex[:8]}"
 
 

@@ -37,7 +37,8 @@ from headgate.connectors.files.reader import (
     unchanged,
 )
 from headgate.connectors.files.writer import FileWriter
-from headgate.connectors.values.convert import csv_bytes, end_of_records
+from headgate.connectors.values.arrow import csv_bytes
+from headgate.connectors.values.convert import end_of_records
 from headgate.connectors.values.kinds import TEXT
 from headgate.errors import ConfigError, Refused
 from headgate.text import counted

@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 from headgate.connectors.api.bulk import By, Column, Csv, Job, Language, Piece, Pieces, StorageError, Table
 from headgate.connectors.files.reader import FileReader, Looked, Manifest, Span, check_unchanged, telling
 from headgate.connectors.files.writer import FileWriter
+from headgate.connectors.values.arrow import arrow_type
 from headgate.connectors.values.convert import json_text
-from headgate.connectors.values.kinds import Kind, Type, arrow_type, decimal_type, type_from_text
+from headgate.connectors.values.kinds import Kind, Type, decimal_type, type_from_text
 from headgate.errors import Refused
 from headgate.text import one_line
 

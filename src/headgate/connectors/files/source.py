@@ -189,7 +189,7 @@ class FilesSink:
         if path.exists() and not path.is_file():
             raise ConnectorError(f"{path} is not a regular file", cause=Cause.CONFIG)
         if not path.parent.is_dir():
-            raise ConnectorError(f"there is no folder {path.parent}", cause=Cause.CONFIG, hint="make it first")
+            raise ConnectorError(f"folder {path.parent} does not exist", cause=Cause.CONFIG, hint="make it first")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise ConnectorError(f"{path} may not be written", cause=Cause.CONFIG)
 

@@ -114,7 +114,7 @@ class FileWriter(Normalizes):
         return self._beside(job) if self._is_beside(job) else self._place(job.target)
 
     def _part(self, job: Job, range: Range) -> Path:
-        return self._folder(job) / f"{job.dump.hex[:8]}-{ledger.mark_of(range)}{self.endings[0]}"
+        return self._folder(job) / f"{job.dump.hex[:8]}-{ledger.key_of(range)}{self.endings[0]}"
 
     def _parts(self, folder: Path) -> list[Path]:
         if not folder.is_dir():

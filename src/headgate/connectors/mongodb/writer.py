@@ -199,7 +199,7 @@ class MongoWriter(Normalizes):
         )
         if there is not None:
             raise _conflict(job, there["_id"])
-        chunk = _id(job, ledger.mark_of(range))
+        chunk = _id(job, ledger.key_of(range))
         await self._notes.insert_one({"chunk": chunk, "ids": ids, "digests": [digest(one) for one in documents]})
         try:
             await collection.insert_many(documents, ordered=False)
@@ -208,7 +208,7 @@ class MongoWriter(Normalizes):
 
     async def _check(self, job: Job, range: Range, token: str) -> None:
         """Stop if another has taken the chunk."""
-        wanted = {"_id": _id(job, ledger.mark_of(range)), "token": token, "state": _BEGUN}
+        wanted = {"_id": _id(job, ledger.key_of(range)), "token": token, "state": _BEGUN}
         if await self._lines.find_one(wanted, {"_id": 1}) is None:
             raise AlreadyWritten(f"a chunk of {job.target} is another worker's by now")
 
@@ -240,7 +240,7 @@ class MongoWriter(Normalizes):
         return await self._session.database()[table.name].find_one(same, {"_id": 1}) is not None
 
     async def _end(self, job: Job, range: Range, token: str, rows: int) -> None:
-        chunk = _id(job, ledger.mark_of(range))
+        chunk = _id(job, ledger.key_of(range))
         done = {"$set": {"state": _DONE, "rows": rows, "at": _now()}}
         ended = await self._lines.update_one({"_id": chunk, "token": token}, done)
         if not ended.matched_count:
@@ -250,7 +250,7 @@ class MongoWriter(Normalizes):
     async def _take_back(self, job: Job, table: Table, range: Range, token: str) -> None:
         try:
             await self._check(job, range, token)
-            await self._remove(job, table, _id(job, ledger.mark_of(range)))
+            await self._remove(job, table, _id(job, ledger.key_of(range)))
         except (errors.PyMongoError, AlreadyWritten):
             return  # The next attempt does it.
 
@@ -267,7 +267,7 @@ class MongoWriter(Normalizes):
     async def undo(self, job: Job, table: Table, range: Range) -> None:
         """Remove what a broken write left, by its notes."""
         with told(self._url, job.target):
-            chunk = _id(job, ledger.mark_of(range))
+            chunk = _id(job, ledger.key_of(range))
             if await self._lines.find_one({"_id": chunk, "state": _BEGUN}) is not None:
                 await self._remove(job, table, chunk)
 
@@ -275,7 +275,7 @@ class MongoWriter(Normalizes):
         self, job: Job, range: Range, language: Language, pieces: Pieces
     ) -> AsyncIterator[list[RawBSONDocument]]:
         """What comes, as documents, as many at once as are worth a note."""
-        shape = None if language is Language.COPY else shaper(job, ledger.mark_of(range), self._session.options.micros)
+        shape = None if language is Language.COPY else shaper(job, ledger.key_of(range), self._session.options.micros)
         held: list[RawBSONDocument] = []
         size = at = 0
         async for piece in pieces:

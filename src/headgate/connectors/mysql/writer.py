@@ -262,7 +262,7 @@ class MysqlWriter(Normalizes):
         )
         _, warnings = self._session.execute(f"DELETE FROM {self._sql(table.name)} WHERE {condition(own, range)}")
         self._refuse_warnings(job, warnings)  # A bound that was not understood would mean other rows.
-        self._session.execute(f"DELETE {_of(job)} AND mark = {text_literal(ledger.mark_of(range))}")
+        self._session.execute(f"DELETE {_of(job)} AND mark = {text_literal(ledger.key_of(range))}")
 
     def _loaded(self, job: Job, table: Table, feed: Feed) -> int:
         """The rows, in the table; by way of a stage where rows of the same key may be there."""

@@ -25,9 +25,9 @@ def _writer(url: str) -> Writer:
 
 
 def _landing(options: PostgresOptions) -> Landing | None:
-    from headgate.connectors.postgres.sink import quoted
+    from headgate.connectors.postgres.catalog import quoted_path
 
-    return Landing(options.url.get_secret_value(), quoted(options.table)) if options.mode == "upsert" else None
+    return Landing(options.url.get_secret_value(), quoted_path(options.table)) if options.mode == "upsert" else None
 
 
 CONNECTOR = Connector(

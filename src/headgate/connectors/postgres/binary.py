@@ -10,15 +10,18 @@ Whatever the server would have to read as text, such as a number without a size,
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.connectors.api.bulk import Column, Job, StorageError, Table
-from headgate.connectors.values.convert import raw
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.connectors.api.bulk import Column, StorageError, Table
+from headgate.connectors.values.arrow import Numbers, raw
 from headgate.connectors.values.kinds import Kind
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -36,9 +39,6 @@ _SCALE = 16  # also when what is after the point is filled up to groups of four.
 _NEGATIVE = 0x4000
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _WHOLE = {"smallint": ">i2", "integer": ">i4", "bigint": ">i8"}
-_WIDER = {Kind.INT16: ("smallint", "integer", "bigint"), Kind.INT32: ("integer", "bigint"), Kind.INT64: ("bigint",)}
-_TEXTS = re.compile(r"text|character varying(\(\d+\))?|character\(\d+\)")
-_NUMERIC = re.compile(r"numeric(\(\d+,\d+\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,50 +46,15 @@ class _Form:
     """How a column's values look. Without a type they are bytes of any length."""
 
     type: Any  # Of numpy.
-    values: Callable[[Any], Any]
+    values: Callable[[pa.Array], Any]
 
 
-def is_spoken(job: Job, table: Table) -> bool:
-    """Whether each column has a form of its own here. A domain has its own ideas, and goes as text."""
-    plain = table.details["plain"]
-    natives = {column.name: column.native for column in table.columns}
-    return all(
-        natives[column.name] == plain[column.name] and _has_form(column, plain[column.name])
-        for column in job.source.columns
-    )
-
-
-def _has_form(column: Column, native: str) -> bool:
-    type = column.type
-    match type.kind:
-        case Kind.INT16 | Kind.INT32 | Kind.INT64:
-            return native in _WIDER[type.kind]
-        case Kind.TEXT:
-            return _TEXTS.fullmatch(native) is not None
-        case Kind.DECIMAL:
-            fits = type.precision <= _DIGITS and type.scale <= _SCALE
-            return fits and _NUMERIC.fullmatch(native) is not None
-        case Kind.JSON:
-            return native in ("json", "jsonb")
-    return native == {
-        Kind.BOOL: "boolean",
-        Kind.FLOAT32: "real",
-        Kind.FLOAT64: "double precision",
-        Kind.BYTES: "bytea",
-        Kind.DATE: "date",
-        Kind.TIME: "time without time zone",
-        Kind.TIMESTAMP: "timestamp without time zone",
-        Kind.TIMESTAMPTZ: "timestamp with time zone",
-        Kind.UUID: "uuid",
-    }.get(type.kind)
-
-
-def encoder(columns: Sequence[Column], table: Table) -> Callable[[Any], list[memoryview]]:
+def encoder(columns: Sequence[Column], table: Table) -> Callable[[pa.RecordBatch], list[memoryview]]:
     """A function that writes the rows of a batch, in pieces."""
     plain = table.details["plain"]
     forms = [_form(column, plain[column.name]) for column in columns]
 
-    def encode(batch: Any) -> list[memoryview]:
+    def encode(batch: pa.RecordBatch) -> list[memoryview]:
         pieces: list[memoryview] = []
         rows = max(1, min(ROWS, batch.num_rows * MOST // max(1, batch.nbytes)))
         for at in range(0, batch.num_rows, rows):
@@ -100,14 +65,10 @@ def encoder(columns: Sequence[Column], table: Table) -> Callable[[Any], list[mem
     return encode
 
 
-def _joined(batch: Any, forms: Sequence[_Form]) -> memoryview:
+def _joined(batch: pa.RecordBatch, forms: Sequence[_Form]) -> memoryview:
     """The rows of a batch, one after the other."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = batch.num_rows
-    parts: list[Any] = []
+    parts: list[pa.Array] = []
     held: list[tuple[Any, Any]] = [(">i2", len(forms))]  # What belongs to the next record.
     for array, form in zip(batch.columns, forms, strict=True):
         values = form.values(array)
@@ -131,21 +92,16 @@ def _joined(batch: Any, forms: Sequence[_Form]) -> memoryview:
     return memoryview(joined.buffers()[2])
 
 
-def _records(held: Sequence[tuple[Any, Any]], rows: int) -> Any:
+def _records(held: Sequence[tuple[Any, Any]], rows: int) -> pa.Array:
     """An array of records, as Arrow's bytes."""
-    import numpy as np
-
     records = np.empty(rows, [(str(place), type) for place, (type, _) in enumerate(held)])
     for place, (_, values) in enumerate(held):
         records[str(place)] = values
     return _binary(records, np.arange(1, rows + 1) * records.itemsize)
 
 
-def _binary(values: Any, ends: Any) -> Any:
+def _binary(values: Numbers, ends: Numbers) -> pa.Array:
     """Bytes of one value after the other, and where each ends."""
-    import numpy as np
-    import pyarrow as pa
-
     offsets = np.concatenate(([0], ends)).astype(np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
@@ -181,24 +137,16 @@ def _form(column: Column, native: str) -> _Form:
     return _Form(f">{width}", lambda array: raw(array, f"<{width}"))
 
 
-def _bytes(array: Any) -> Any:
-    import pyarrow as pa
-
+def _bytes(array: pa.Array) -> pa.Array:
     return array.cast(pa.binary())
 
 
-def _jsonb(array: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _jsonb(array: pa.Array) -> pa.Array:
     version, nothing = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"", pa.binary())
     return pc.binary_join_element_wise(version, _bytes(array), nothing)
 
 
-def _uuids(array: Any, column: Column) -> Any:
-    import numpy as np
-    import pyarrow.compute as pc
-
+def _uuids(array: pa.Array, column: Column) -> Numbers:
     filled = pc.fill_null(array, _NO_UUID) if array.null_count else array
     digits = b"".join(filled.cast("binary").to_pylist()).translate(None, b"-")
     values = b""
@@ -210,17 +158,17 @@ def _uuids(array: Any, column: Column) -> Any:
     return np.frombuffer(values, "V16")
 
 
-def _days(array: Any, column: Column) -> Any:
+def _days(array: pa.Array, column: Column) -> Numbers:
     days = raw(array, "<i4").astype("i8") - _EPOCH_DAYS
     return _held(days, (days >= _FIRST_DAY) & (days <= _LAST_DAY), array, column)
 
 
-def _moments(array: Any, column: Column) -> Any:
+def _moments(array: pa.Array, column: Column) -> Numbers:
     moments = raw(array, "<i8")
     return _held(moments - _EPOCH_US, moments >= _FIRST_US + _EPOCH_US, array, column)
 
 
-def _held(values: Any, is_held: Any, array: Any, column: Column) -> Any:
+def _held(values: Numbers, is_held: Numbers, array: pa.Array, column: Column) -> Numbers:
     """Refuse what would come out as another value."""
     if not (is_held | array.is_null().to_numpy(zero_copy_only=False)).all():
         raise StorageError(f"column {column.name!r} ({column.type}) has a value that PostgreSQL cannot hold there")
@@ -235,9 +183,7 @@ def _decimal(column: Column) -> _Form:
     head = [("groups", ">i2"), ("weight", ">i2"), ("sign", ">u2"), ("scale", ">i2")]
     type = [*head, ("digits", ">i2", (groups,))]
 
-    def values(array: Any) -> Any:
-        import numpy as np
-
+    def values(array: pa.Array) -> Numbers:
         words = np.frombuffer(array.buffers()[1], "<i8").reshape(-1, 2)[array.offset : array.offset + len(array)]
         whole, is_negative = words[:, 0], words[:, 0] < 0
         # Arrow does not look whether a value has as many digits as its type says.

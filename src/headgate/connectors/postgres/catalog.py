@@ -6,30 +6,13 @@ import re
 from typing import Any
 
 import msgspec
+from asyncpg import Connection, Record
 
 from headgate.connectors.api.bulk import Column, Foreign, Index
-from headgate.connectors.values.kinds import TEXT, Kind, Type, decimal_type
+from headgate.connectors.postgres.types import type_of
+from headgate.connectors.sql.quoting import quoted
 
-FAMILY = "postgresql"
 LEAST_PAGES = 10  # The server takes a table that was never analyzed for at least so large.
-
-_KINDS = {
-    "bool": Kind.BOOL,
-    "int2": Kind.INT16,
-    "int4": Kind.INT32,
-    "int8": Kind.INT64,
-    "oid": Kind.INT64,
-    "float4": Kind.FLOAT32,
-    "float8": Kind.FLOAT64,
-    "bytea": Kind.BYTES,
-    "date": Kind.DATE,
-    "time": Kind.TIME,
-    "timestamp": Kind.TIMESTAMP,
-    "timestamptz": Kind.TIMESTAMPTZ,
-    "uuid": Kind.UUID,
-    "json": Kind.JSON,
-    "jsonb": Kind.JSON,
-}
 
 _FIND = """
 SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.reltuples::bigint AS rows,
@@ -116,17 +99,12 @@ _ACTIONS = {"a": "NO ACTION", "r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", 
 # Names.
 
 
-def quoted(name: str) -> str:
-    """A name, quoted."""
-    return '"' + name.replace('"', '""') + '"'
+def quoted_path(table: str) -> str:
+    """The name in a stream's options, quoted as it is; a dot separates schema and table."""
+    return ".".join(map(quoted, table.split(".")))
 
 
-def literal(text: str) -> str:
-    """Text as SQL text. Sessions have standard strings, so a backslash is only that."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-async def proper(connection: Any, table: str) -> str:
+async def proper(connection: Connection, table: str) -> str:
     """A table's name as SQL: folded and quoted as the server would. What is not SQL is one name, as it is."""
     if not is_sql(table):
         return quoted(table)
@@ -139,7 +117,7 @@ def is_sql(table: str) -> bool:
     return re.fullmatch(rf"{name}(?:\.{name})*", table) is not None
 
 
-async def parts_of(connection: Any, name: str) -> list[str]:
+async def parts_of(connection: Connection, name: str) -> list[str]:
     """The names in a proper name: of the schema, if it is there, and of the table."""
     return await connection.fetchval(_PARTS, name)  # type: ignore[no-any-return]
 
@@ -147,17 +125,24 @@ async def parts_of(connection: Any, name: str) -> list[str]:
 # Tables.
 
 
-async def find(connection: Any, table: str) -> Any:
+async def find(connection: Connection, table: str) -> Record | None:
     """The catalog's row of a table; None: there is none."""
     return await connection.fetchrow(_FIND, await proper(connection, table))
 
 
-async def tables(connection: Any) -> list[str]:
+async def must_find(connection: Connection, table: str) -> Record:
+    """The catalog's row of a table that is there."""
+    found = await find(connection, table)
+    assert found is not None, table
+    return found
+
+
+async def tables(connection: Connection) -> list[str]:
     """All tables that are not ours, by the name that finds them."""
     return [row["name"] for row in await connection.fetch(_TABLES)]
 
 
-async def about_rows(connection: Any, found: Any, relation: str) -> int | None:
+async def about_rows(connection: Connection, found: Record, relation: str) -> int | None:
     """About how many rows a table has: what was counted last, scaled to its size by the planner."""
     plan = msgspec.json.decode(await connection.fetchval(f"EXPLAIN (FORMAT JSON) SELECT FROM {relation}"))
     rows: int = plan[0]["Plan"]["Plan Rows"]
@@ -169,18 +154,18 @@ async def about_rows(connection: Any, found: Any, relation: str) -> int | None:
     return max(1, rows)
 
 
-async def key_of(connection: Any, oid: int) -> tuple[str, ...]:
+async def key_of(connection: Connection, oid: int) -> tuple[str, ...]:
     """The columns that tell rows apart, unique and NOT NULL."""
     return tuple(await connection.fetchval(_KEYS, oid, False) or ())
 
 
-async def indexes_of(connection: Any, oid: int) -> tuple[Index, ...]:
+async def indexes_of(connection: Connection, oid: int) -> tuple[Index, ...]:
     """The indexes that another kind of database can have, too."""
     rows = await connection.fetch(_INDEXES, oid)
     return tuple(Index(row["name"], tuple(row["columns"]), row["is_unique"]) for row in rows)
 
 
-async def foreign_of(connection: Any, oid: int) -> tuple[Foreign, ...]:
+async def foreign_of(connection: Connection, oid: int) -> tuple[Foreign, ...]:
     """The foreign keys of a table."""
     return tuple(
         Foreign(
@@ -195,12 +180,12 @@ async def foreign_of(connection: Any, oid: int) -> tuple[Foreign, ...]:
     )
 
 
-async def unique_keys(connection: Any, oid: int) -> list[list[str]]:
+async def unique_keys(connection: Connection, oid: int) -> list[list[str]]:
     """The columns of each index that a conflict can be found by."""
     return [row["columns"] for row in await connection.fetch(_KEYS, oid, True)]
 
 
-async def columns_of(connection: Any, oid: int) -> tuple[tuple[Column, ...], dict[str, Any]]:
+async def columns_of(connection: Connection, oid: int) -> tuple[tuple[Column, ...], dict[str, Any]]:
     """A table's columns, and what else a copy must know of them."""
     rows = await connection.fetch(_COLUMNS, oid)
     columns = tuple(
@@ -213,20 +198,3 @@ async def columns_of(connection: Any, oid: int) -> tuple[tuple[Column, ...], dic
         "textual": [row["name"] for row in rows if row["is_textual"]],
         "filled": [row["name"] for row in rows if row["has_default"] or not row["is_required"]],
     }
-
-
-def type_of(row: Any) -> Type:
-    """The kind of a column, from the catalog's row."""
-    if row["type"] == "numeric":
-        if row["size"] < 4:
-            return Type(Kind.NUMERIC)
-        size = row["size"] - 4
-        scale = size & 0x7FF
-        return decimal_type(size >> 16, scale - 0x800 if scale >= 0x400 else scale)
-    if row["type"] in ("varchar", "bpchar"):
-        return Type(Kind.TEXT, length=max(0, row["size"] - 4))
-    if row["type"] == "money":
-        return Type(Kind.NUMERIC)
-    if row["category"] == "A":
-        return Type(Kind.JSON)
-    return Type(_KINDS[row["type"]]) if row["type"] in _KINDS else TEXT

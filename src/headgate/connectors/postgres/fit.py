@@ -9,14 +9,20 @@ from __future__ import annotations
 import re
 
 from headgate.connectors.api.bulk import Column, Job, Table
-from headgate.connectors.postgres.catalog import FAMILY
+from headgate.connectors.postgres.types import FAMILY
 from headgate.connectors.values.kinds import Kind, holds
 from headgate.errors import Refused
 
 FINEST = 6  # Digits of a second.
 
 _CUTS = ('"char"', "name")
-_DIGITS = {Kind.INT16: (5, 0), Kind.INT32: (10, 0), Kind.INT64: (19, 0)}
+_SIZES = {Kind.INT16: (5, 0), Kind.INT32: (10, 0), Kind.INT64: (19, 0)}
+# Columns whose values Arrow and PostgreSQL hold alike (`postgres.binary`).
+MOST_DIGITS = 18  # Of a decimal that a machine word holds,
+MOST_SCALE = 16  # also when what is after the point is filled up to groups of four.
+_WIDER = {Kind.INT16: ("smallint", "integer", "bigint"), Kind.INT32: ("integer", "bigint"), Kind.INT64: ("bigint",)}
+_TEXTS = re.compile(r"text|character varying(\(\d+\))?|character\(\d+\)")
+_NUMERIC = re.compile(r"numeric(\(\d+,\d+\))?")
 
 
 def is_same(job: Job, table: Table) -> bool:
@@ -101,7 +107,7 @@ def _fits(into: str, given: str, column: Column) -> bool:
     here, there = _digits(into), _digits(given)
     if column.type.kind is Kind.DECIMAL:
         there = (column.type.precision, column.type.scale)
-    there = _DIGITS.get(column.type.kind, there)
+    there = _SIZES.get(column.type.kind, there)
     return here is not None and there is not None and there[1] <= here[1] and there[0] - there[1] <= here[0] - here[1]
 
 
@@ -110,3 +116,41 @@ def _digits(native: str) -> tuple[int, int] | None:
         return 19, 2
     found = re.fullmatch(r"numeric\((\d+),(-?\d+)\)", native)
     return (int(found[1]), int(found[2])) if found else None
+
+
+# What goes as binary COPY, made of Arrow batches.
+
+
+def has_binary_forms(job: Job, table: Table) -> bool:
+    """Whether each column has a form of its own here. A domain has its own ideas, and goes as text."""
+    plain = table.details["plain"]
+    natives = {column.name: column.native for column in table.columns}
+    return all(
+        natives[column.name] == plain[column.name] and _has_form(column, plain[column.name])
+        for column in job.source.columns
+    )
+
+
+def _has_form(column: Column, native: str) -> bool:
+    type = column.type
+    match type.kind:
+        case Kind.INT16 | Kind.INT32 | Kind.INT64:
+            return native in _WIDER[type.kind]
+        case Kind.TEXT:
+            return _TEXTS.fullmatch(native) is not None
+        case Kind.DECIMAL:
+            fits = type.precision <= MOST_DIGITS and type.scale <= MOST_SCALE
+            return fits and _NUMERIC.fullmatch(native) is not None
+        case Kind.JSON:
+            return native in ("json", "jsonb")
+    return native == {
+        Kind.BOOL: "boolean",
+        Kind.FLOAT32: "real",
+        Kind.FLOAT64: "double precision",
+        Kind.BYTES: "bytea",
+        Kind.DATE: "date",
+        Kind.TIME: "time without time zone",
+        Kind.TIMESTAMP: "timestamp without time zone",
+        Kind.TIMESTAMPTZ: "timestamp with time zone",
+        Kind.UUID: "uuid",
+    }.get(type.kind)

@@ -12,10 +12,10 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import asyncpg
+from asyncpg import Connection
 
 from headgate.connectors.api.bulk import (
     Bound,
@@ -32,29 +32,29 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.postgres.catalog import (
-    FAMILY,
     about_rows,
     columns_of,
     find,
     foreign_of,
     indexes_of,
     key_of,
-    literal,
     proper,
-    quoted,
     tables,
 )
+from headgate.connectors.postgres.errors import told, translate_errors
+from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, leaving
 from headgate.connectors.postgres.schema import details
-from headgate.connectors.postgres.session import GONE, connect, error_text, errors, where_is
-from headgate.connectors.sql.keys import between, other_kinds, plain_order, row_of
+from headgate.connectors.postgres.session import close, connect, where_is
+from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
+from headgate.connectors.sql.keys import other_kinds, plain_order
+from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.digest import MASK
 from headgate.connectors.values.kinds import Kind
 from headgate.errors import NotFound
 
 PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
-WHOLE = ("smallint", "integer", "bigint")
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
 
 _HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")  # Types that have no hash.
@@ -63,25 +63,6 @@ SELECT concat_ws(' ', datcollate, coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb
                  datlocprovider, coalesce(datcollversion, ''))
 FROM pg_database d WHERE datname = current_database()
 """
-
-
-def rendered(column: Column, name: str, native: bool) -> str:
-    """The SQL for a column's text: the canonical one, or one that only PostgreSQL understands, and better."""
-    if column.native == "money":
-        return f"{name}::numeric"  # Its own text depends on the server's language.
-    match column.type.kind:
-        case Kind.BOOL:
-            return f"{name}::int"
-        case Kind.TIMESTAMPTZ if not native:
-            return f"{name} AT TIME ZONE 'UTC'"
-        case Kind.JSON if not native and column.native not in ("json", "jsonb", ""):
-            return f"to_jsonb({name})"
-    return name
-
-
-def relation(table: Table) -> str:
-    """What to select from. A table that others inherit from has rows of its own only: theirs are copied with them."""
-    return f"ONLY {table.name}" if table.details.get("only") else table.name
 
 
 class PostgresReader:
@@ -93,11 +74,11 @@ class PostgresReader:
     def __init__(self, url: str, snapshot: str | None) -> None:
         self._url = url
         self._snapshot = snapshot
-        self._connection: Any = None
+        self._connection: Connection | None = None
         self._holds = False  # The snapshot that others read.
         self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
 
-    async def session(self) -> Any:
+    async def session(self) -> Connection:
         """The connection, in its snapshot if it has one."""
         is_open = self._connection is not None and not self._connection.is_closed()
         if self._holds and not is_open:
@@ -110,23 +91,23 @@ class PostgresReader:
                     await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(self._snapshot)}")
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                     connection.terminate()
-                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {error_text(error)}") from None
+                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {told(error)}") from None
             self._connection = connection
         return self._connection
 
     @asynccontextmanager
-    async def _asking(self, what: str) -> AsyncIterator[Any]:
+    async def _asking(self, what: str) -> AsyncIterator[Connection]:
         """The session, for one question. If that fails, the transaction that holds the snapshot goes on all the same:
         one bad table does not stop the others."""
         connection = await self.session()
-        with errors(self._url, what):
+        with translate_errors(where_is(self._url), what):
             if self._holds:
                 await connection.execute("SAVEPOINT question")
             try:
                 yield connection
             except Exception:
                 if self._holds:
-                    with suppress(*GONE, asyncpg.PostgresError):
+                    with suppress(Exception):  # What failed is what people must see.
                         await connection.execute("ROLLBACK TO question; RELEASE question")
                 raise
             if self._holds:
@@ -167,7 +148,7 @@ class PostgresReader:
     async def begin(self) -> str | None:
         """Export the snapshot of this session. It ends with the session."""
         connection = await self.session()
-        with errors(self._url, "export a snapshot"):
+        with translate_errors(where_is(self._url), "export a snapshot"):
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 snapshot: str = await connection.fetchval("SELECT pg_export_snapshot()")
@@ -189,7 +170,7 @@ class PostgresReader:
                     "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint", table.name
                 )
                 return (str(blocks - 1),) if blocks else None
-            return await _edge(connection, table, "DESC")
+            return await edge(connection, table, "DESC")
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
         """Where so many rows end."""
@@ -207,16 +188,16 @@ class PostgresReader:
             names, where = ", ".join(map(quoted, table.key)), condition(table, Range(after, top))
             query = f"SELECT {names} FROM {relation(table)} WHERE {where} ORDER BY {names} OFFSET {rows - 1} LIMIT 1"
             # Text is made outside: inside it would be made of every row that is passed over.
-            row = await connection.fetchrow(f"SELECT {_key_texts(table)} FROM ({query}) AS t")
+            row = await connection.fetchrow(f"SELECT {key_texts(table)} FROM ({query}) AS t")
         return top if row is None else tuple(row)
 
-    async def _apart(self, connection: Any, table: Table, top: Bound) -> float:
+    async def _apart(self, connection: Connection, table: Table, top: Bound) -> float:
         """How far a key is from the next, on average. Where keys count, so many rows end that many numbers further at
         the earliest, and no row has to be passed over to find a good end."""
         if len(table.key) > 1 or not table.rows or table.details["key_types"][table.key[0]] not in WHOLE:
             return math.inf
         if table.name not in self._lowest:
-            lowest = await _edge(connection, table, "ASC")
+            lowest = await edge(connection, table, "ASC")
             self._lowest[table.name] = int(lowest[0]) if lowest else 0
         return (int(top[0]) - self._lowest[table.name] + 1) / table.rows
 
@@ -263,7 +244,7 @@ class PostgresReader:
             flowing = leaving(connection, query)
         else:
             flowing = _flowing(connection, query, csv, _in_quotes(table.columns, csv))
-        with errors(self._url, table.name):
+        with translate_errors(where_is(self._url), table.name):
             async with flowing as pieces:
                 async for piece in pieces:
                     yield piece
@@ -272,37 +253,7 @@ class PostgresReader:
         """End the session."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(Exception):
-                await connection.close(timeout=2.0)
-
-
-def condition(table: Table, range: Range) -> str:
-    """The rows of a range, in SQL."""
-    if table.by is By.OFFSET:
-        return "true"
-    if table.by is By.BLOCK:
-        begin = int(range.lo[0]) + 1 if range.lo else 0
-        return f"ctid >= '({begin},0)' AND ctid < '({int(range.hi[0]) + 1},0)'"
-    return between(range, partial(_compared, table))
-
-
-async def _edge(connection: Any, table: Table, direction: str) -> Bound | None:
-    """The first key in that direction."""
-    texts, order = _key_texts(table), ", ".join(f"t.{quoted(name)} {direction}" for name in table.key)
-    row = await connection.fetchrow(f"SELECT {texts} FROM {relation(table)} AS t ORDER BY {order} LIMIT 1")
-    return None if row is None else tuple(row)
-
-
-def _key_texts(table: Table) -> str:
-    """The key as text. Its columns are ordered by `t.…`: a bare name would mean this text."""
-    return ", ".join(f"t.{quoted(name)}::text" for name in table.key)
-
-
-def _compared(table: Table, operator: str, bound: Bound) -> str:
-    """A comparison of the whole key, in the order of its index."""
-    natives = table.details["key_types"]
-    values = [f"{literal(text)}::{natives[name]}" for name, text in zip(table.key, bound, strict=True)]
-    return f"{row_of([*map(quoted, table.key)])} {operator} {row_of(values)}"
+            await close(connection)
 
 
 def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:
@@ -313,7 +264,7 @@ def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:
 
 
 @asynccontextmanager
-async def _flowing(connection: Any, query: str, csv: Csv, in_quotes: bool | list[str]) -> AsyncIterator[Pieces]:
+async def _flowing(connection: Connection, query: str, csv: Csv, in_quotes: bool | list[str]) -> AsyncIterator[Pieces]:
     """Rows as CSV, from a COPY that runs beside whoever takes its pieces, a few pieces ahead."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(AHEAD)
     held: list[bytes] = []

@@ -21,11 +21,14 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import asyncpg
+from asyncpg import Connection
 
 from headgate.connectors.api.bulk import Piece, Pieces
+
+Data: TypeAlias = Any  # Bytes, or the buffers of a piece that holds messages already.
 
 HELD = 8 << 10  # Bytes held back: the longest end there is, an error with its details.
 SMALL = 128 << 10  # After a read that brought less than this,
@@ -39,7 +42,7 @@ _READY = b"Z\x00\x00\x00\x05"  # ReadyForQuery, but for its last byte, the state
 
 
 @asynccontextmanager
-async def leaving(connection: Any, query: str) -> AsyncIterator[Pieces]:
+async def leaving(connection: Connection, query: str) -> AsyncIterator[Pieces]:
     """The rows of a query, as binary COPY in the messages that the server sends. A piece is a few buffers."""
     source = _Source(connection)
     with _lent(source):
@@ -47,7 +50,7 @@ async def leaving(connection: Any, query: str) -> AsyncIterator[Pieces]:
         yield source.pieces()
 
 
-async def entering(connection: Any, statement: str, pieces: Pieces, *, in_messages: bool) -> int:
+async def entering(connection: Connection, statement: str, pieces: Pieces, *, in_messages: bool) -> int:
     """Run a COPY FROM STDIN with these pieces, which are messages already or only what is in them. Returns its rows."""
     target = _Target(connection)
     with _lent(target):
@@ -66,7 +69,7 @@ async def entering(connection: Any, statement: str, pieces: Pieces, *, in_messag
 class _Borrower(asyncio.Protocol):
     """Has a connection in the place of its driver."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.transport: asyncio.Transport = connection._transport
         self.driver: asyncio.BaseProtocol = self.transport.get_protocol()
@@ -126,7 +129,7 @@ def _lent(borrower: _Borrower) -> Iterator[None]:
 class _Source(_Borrower):
     """Takes what a server sends for COPY TO."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.word = secrets.token_hex(16)
         word = self.word.encode()
@@ -215,7 +218,7 @@ class _Source(_Borrower):
 class _Target(_Borrower):
     """Gives a server what it wants for COPY FROM."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.accepts = False
         self.has_room = True
@@ -225,7 +228,7 @@ class _Target(_Borrower):
         if held is not None and held.family == socket.AF_UNIX:  # Others grow by themselves.
             held.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
 
-    def send(self, data: Any, in_messages: bool) -> None:
+    def send(self, data: Data, in_messages: bool) -> None:
         """Some rows."""
         for part in data if in_messages else (b"d" + _length(data), data):
             self.transport.write(part)

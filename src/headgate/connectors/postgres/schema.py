@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import asyncpg
+from asyncpg import Connection, Record
 
-from headgate.connectors.api.bulk import Column, Job, Mode, StorageError, Table, target_of
-from headgate.connectors.postgres.catalog import FAMILY, find, literal, parts_of, proper, quoted
+from headgate.connectors.api.bulk import Column, Job, Mode, StorageError, target_of
+from headgate.connectors.postgres.catalog import find, parts_of, proper
+from headgate.connectors.postgres.types import FAMILY, made_type
+from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.kinds import Kind
 
 LONGEST = 63  # Bytes of a name.
+Detail: TypeAlias = Mapping[str, Any]  # A row of the catalog, or what is left of it in a plan.
 
 _DEFAULTS = """
 SELECT a.attname AS name, a.attidentity::text AS identity, a.attgenerated::text AS generated,
@@ -93,29 +97,10 @@ _NAMES = """
 SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
 """
 
-_TYPES = {
-    Kind.BOOL: "boolean",
-    Kind.INT16: "smallint",
-    Kind.INT32: "integer",
-    Kind.INT64: "bigint",
-    Kind.NUMERIC: "numeric",
-    Kind.FLOAT32: "real",
-    Kind.FLOAT64: "double precision",
-    Kind.TEXT: "text",
-    Kind.BYTES: "bytea",
-    Kind.DATE: "date",
-    Kind.TIME: "time",
-    Kind.TIMESTAMP: "timestamp",
-    Kind.TIMESTAMPTZ: "timestamptz",
-    Kind.UUID: "uuid",
-    Kind.JSON: "jsonb",
-}
-
-
 # Read.
 
 
-async def details(connection: Any, found: Any) -> dict[str, Any]:
+async def details(connection: Connection, found: Record) -> dict[str, Any]:
     """Whatever a copy of the table should have besides its columns."""
     oid = found["oid"]
     defaults = await defaults_of(connection, oid)
@@ -130,12 +115,12 @@ async def details(connection: Any, found: Any) -> dict[str, Any]:
     }
 
 
-async def defaults_of(connection: Any, oid: int) -> list[dict[str, Any]]:
+async def defaults_of(connection: Connection, oid: int) -> list[Detail]:
     """For each column its default, identity, sequence, generation and collation."""
     return [dict(row) for row in await connection.fetch(_DEFAULTS, oid)]
 
 
-async def _counted(connection: Any, row: dict[str, Any]) -> dict[str, Any]:
+async def _counted(connection: Connection, row: Detail) -> dict[str, Any]:
     """How far a sequence is; nothing is known of one that we may not read."""
     last = None
     if row["is_readable"]:
@@ -146,18 +131,7 @@ async def _counted(connection: Any, row: dict[str, Any]) -> dict[str, Any]:
 # Make.
 
 
-def native_type(column: Column, source: Table) -> str:
-    """The type of a column that is made."""
-    if source.family == FAMILY and column.native:
-        return column.native
-    if column.type.kind is Kind.DECIMAL:
-        return f"numeric({column.type.precision},{column.type.scale})"
-    if column.type.kind is Kind.TEXT and column.type.length:
-        return f"varchar({column.type.length})"
-    return _TYPES[column.type.kind]
-
-
-async def make_table(connection: Any, job: Job, name: str) -> None:
+async def make_table(connection: Connection, job: Job, name: str) -> None:
     """The table without anything that would slow the copy down; with its key if rows are found by it."""
     schema = await _make_schema(connection, name)
     await _make_types(connection, job)
@@ -178,7 +152,7 @@ async def make_table(connection: Any, job: Job, name: str) -> None:
         await connection.execute(f"ALTER SEQUENCE {sequence} OWNED BY {name}.{quoted(column)}")
 
 
-async def _make_schema(connection: Any, name: str) -> str:
+async def _make_schema(connection: Connection, name: str) -> str:
     """Have the schema of a name. Returns it with a dot, or nothing if the name has none."""
     parts = await parts_of(connection, name)
     if len(parts) == 1:
@@ -189,8 +163,8 @@ async def _make_schema(connection: Any, name: str) -> str:
     return f"{schema}."
 
 
-def _line(column: Column, job: Job, row: dict[str, Any] | None, counter: str | None) -> str:
-    parts = [quoted(column.name), native_type(column, job.source)]
+def _line(column: Column, job: Job, row: Detail | None, counter: str | None) -> str:
+    parts = [quoted(column.name), made_type(column, job.source)]
     if row is not None and column.native:
         if row["collation"]:
             parts.append(f"COLLATE {row['collation']}")
@@ -211,14 +185,14 @@ def _line(column: Column, job: Job, row: dict[str, Any] | None, counter: str | N
     return " ".join(parts)
 
 
-async def _make_types(connection: Any, job: Job) -> None:
+async def _make_types(connection: Connection, job: Job) -> None:
     enums: dict[str, list[str]] = job.source.details.get("enums", {}) if _is_own(job) else {}
     for name, labels in enums.items():
         if await connection.fetchval("SELECT to_regtype($1)", name) is None:
             await _make_schema(connection, name)
             await connection.execute(f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, labels))})")
     for column in job.source.columns:
-        native = native_type(column, job.source)
+        native = made_type(column, job.source)
         if await connection.fetchval("SELECT to_regtype($1)", native) is None:
             raise StorageError(
                 f"column {column.name!r} has the type {native}, which the target does not have",
@@ -226,7 +200,7 @@ async def _make_types(connection: Any, job: Job) -> None:
             )
 
 
-async def _make_sequences(connection: Any, job: Job, schema: str) -> dict[str, str]:
+async def _make_sequences(connection: Connection, job: Job, schema: str) -> dict[str, str]:
     """The sequence of each column that counts by its default. Those of identities are made with the column."""
     counters: dict[str, str] = {}
     copied = {column.name for column in job.source.columns if column.native}
@@ -245,7 +219,7 @@ async def _make_sequences(connection: Any, job: Job, schema: str) -> dict[str, s
 # Complete.
 
 
-async def complete(connection: Any, job: Job, name: str) -> None:
+async def complete(connection: Connection, job: Job, name: str) -> None:
     """Keys, indexes and checks of a table that the dump made, from the source's schema. What is there is not made
     again, and what needs a column that was not copied is left out."""
     suffix, found = job.dump.hex[:8], job.source.details if _is_own(job) else {}
@@ -263,11 +237,11 @@ async def complete(connection: Any, job: Job, name: str) -> None:
             await connection.execute(index_on(one, given, name))
 
 
-def _possible(found: Iterable[dict[str, Any]], there: set[str]) -> list[dict[str, Any]]:
+def _possible(found: Iterable[Detail], there: set[str]) -> list[Detail]:
     return [one for one in found if there.issuperset(one["columns"])]
 
 
-async def advance(connection: Any, job: Job, name: str) -> None:
+async def advance(connection: Connection, job: Job, name: str) -> None:
     """Let sequences go on after what was copied, and where the table is ours, after what the source had counted."""
     known = job.source.details.get("sequences", {}) if _is_own(job) and job.created else {}
     for column in job.source.columns:
@@ -287,17 +261,17 @@ async def advance(connection: Any, job: Job, name: str) -> None:
             await connection.execute("SELECT setval($1::text::regclass, $2, $3)", counter["name"], *last)
 
 
-async def _has_key(connection: Any, name: str) -> bool:
+async def _has_key(connection: Connection, name: str) -> bool:
     query = "SELECT count(*) FROM pg_index WHERE indrelid = to_regclass($1) AND indisprimary"
     return bool(await connection.fetchval(query, name))
 
 
-def index_on(index: Any, name: str, table: str) -> str:
+def index_on(index: Detail, name: str, table: str) -> str:
     """The statement that makes this index, under this name, on another table."""
     return f"CREATE {'UNIQUE ' if index['is_unique'] else ''}INDEX {quoted(name)} ON {table}{index['rest']}"
 
 
-async def _name_for(connection: Any, name: str, table: str, suffix: str) -> str | None:
+async def _name_for(connection: Connection, name: str, table: str, suffix: str) -> str | None:
     """The name to give an index or a constraint: its own, unless another table has that. None: it is there already."""
     for candidate in (name, other_name(name, suffix)):
         owner = await owner_of(connection, candidate, table)
@@ -308,7 +282,7 @@ async def _name_for(connection: Any, name: str, table: str, suffix: str) -> str 
     raise StorageError(f"{table}: the name {name} is another's, and so is {candidate}")
 
 
-async def owner_of(connection: Any, name: str, table: str) -> Any:
+async def owner_of(connection: Connection, name: str, table: str) -> Record | None:
     """Whether a name is taken, and if so, by the table. None: it is free."""
     return await connection.fetchrow(_OWNER_OF, name, table)
 
@@ -323,7 +297,7 @@ def other_name(name: str, suffix: str) -> str:
 # Indexes of another kind of database, and foreign keys.
 
 
-async def index(connection: Any, job: Job, name: str) -> list[str]:
+async def index(connection: Connection, job: Job, name: str) -> list[str]:
     """Plain indexes of another kind of database. Returns those that cannot be, and why."""
     if _is_own(job):
         return []  # They came with the table.
@@ -347,7 +321,7 @@ async def index(connection: Any, job: Job, name: str) -> list[str]:
     return missing
 
 
-async def _link_other(connection: Any, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
+async def _link_other(connection: Connection, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
     """Foreign keys of another kind of database."""
     missing = []
     there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
@@ -371,7 +345,7 @@ async def _link_other(connection: Any, job: Job, name: str, targets: Mapping[str
     return missing
 
 
-async def link(connection: Any, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
+async def link(connection: Connection, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
     """Foreign keys, once all tables are there. Returns those that cannot be, and why."""
     if not _is_own(job):
         return await _link_other(connection, job, name, targets)
@@ -394,7 +368,7 @@ async def link(connection: Any, job: Job, name: str, targets: Mapping[str, str])
     return missing
 
 
-def referring(constraint: Any, table: str) -> str:
+def referring(constraint: Detail, table: str) -> str:
     """A constraint's definition for another table: one that refers to its own table goes on to do so."""
     definition: str = constraint["definition"]
     if not constraint["is_own"]:
@@ -411,6 +385,6 @@ def _is_own(job: Job) -> bool:
     return job.source.family == FAMILY
 
 
-def _defaults(job: Job) -> dict[str, dict[str, Any]]:
-    found: Sequence[dict[str, Any]] = job.source.details.get("defaults", ()) if _is_own(job) else ()
+def _defaults(job: Job) -> dict[str, Detail]:
+    found: Sequence[Detail] = job.source.details.get("defaults", ()) if _is_own(job) else ()
     return {row["name"]: row for row in found}

@@ -1,17 +1,26 @@
-"""A session with a PostgreSQL server: how it is opened, and what its errors mean for a dump."""
+"""A session with a PostgreSQL server: where it is, how it is opened, and how it is left.
+
+A dump's session is one connection with settings that make text mean the same on every server. The streams of a node
+share a pool for each URL; its sessions have the server's own settings, because a user's triggers and defaults may rely
+on them. TLS is asyncpg's: `?sslmode=` and its relatives in the URL.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import asyncpg
+from asyncpg import Connection, Pool
 
-from headgate.connectors.api.bulk import StorageError, StorageGone
-from headgate.errors import ConfigError
-from headgate.text import one_line
+from headgate.connectors.api.bulk import StorageGone
+from headgate.connectors.postgres.errors import Fault, fault_of, told
+from headgate.errors import ConfigError, HeadgateError
 
 CONNECT_S = 10.0
+CLOSE_S = 2.0
+POOL_SIZE = 8
+IDLE_S = 60.0  # A pooled session that nobody needed for so long is closed.
 
 _SETTINGS = {
     "application_name": "headgate dump",
@@ -34,15 +43,10 @@ _PLAIN = """
 SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE '0' END, false) FROM pg_settings
 WHERE name IN ('transaction_timeout', 'idle_session_timeout', 'jit', 'max_parallel_workers_per_gather')
 """
-# What the server and the network say when a session has ended or none can be had.
-GONE = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.InsufficientResourcesError,
-)
+_WRONG_URL = "a password's / ? # @ : are written %2F %3F %23 %40 %3A"
+
+
+# Where.
 
 
 def where_is(url: str) -> str:
@@ -53,51 +57,77 @@ def where_is(url: str) -> str:
     return f"{parts.hostname or 'a local socket'}{parts.path}"
 
 
-async def connect(url: str, **settings: str) -> Any:
-    """A session with settings of our own."""
+def address_of(url: str) -> str:
+    """The server without the database, for messages."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "a local socket"
+
+
+# Opened.
+
+
+async def connect(url: str, **settings: str) -> Connection:
+    """A session of a dump."""
     try:
         connection = await asyncpg.connect(
             url, timeout=CONNECT_S, server_settings={**_SETTINGS, **settings}, statement_cache_size=0
         )
         await connection.execute(_PLAIN)
-    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ConfigError(f"{where_is(url)} refuses us: {error_text(error)}", hint="check the URL") from None
     except ValueError:  # Its text may hold a piece of the password.
-        raise ConfigError(
-            "the URL of a PostgreSQL server is wrong", hint="a password's / ? # @ : are written %2F %3F %23 %40 %3A"
-        ) from None
-    except (*GONE, TimeoutError) as error:
-        raise StorageGone(f"{where_is(url)} does not answer: {error_text(error)}") from None
-    except asyncpg.PostgresError as error:
-        raise ConfigError(f"{where_is(url)} refuses us: {error_text(error)}") from None
+        raise ConfigError("the URL of a PostgreSQL server is wrong", hint=_WRONG_URL) from None
+    except Exception as error:
+        match fault_of(error):
+            case None:
+                raise
+            case Fault.GONE:
+                raise StorageGone(f"{where_is(url)} does not answer: {told(error)}") from None
+            case Fault.DENIED | Fault.CONFIG:
+                raise ConfigError(
+                    f"{where_is(url)} refuses the connection: {told(error)}", hint="check the URL"
+                ) from None
+        raise ConfigError(f"{where_is(url)} refuses the connection: {told(error)}") from None
     return connection
 
 
-def is_gone(error: BaseException | None) -> bool:
-    """Whether the session has ended. A statement that somebody cancelled is only that."""
-    return isinstance(error, GONE) and not isinstance(error, asyncpg.QueryCanceledError)
+class _Pooled(Connection):  # type: ignore[misc]
+    """A pooled session that is not reset between uses: nothing of ours outlives its transaction."""
+
+    def get_reset_query(self) -> str:
+        return ""
 
 
-def error_text(error: BaseException) -> str:
-    """What went wrong and, where the server says it, where."""
-    where = getattr(error, "context", None) or getattr(error, "where", None)
-    return f"{one_line(error)} ({one_line(where, 200)})" if where else one_line(error)
+async def make_pool(url: str) -> Pool:
+    """The sessions of a node's streams."""
+    return await asyncpg.create_pool(
+        url,
+        min_size=0,
+        max_size=POOL_SIZE,
+        timeout=CONNECT_S,
+        connection_class=_Pooled,
+        max_inactive_connection_lifetime=IDLE_S,
+    )
 
 
-class errors:
-    """Turn what the driver raises into what steers a dump."""
+# Left.
 
-    def __init__(self, url: str, what: str) -> None:
-        self._url = url
-        self._what = what
 
-    def __enter__(self) -> None:
-        pass
+async def roll_back(connection: Connection, error: BaseException) -> bool:
+    """Leave the transaction that this error broke, or else the session. Returns whether the session is still good.
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and is_gone(error):
-            raise StorageGone(f"{where_is(self._url)} is gone: {error_text(error)}") from None
-        if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            raise StorageError(f"{self._what}: {error_text(error)}", hint="GRANT it, or use another user") from None
-        if isinstance(error, asyncpg.PostgresError):
-            raise StorageError(f"{self._what}: {error_text(error)}") from None
+    Nothing is raised: the error that led here is what people must see.
+    """
+    # A COPY that was broken off, a cancelled task, or a session that is lost are not worth an answer.
+    is_answered = isinstance(error, asyncpg.PostgresError | HeadgateError | TypeError | OverflowError)
+    if is_answered and not isinstance(error, StorageGone) and fault_of(error) is not Fault.GONE:
+        with suppress(Exception):
+            await connection.execute("ROLLBACK")
+            return True
+    with suppress(Exception):
+        connection.terminate()
+    return False
+
+
+async def close(connection: Connection) -> None:
+    """End a session, whatever state it is in."""
+    with suppress(Exception):
+        await connection.close(timeout=CLOSE_S)

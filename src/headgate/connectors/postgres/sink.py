@@ -20,23 +20,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import itemgetter
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg
 import msgspec
+from asyncpg import Connection, Pool
 
 from headgate.connectors.api import Context, Grant, Held, Outgoing
+from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
+from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
-from headgate.connectors.postgres.values import as_json_rows, fitted, only, type_of
-from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
-from headgate.text import one_line
+from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
+from headgate.connectors.postgres.types import type_for_value
+from headgate.connectors.postgres.values import as_json_rows, fitted, only
+from headgate.connectors.sql.quoting import quoted
+from headgate.errors import Cause, ConnectorError, Fenced
 
-POOL_SIZE = 8
-CONNECT_S = 10.0
 OPEN_S = 15.0
 
 _CREATE_POSITION = """
@@ -67,34 +69,12 @@ _ADVANCE = """
 UPDATE headgate_position SET edits = $4, n = $5, position = $6
 WHERE installation = $1 AND stream = $2 AND epoch = $3
 """
-_COLUMNS = """
-SELECT a.attname AS name, t.typname AS type FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-"""
-
-
-def _where(url: str) -> str:
-    """The server, for messages: no user, no password."""
-    parts = urlsplit(url)
-    return f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "a local socket"
-
-
-def quoted(name: str) -> str:
-    """An identifier, quoted; a dot separates schema and table."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
 
 def lock_key(installation: UUID, stream: UUID) -> int:
     """The advisory lock of one stream's writes, below 2^63 so that both halves are plain numbers."""
     digest = hashlib.sha256(b"headgate-sink" + installation.bytes + stream.bytes).digest()
     return int.from_bytes(digest[:8]) >> 1
-
-
-class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """A pooled session that is not reset between uses: nothing of ours outlives its transaction."""
-
-    def get_reset_query(self) -> str:
-        return ""
 
 
 class PostgresSink:
@@ -104,29 +84,30 @@ class PostgresSink:
         self._options = options
         self._context = context
         self._url = options.url.get_secret_value()
-        self._where = _where(self._url)
+        self._address = address_of(self._url)
         self._share = "postgres " + hashlib.sha256(self._url.encode()).hexdigest()
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self._grant: Grant | None = None
         self._columns: dict[str, str] = {}
         self._as_json = options.mode == "upsert"
 
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
-        with _steering(self._options.table, self._where):
+        with steer_worker(self._address, self._options.table):
             connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
             try:
-                if not await connection.fetch(_COLUMNS, quoted(self._options.table)) and not self._options.create:
+                await self._look(connection)
+                if not self._columns and not self._options.create:
                     raise self._no_table()
             finally:
-                await connection.close(timeout=2.0)
+                await close(connection)
 
     async def open(self, grant: Grant) -> Held | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, self._make_pool)
-        with _steering(self._options.table, self._where):
-            async with asyncio.timeout(OPEN_S), self._pool.acquire(timeout=CONNECT_S) as connection:
+        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url))
+        with steer_worker(self._address, self._options.table):
+            async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._ensure_position_table(connection)
                 held = await self._raise_epoch(connection, grant)
                 await self._look(connection)
@@ -136,7 +117,7 @@ class PostgresSink:
         """Rows and position, in one transaction. Cancelled, it lets go of the session at once."""
         grant = self._grant
         assert grant is not None
-        with _steering(self._options.table, self._where):
+        with steer_worker(self._address, self._options.table):
             try:
                 await self._write(grant, batch)
             except (asyncpg.DataError, TypeError, OverflowError, asyncpg.DatatypeMismatchError) as error:
@@ -151,24 +132,14 @@ class PostgresSink:
             self._pool = None
             await self._context.shared.give_back(self._share)
 
-    async def _make_pool(self) -> Any:
-        return await asyncpg.create_pool(
-            self._url,
-            min_size=0,
-            max_size=POOL_SIZE,
-            timeout=CONNECT_S,
-            connection_class=_Connection,
-            max_inactive_connection_lifetime=60.0,
-        )
-
-    async def _ensure_position_table(self, connection: Any) -> None:
+    async def _ensure_position_table(self, connection: Connection) -> None:
         if await connection.fetchval("SELECT to_regclass('headgate_position')") is None:
             # Two sessions that create at once collide in the catalog: one after the other, then.
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_position', 0))")
                 await connection.execute(_CREATE_POSITION)
 
-    async def _raise_epoch(self, connection: Any, grant: Grant) -> Held:
+    async def _raise_epoch(self, connection: Connection, grant: Grant) -> Held:
         present = await connection.fetchval(_READ_EPOCH, grant.installation, grant.stream)
         if present is not None and present >= grant.epoch:
             raise Fenced(f"epoch {present} has been here; ours is {grant.epoch}")
@@ -181,11 +152,14 @@ class PostgresSink:
         position = None if row["position"] is None else msgspec.json.decode(row["position"])
         return Held(row["edits"], row["n"], position)
 
-    async def _look(self, connection: Any) -> None:
+    async def _look(self, connection: Connection) -> None:
         """Read the table's columns."""
-        self._columns = {
-            row["name"]: row["type"] for row in await connection.fetch(_COLUMNS, quoted(self._options.table))
-        }
+        self._columns = {}
+        found = await find(connection, quoted_path(self._options.table))
+        if found is not None:
+            _, details = await columns_of(connection, found["oid"])
+            plain: dict[str, str] = details["plain"]
+            self._columns = {name: type for name, type in plain.items() if name not in details["generated"]}
 
     async def _write(self, grant: Grant, batch: Outgoing) -> None:
         async with self._session() as connection:
@@ -206,18 +180,20 @@ class PostgresSink:
             await connection.execute("COMMIT")
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Any]:
-        """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns."""
-        async with self._pool.acquire(timeout=CONNECT_S) as connection:
-            try:
-                yield connection
-            except (asyncpg.PostgresError, ConnectorError, TypeError, OverflowError, asyncpg.InterfaceError):
-                if not connection.is_closed() and connection.is_in_transaction():
-                    await connection.execute("ROLLBACK")
-                raise
-            except BaseException:  # Cancelled, or out of trust: do not wait for an answer.
-                connection.terminate()
-                raise
+    async def _session(self) -> AsyncIterator[Connection]:
+        """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns, and what went
+        wrong is what is raised: leaving a broken session must not hide it."""
+        pool = self._pool
+        assert pool is not None, "the sink is open"
+        connection = await pool.acquire(timeout=CONNECT_S)
+        try:
+            yield connection
+        except BaseException as error:
+            await roll_back(connection, error)
+            raise
+        finally:
+            with suppress(Exception):
+                await pool.release(connection)
 
     def _rows(self, records: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The batch as columns and tuples. Records usually have the same fields; a missing one is NULL."""
@@ -235,14 +211,14 @@ class PostgresSink:
             raise ConnectorError(
                 f"table {self._options.table} has no column {unknown[0]!r}",
                 cause=Cause.CONFIG,
-                hint=f"ALTER TABLE {quoted(self._options.table)} ADD COLUMN {quoted(unknown[0])} …, then restart",
+                hint=f"ALTER TABLE {quoted_path(self._options.table)} ADD COLUMN {quoted(unknown[0])} …, then restart",
             )
         if not self._as_json:
             for index, column in enumerate(columns):
                 rows = fitted(rows, index, self._columns[column])
         return columns, rows
 
-    async def _insert(self, connection: Any, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
+    async def _insert(self, connection: Connection, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
         schema, _, table = self._options.table.rpartition(".")
         if not self._as_json:
             await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=rows)
@@ -253,7 +229,7 @@ class PostgresSink:
         await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, rows))
 
     def _statement(self, columns: list[str], key: tuple[str, ...]) -> str:
-        table, names = quoted(self._options.table), ", ".join(map(quoted, columns))
+        table, names = quoted_path(self._options.table), ", ".join(map(quoted, columns))
         text = f"INSERT INTO {table} ({names}) SELECT {names} FROM json_populate_recordset(NULL::{table}, $1::json)"
         if self._options.mode == "upsert":
             others = [f"{quoted(c)} = excluded.{quoted(c)}" for c in columns if c not in key]
@@ -261,7 +237,7 @@ class PostgresSink:
             text += f" ON CONFLICT ({', '.join(map(quoted, key))}) DO {action}"
         return text
 
-    async def _create_table(self, connection: Any, batch: Outgoing) -> None:
+    async def _create_table(self, connection: Connection, batch: Outgoing) -> None:
         """Make the table from the first batch, unless somebody has made it meanwhile."""
         await self._look(connection)
         if self._columns:
@@ -274,7 +250,9 @@ class PostgresSink:
             lines.append(f"PRIMARY KEY ({', '.join(map(quoted, batch.key))})")
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", self._options.table)
-            await connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._options.table)} ({', '.join(lines)})")
+            await connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {quoted_path(self._options.table)} ({', '.join(lines)})"
+            )
         self._context.log.info("table created", table=self._options.table)
         await self._look(connection)
 
@@ -282,49 +260,9 @@ class PostgresSink:
         if field in self._options.columns:
             return self._options.columns[field]
         value = next((record[field] for record in records if record.get(field) is not None), None)
-        return type_of(value)
+        return type_for_value(value)
 
     def _no_table(self) -> ConnectorError:
         return ConnectorError(
-            f"there is no table {self._options.table}", cause=Cause.CONFIG, hint="create it, or set create: true"
+            f"table {self._options.table} does not exist", cause=Cause.CONFIG, hint="create it, or set create: true"
         )
-
-
-class _steering:
-    """Turn what the driver raises into the error that steers the worker."""
-
-    def __init__(self, table: str, where: str) -> None:
-        self._table = table
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, ConnectorError) or not isinstance(error, Exception):
-            return
-        text = one_line(error)
-        match error:
-            case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InsufficientPrivilegeError():
-                raise ConnectorError(text, cause=Cause.AUTH) from error
-            case asyncpg.DiskFullError() | asyncpg.TransactionRollbackError() | asyncpg.LockNotAvailableError():
-                raise NotConnected(text) from error
-            case (
-                asyncpg.InvalidCatalogNameError()
-                | asyncpg.SyntaxOrAccessError()
-                | asyncpg.InvalidSchemaNameError()
-                | asyncpg.ClientConfigurationError()
-            ):
-                raise ConnectorError(f"{self._table}: {text}", cause=Cause.CONFIG) from error
-            case asyncpg.DataError() | asyncpg.IntegrityConstraintViolationError() | TypeError() | OverflowError():
-                raise BadRecord(f"{self._table}: {text}") from error
-            case ValueError():  # Of the driver, about the URL: its text may hold a part of the password.
-                raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
-            case (
-                OSError()
-                | TimeoutError()
-                | asyncpg.InterfaceError()
-                | asyncpg.InternalClientError()
-                | asyncpg.PostgresError()
-            ):
-                raise NotConnected(f"PostgreSQL at {self._where}: {text}") from error

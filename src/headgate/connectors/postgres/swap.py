@@ -6,9 +6,9 @@ broken, is listed and refused, at the start and again at the end.
 
 from __future__ import annotations
 
-from typing import Any
+from asyncpg import Connection
 
-from headgate.connectors.postgres.catalog import find, literal, parts_of, quoted
+from headgate.connectors.postgres.catalog import find, must_find, parts_of
 from headgate.connectors.postgres.schema import (
     CONSTRAINTS,
     INDEXES,
@@ -18,6 +18,7 @@ from headgate.connectors.postgres.schema import (
     owner_of,
     referring,
 )
+from headgate.connectors.sql.quoting import literal, quoted
 from headgate.errors import Refused
 
 SHOWN = 5  # Dependents that a message names.
@@ -64,7 +65,7 @@ SELECT relpersistence = 'u' AS is_unlogged, coalesce(reloptions, '{}') AS option
 """
 
 
-async def refuse_dependents(connection: Any, table: str) -> None:
+async def refuse_dependents(connection: Connection, table: str) -> None:
     """Say at the start what would stop the swap at the end."""
     found = await find(connection, table)
     if found is None:
@@ -79,11 +80,11 @@ async def refuse_dependents(connection: Any, table: str) -> None:
         )
 
 
-async def copy_shape(connection: Any, table: str, beside: str) -> None:
+async def copy_shape(connection: Connection, table: str, beside: str) -> None:
     """A table like the one that it is to replace, without what slows the copy down."""
     if await find(connection, beside) is not None:
         return
-    found = await find(connection, table)
+    found = await must_find(connection, table)
     shape = await connection.fetchrow(_SHAPE, found["oid"])
     unlogged = "UNLOGGED " if shape["is_unlogged"] else ""
     await connection.execute(f"CREATE {unlogged}TABLE {beside} (LIKE {table} INCLUDING ALL EXCLUDING INDEXES)")
@@ -92,12 +93,12 @@ async def copy_shape(connection: Any, table: str, beside: str) -> None:
         await connection.execute(f"ALTER TABLE {beside} SET ({name} = {literal(value)})")
 
 
-async def dress(connection: Any, old: str, beside: str, suffix: str) -> None:
+async def dress(connection: Connection, old: str, beside: str, suffix: str) -> None:
     """Give the table that was built beside the keys and indexes of the one that it will replace, under other names.
 
     The old table is read meanwhile as ever. What has been made already, before a crash, is not made again.
     """
-    found = await find(connection, old)
+    found = await must_find(connection, old)
     there = "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass($1)"
     names = {row["conname"] for row in await connection.fetch(there, beside)}
     for one in await connection.fetch(CONSTRAINTS, found["oid"]):
@@ -111,13 +112,13 @@ async def dress(connection: Any, old: str, beside: str, suffix: str) -> None:
             await connection.execute(index_on(one, name, beside))
 
 
-async def swap(connection: Any, old: str, beside: str, suffix: str) -> None:
+async def swap(connection: Connection, old: str, beside: str, suffix: str) -> None:
     """Put the table that was built beside in the place of the old one, with its names, rights and owner."""
     parts = await parts_of(connection, old)
     if await find(connection, old) is not None:
         await connection.execute(f"LOCK TABLE {old} IN ACCESS EXCLUSIVE MODE")
         await refuse_dependents(connection, old)
-        found = await find(connection, old)
+        found = await must_find(connection, old)
         shape = await connection.fetchrow(_SHAPE, found["oid"])
         constraints = await connection.fetch(CONSTRAINTS, found["oid"])
         indexes = await connection.fetch(INDEXES, found["oid"])
@@ -143,7 +144,7 @@ async def swap(connection: Any, old: str, beside: str, suffix: str) -> None:
     await connection.execute(f"ALTER TABLE {beside} RENAME TO {quoted(parts[-1])}")
 
 
-async def _keep_sequences(connection: Any, oid: int, beside: str) -> dict[str, str]:
+async def _keep_sequences(connection: Connection, oid: int, beside: str) -> dict[str, str]:
     """Sequences that the old table owns would go with it; those of identities go on where they were. Returns the names
     that the new ones of identities get."""
     names: dict[str, str] = {}
@@ -160,10 +161,10 @@ async def _keep_sequences(connection: Any, oid: int, beside: str) -> dict[str, s
     return names
 
 
-async def _names_for_sequences(connection: Any, table: str, beside: str) -> dict[str, str]:
+async def _names_for_sequences(connection: Connection, table: str, beside: str) -> dict[str, str]:
     """The names that identities' sequences would have, had the table been made in its place."""
     names: dict[str, str] = {}
-    found = await find(connection, beside)
+    found = await must_find(connection, beside)
     for row in await defaults_of(connection, found["oid"]):
         name = f"{table}_{row['name']}_seq"
         if row["identity"] and len(name.encode()) < 63 and await owner_of(connection, name, beside) is None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 import asyncpg
+from asyncpg import Connection, Record
 
 from headgate.connectors.api.bulk import (
     AlreadyWritten,
     By,
+    Column,
     Csv,
     Job,
     Language,
@@ -22,47 +23,28 @@ from headgate.connectors.api.bulk import (
     Pieces,
     Range,
     StorageError,
-    StorageGone,
     Table,
 )
-from headgate.connectors.postgres import binary, schema
-from headgate.connectors.postgres.catalog import (
-    FAMILY,
-    columns_of,
-    find,
-    literal,
-    parts_of,
-    proper,
-    quoted,
-    unique_keys,
-)
-from headgate.connectors.postgres.fit import check, is_same
-from headgate.connectors.postgres.reader import condition
+from headgate.connectors.postgres import schema
+from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
+from headgate.connectors.postgres.errors import translate_errors
+from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
+from headgate.connectors.postgres.ranges import condition
 from headgate.connectors.postgres.relay import entering
-from headgate.connectors.postgres.session import connect, errors, is_gone
+from headgate.connectors.postgres.session import close, connect, roll_back, where_is
 from headgate.connectors.postgres.swap import copy_shape, dress, refuse_dependents, swap
+from headgate.connectors.postgres.types import FAMILY
 from headgate.connectors.sql import ledger
+from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.convert import Normalizes, json_text
-from headgate.errors import HeadgateError, Refused
+from headgate.errors import Refused
 from headgate.text import counted
 
-_LEDGER = f"""
-CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
-    dump uuid NOT NULL, target text NOT NULL, mark text NOT NULL, lo text NOT NULL, hi text NOT NULL,
-    rows bigint NOT NULL, at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (dump, target, mark)
+_LEDGER = ledger.Statements(
+    lambda number: f"${number}",
+    f"""dump uuid NOT NULL, target text NOT NULL, {ledger.KEY} text NOT NULL, lo text NOT NULL, hi text NOT NULL,
+    rows bigint NOT NULL, at timestamptz NOT NULL DEFAULT now()""",
 )
-"""
-_LINE = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, rows) VALUES ($1, $2, $3, $4, $5, $6)"
-_FINISH = f"{_LINE} ON CONFLICT (dump, target, mark) DO NOTHING"
-_DONE = f"SELECT lo, hi, rows FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark <> '{ledger.FINISHED}'"
-_IS_FINISHED = f"SELECT count(*) FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark = '{ledger.FINISHED}'"
-_HAS_LINE = f"SELECT count(*) FROM {ledger.TABLE} WHERE dump = $1 AND target = $2 AND mark = $3"
-_FORGET = f"DELETE FROM {ledger.TABLE} WHERE dump = $1 AND target = $2"
-_FORGET_ONE = f"{_FORGET} AND mark = $3"
-_UNFINISHED = f"""
-SELECT DISTINCT dump, target FROM {ledger.TABLE} a WHERE NOT EXISTS (
-    SELECT FROM {ledger.TABLE} b WHERE b.dump = a.dump AND b.target = a.target AND b.mark = '{ledger.FINISHED}')
-"""
 # Every chunk is in the ledger: whoever still writes into the table writes what will be refused, and may be stopped.
 _END_WRITERS = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -88,9 +70,9 @@ class PostgresWriter(Normalizes):
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection: Any = None
+        self._connection: Connection | None = None
 
-    async def session(self) -> Any:
+    async def session(self) -> Connection:
         """The connection."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._url, lc_monetary="C")  # Where 1.50 means that.
@@ -99,7 +81,7 @@ class PostgresWriter(Normalizes):
     async def look(self, table: str) -> Table | None:
         """What is there."""
         connection = await self.session()
-        with errors(self._url, table):
+        with translate_errors(where_is(self._url), table):
             found = await find(connection, table)
             if found is None:
                 return None
@@ -110,14 +92,14 @@ class PostgresWriter(Normalizes):
 
     async def prepare(self, job: Job) -> Table:
         """The table that chunks go into, and the ledger. All at once: what is refused leaves nothing."""
-        with errors(self._url, job.target):
+        with translate_errors(where_is(self._url), job.target):
             async with self._transaction() as connection:
                 await self._make_ledger(connection)
                 name, beside = await proper(connection, job.target), await self._beside(connection, job)
                 found = await find(connection, name)
                 if found is not None and found["kind"] not in ("r", "p", "f"):
                     raise Refused(f"{job.target} is a view", code="not_a_table", hint="name a table")
-                if _is_beside(job) and not await self._is_finished(connection, job):
+                if job.is_apart and not await self._is_finished(connection, job):
                     if job.mode is Mode.REPLACE:
                         await refuse_dependents(connection, name)
                     if found is not None:
@@ -134,12 +116,12 @@ class PostgresWriter(Normalizes):
                     await self._check_key(connection, job, found)
                 return into
 
-    async def _make_ledger(self, connection: Any) -> None:
+    async def _make_ledger(self, connection: Connection) -> None:
         if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_dump_chunk', 0))")
-            await connection.execute(_LEDGER)
+            await connection.execute(_LEDGER.create)
 
-    async def _beside(self, connection: Any, job: Job) -> str:
+    async def _beside(self, connection: Connection, job: Job) -> str:
         """The name of the table beside, in the schema of the target."""
         name = await proper(connection, job.target)
         parts, found = await parts_of(connection, name), await find(connection, name)
@@ -148,13 +130,12 @@ class PostgresWriter(Normalizes):
             parts.insert(0, found["schema"])  # The search path may find the old one elsewhere.
         return ".".join(map(quoted, parts))
 
-    async def _table(self, connection: Any, name: str) -> Table:
-        found = await find(connection, name)
-        assert found is not None, name
+    async def _table(self, connection: Connection, name: str) -> Table:
+        found = await must_find(connection, name)
         columns, details = await columns_of(connection, found["oid"])
         return Table(name, columns, family=FAMILY, details={**details, "kind": found["kind"]})
 
-    async def _check_key(self, connection: Any, job: Job, found: Any) -> None:
+    async def _check_key(self, connection: Connection, job: Job, found: Record | None) -> None:
         if not job.key:
             raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
         if found is None:
@@ -171,44 +152,44 @@ class PostgresWriter(Normalizes):
             return (Language.ROWS,)
         if is_same(job, table):
             return self.languages
-        return (Language.ARROW, Language.CSV) if binary.is_spoken(job, table) else (Language.CSV,)
+        return (Language.ARROW, Language.CSV) if has_binary_forms(job, table) else (Language.CSV,)
 
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
         connection = await self.session()
-        with errors(self._url, ledger.TABLE):
+        with translate_errors(where_is(self._url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
                 return {}
-            rows = await connection.fetch(_DONE, job.dump, job.target)
-            return {ledger.range_of(row["lo"], row["hi"]): row["rows"] for row in rows}
+            return ledger.rows_by_range(await connection.fetch(_LEDGER.done, job.dump, job.target))
 
     async def unfinished(self, target: str) -> list[UUID]:
         """Dumps that have begun with this table."""
         connection = await self.session()
-        with errors(self._url, ledger.TABLE):
+        with translate_errors(where_is(self._url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
                 return []
             wanted = await self._identity(connection, target)
-            rows = await connection.fetch(_UNFINISHED)
+            rows = await connection.fetch(_LEDGER.unfinished)
             return [row["dump"] for row in rows if await self._identity(connection, row["target"]) == wanted]
 
-    async def _identity(self, connection: Any, target: str) -> Any:
+    async def _identity(self, connection: Connection, target: str) -> str | int:
         """What tells whether two names mean the same table."""
         found = await find(connection, target)
-        return await proper(connection, target) if found is None else found["oid"]
+        identity: str | int = await proper(connection, target) if found is None else found["oid"]
+        return identity
 
     async def write(
         self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
     ) -> int:
         """One chunk and its line."""
-        with errors(self._url, job.target):
+        with translate_errors(where_is(self._url), job.target):
             try:
                 async with self._transaction() as connection:
                     await self._announce(connection, job, range)
                     if again:
                         await self._erase(connection, job, table, range)
                     rows = await self._copied(connection, job, table, language, pieces)
-                    await connection.execute(_LINE, job.dump, job.target, *ledger.line_of(range), rows)
+                    await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.line_of(range), rows)
                     return rows
             except asyncpg.UniqueViolationError:
                 # Of the line, or of a key whose rows came with it.
@@ -216,18 +197,18 @@ class PostgresWriter(Normalizes):
                     raise
                 raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
 
-    async def _announce(self, connection: Any, job: Job, range: Range) -> None:
+    async def _announce(self, connection: Connection, job: Job, range: Range) -> None:
         """Say which chunk and which attempt this transaction is, and end earlier ones."""
-        name = f"headgate dump {job.dump.hex[:8]} {ledger.mark_of(range)[:16]} "
+        name = f"headgate dump {job.dump.hex[:8]} {ledger.key_of(range)[:16]} "
         await connection.execute(f"SET LOCAL application_name = {literal(name + str(self.attempt))}")
         if self.attempt > 1:
             await connection.execute(_END_EARLIER, name, self.attempt)
 
     async def _has_line(self, job: Job, range: Range) -> bool:
         connection = await self.session()
-        return bool(await connection.fetchval(_HAS_LINE, job.dump, job.target, ledger.mark_of(range)))
+        return bool(await connection.fetchval(_LEDGER.has, job.dump, job.target, ledger.key_of(range)))
 
-    async def _copied(self, connection: Any, job: Job, table: Table, language: Language, pieces: Pieces) -> int:
+    async def _copied(self, connection: Connection, job: Job, table: Table, language: Language, pieces: Pieces) -> int:
         columns = [column.name for column in job.source.columns]
         if language is Language.ROWS:
             return await self._add_absent(connection, job, table, columns, pieces)
@@ -239,13 +220,15 @@ class PostgresWriter(Normalizes):
                 if column.name not in columns and not column.nullable:
                     await connection.execute(f"ALTER TABLE {into} ALTER {quoted(column.name)} DROP NOT NULL")
         if language is Language.ARROW:
-            pieces = _as_copy(pieces, binary.encoder(job.source.columns, table))
+            pieces = _as_copy(pieces, job.source.columns, table)
         rows = await self._load(connection, into, columns, language, pieces)
         if staged:
             await connection.execute(_merge(job, table.name, into))
         return rows
 
-    async def _add_absent(self, connection: Any, job: Job, table: Table, columns: Sequence[str], pieces: Pieces) -> int:
+    async def _add_absent(
+        self, connection: Connection, job: Job, table: Table, columns: Sequence[str], pieces: Pieces
+    ) -> int:
         """Records as JSON, read by the server as the live stream's are. A row that is there stays as it is."""
         names, key = ", ".join(map(quoted, columns)), ", ".join(map(quoted, job.key))
         statement = (
@@ -259,7 +242,7 @@ class PostgresWriter(Normalizes):
         return rows
 
     async def _load(
-        self, connection: Any, into: str, columns: Sequence[str], language: Language, pieces: Pieces
+        self, connection: Connection, into: str, columns: Sequence[str], language: Language, pieces: Pieces
     ) -> int:
         read = 0
 
@@ -278,9 +261,9 @@ class PostgresWriter(Normalizes):
             raise StorageError(f"{into}: read {counted(read, 'row')} and wrote {rows:,}")
         return rows
 
-    async def _erase(self, connection: Any, job: Job, table: Table, range: Range) -> None:
+    async def _erase(self, connection: Connection, job: Job, table: Table, range: Range) -> None:
         """Make room for a chunk that is written again. The line goes first: whoever else repairs it waits there."""
-        await connection.execute(_FORGET_ONE, job.dump, job.target, ledger.mark_of(range))
+        await connection.execute(_LEDGER.forget_one, job.dump, job.target, ledger.key_of(range))
         if schema.finds_rows(job):
             return  # Its rows are overwritten, and others in between are not ours.
         if job.source.by is not By.KEY:
@@ -291,20 +274,14 @@ class PostgresWriter(Normalizes):
         await connection.execute(f"DELETE FROM {table.name} WHERE {condition(own, range)}")
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Any]:
+    async def _transaction(self) -> AsyncIterator[Connection]:
         connection = await self.session()
         try:
             await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 60000")
             yield connection
             await connection.execute("COMMIT")
         except BaseException as error:
-            # A COPY that was broken off, or a session that is lost, is not worth an answer.
-            answers = isinstance(error, asyncpg.PostgresError | HeadgateError) and not is_gone(error)
-            if answers and not isinstance(error, StorageGone):
-                with suppress(Exception):
-                    await connection.execute("ROLLBACK")
-            else:
-                connection.terminate()
+            if not await roll_back(connection, error):
                 self._connection = None
             raise
 
@@ -314,13 +291,13 @@ class PostgresWriter(Normalizes):
     async def finish(self, job: Job) -> None:
         """Indexes, constraints and sequences; then the swap and the last line, together."""
         connection = await self.session()
-        with errors(self._url, job.target):
+        with translate_errors(where_is(self._url), job.target):
             if await self._is_finished(connection, job):
                 return
             name, beside = await proper(connection, job.target), await self._beside(connection, job)
             suffix = job.dump.hex[:8]
             exists = await find(connection, name) is not None
-            if _is_beside(job):
+            if job.is_apart:
                 await connection.execute(_END_WRITERS, beside)
                 if not exists:
                     await schema.complete(connection, job, beside)
@@ -330,13 +307,14 @@ class PostgresWriter(Normalizes):
                 await connection.execute(_END_WRITERS, name)
                 await schema.complete(connection, job, name)
             async with self._transaction() as connection:
-                if _is_beside(job) and (job.mode is Mode.REPLACE or not exists):
+                if job.is_apart and (job.mode is Mode.REPLACE or not exists):
                     await swap(connection, name, beside, suffix)
-                elif _is_beside(job):
+                elif job.is_apart:
                     await connection.execute(_merge(job, name, beside))
                     await connection.execute(f"DROP TABLE {beside}")
                 await schema.advance(connection, job, name)
-                await connection.execute(_FINISH, job.dump, job.target, ledger.FINISHED, "", "", 0)
+                if not await self._is_finished(connection, job):
+                    await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.last_line())
             with suppress(asyncpg.PostgresError):
                 # Whoever has it locked is most likely about to do the same: the server's own housekeeping.
                 await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
@@ -344,40 +322,42 @@ class PostgresWriter(Normalizes):
     async def index(self, job: Job) -> list[str]:
         """Indexes that a table of another kind of database had. Returns those that cannot be."""
         connection = await self.session()
-        with errors(self._url, job.target):
+        with translate_errors(where_is(self._url), job.target):
             return await schema.index(connection, job, await proper(connection, job.target))
 
     async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
         """Foreign keys. Returns those that cannot be."""
         connection = await self.session()
-        with errors(self._url, job.target):
+        with translate_errors(where_is(self._url), job.target):
             return await schema.link(connection, job, await proper(connection, job.target), targets)
 
-    async def _is_finished(self, connection: Any, job: Job) -> bool:
-        return bool(await connection.fetchval(_IS_FINISHED, job.dump, job.target))
+    async def _is_finished(self, connection: Connection, job: Job) -> bool:
+        return bool(await connection.fetchval(_LEDGER.has, job.dump, job.target, ledger.FINISHED))
 
     async def drop(self, job: Job) -> None:
         """Remove what was built beside, and its lines."""
         connection = await self.session()
-        with errors(self._url, job.target):
-            if not _is_beside(job) or await self._is_finished(connection, job):
+        with translate_errors(where_is(self._url), job.target):
+            if not job.is_apart or await self._is_finished(connection, job):
                 return
             beside = await self._beside(connection, job)
             await connection.execute(_END_WRITERS, beside)
             async with self._transaction() as connection:
                 await connection.execute(f"DROP TABLE IF EXISTS {beside}")
-                await connection.execute(_FORGET, job.dump, job.target)
+                await connection.execute(_LEDGER.forget, job.dump, job.target)
 
     async def close(self) -> None:
         """End the session."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(Exception):
-                await connection.close(timeout=2.0)
+            await close(connection)
 
 
-async def _as_copy(pieces: Pieces, encode: Callable[[Any], list[memoryview]]) -> Pieces:
+async def _as_copy(pieces: Pieces, columns: Sequence[Column], table: Table) -> Pieces:
     """Batches as binary COPY."""
+    from headgate.connectors.postgres import binary  # Only where there are batches: it needs Arrow.
+
+    encode = binary.encoder(columns, table)
     yield Piece(binary.HEADER, len(binary.HEADER))
     async for piece in pieces:
         rows = piece.rows
@@ -385,10 +365,6 @@ async def _as_copy(pieces: Pieces, encode: Callable[[Any], list[memoryview]]) ->
             yield Piece(data, len(data), rows)
             rows = 0
     yield Piece(binary.END, len(binary.END))
-
-
-def _is_beside(job: Job) -> bool:
-    return job.aside or job.mode is Mode.REPLACE
 
 
 def _merge(job: Job, table: str, stage: str) -> str:

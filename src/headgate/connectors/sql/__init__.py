@@ -1,1 +1,1 @@
-"""What the SQL databases share: the ledger of dumps."""
+"""What the SQL databases share: quoting, ranges of keys, and the ledger of dumps, which other storages keep as well."""

@@ -47,8 +47,9 @@ from headgate.connectors.api.bulk import (
 from headgate.connectors.files.reader import path_and_options
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.keys import WHOLE, plain_order
+from headgate.connectors.values.arrow import arrow_schema, arrow_type
 from headgate.connectors.values.convert import fine
-from headgate.connectors.values.kinds import TEXT, Kind, Type, arrow_schema, arrow_type, canonical, decimal_type
+from headgate.connectors.values.kinds import TEXT, Kind, Type, canonical, decimal_type
 from headgate.errors import NotFound, Refused
 from headgate.text import one_line
 
@@ -71,7 +72,7 @@ class Session:
         """The connection, opened when it is first needed. Only in the thread."""
         if self._connection is None:
             if self._mode != "rwc" and not self.path.exists():
-                raise NotFound(f"there is no file {self.path}")
+                raise NotFound(f"file {self.path} does not exist")
             self._connection = sqlite3.connect(
                 f"file:{quote(str(self.path))}?mode={self._mode}",
                 uri=True,

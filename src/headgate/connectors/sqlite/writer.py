@@ -301,7 +301,7 @@ def _insert(job: Job, table: Table) -> str:
 
 def _begin(connection: sqlite3.Connection, job: Job, table: Table, range: Range, again: bool) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    line = (str(job.dump), job.target, ledger.mark_of(range))
+    line = (str(job.dump), job.target, ledger.key_of(range))
     if again:
         where, values = _erasable(job, range)
         connection.execute(f"DELETE FROM {quoted(table.name)} WHERE {where}", values)

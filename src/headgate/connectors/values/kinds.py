@@ -28,11 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from headgate.connectors.api.bulk import Column
 
 MOST_DIGITS = 76  # Of an Arrow decimal. What has more travels as NUMERIC.
 
@@ -72,11 +68,6 @@ class Type:
             return f"decimal({self.precision},{self.scale})"
         return f"{self.kind}({self.length})" if self.length else str(self.kind)
 
-    @property
-    def is_text(self) -> bool:
-        """Whether an empty string is a value of its own, different from NULL."""
-        return self.kind in (Kind.TEXT, Kind.JSON, Kind.NUMERIC, Kind.UUID, Kind.BYTES)
-
 
 TEXT = Type(Kind.TEXT)
 
@@ -103,35 +94,7 @@ def type_from_text(text: str) -> Type:
     return Type(kind, length=first)
 
 
-def arrow_type(type: Type) -> Any:
-    """How a column of this type looks in an Arrow batch. NUMERIC, UUID and JSON are their text."""
-    import pyarrow as pa
-
-    if type.kind is Kind.DECIMAL:
-        return (pa.decimal128 if type.precision <= 38 else pa.decimal256)(type.precision, type.scale)
-    return {
-        Kind.BOOL: pa.bool_(),
-        Kind.INT16: pa.int16(),
-        Kind.INT32: pa.int32(),
-        Kind.INT64: pa.int64(),
-        Kind.FLOAT32: pa.float32(),
-        Kind.FLOAT64: pa.float64(),
-        Kind.BYTES: pa.binary(),
-        Kind.DATE: pa.date32(),
-        Kind.TIME: pa.time64("us"),
-        Kind.TIMESTAMP: pa.timestamp("us"),
-        Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
-    }.get(type.kind, pa.string())
-
-
-def arrow_schema(columns: tuple[Column, ...] | list[Column]) -> Any:
-    """The schema of a batch with these columns."""
-    import pyarrow as pa
-
-    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
-
-
-def type_of_value(value: Any) -> Type | None:
+def type_of_value(value: object) -> Type | None:
     """The type for a Python value from a source that has no schema. None: it is None, and says nothing."""
     match value:
         case None:
@@ -175,7 +138,7 @@ def widest(one: Type, other: Type) -> Type | None:
     return TEXT if kinds == {Kind.TEXT} else None
 
 
-def canonical(value: Any) -> Any:
+def canonical(value: object) -> str | None:
     """A Python value as its canonical text, or None."""
     match value:
         case None | str():

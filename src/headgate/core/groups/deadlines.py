@@ -1,17 +1,23 @@
 """Deadlines of consumers that are out of touch, timed by every observer on its own clock.
 
-Nobody's clock is compared with another's: an observer notes when it *first saw* that a consumer was silent, which is
-after it fell silent, and acts a whole lease later. By then the consumer's belief, which is counted from the sending of
-its last echoed beat, has ended whatever happened. Observers may act twice; each request names what it is about (the
-loss of touch, or the order), so a consumer that has come back is not meant.
+**Theory.** No clock is compared with another one. An observer notes when it *first saw* that a consumer was silent,
+which is after the consumer fell silent, and acts a whole lease later. By then the consumer's belief, which is counted
+from the sending of its last echoed beat, has ended in any case. Two observers may both act; each request names what it
+is about (an incarnation, or the epoch of an order), so it does nothing to a consumer that has come back.
+
+If the node that the consumer was connected to was declared dead, that node may have gone on echoing for as long as it
+trusted itself: the observer waits that much longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 from uuid import UUID
+
+from headgate.core.groups.machine import Connectivity, DisconnectedTimeout
+from headgate.core.groups.requests import Bury, Drop, Request
 
 FORGOTTEN_S = 600.0  # How long a forgotten consumer may still come back as itself.
 
@@ -22,19 +28,19 @@ class Silent:
 
     consumer: UUID
     group: UUID
-    connectivity: str
-    losses: int
+    connectivity: Connectivity
+    incarnation: int
     epoch: int
-    muted: bool  # It let an order go unanswered.
+    muted: bool  # It left an order unanswered.
     lease_s: float
-    has_node: bool = True  # Whether the node that it hung on is still there.
-    trust_s: float = 0.0  # How long that node may have gone on echoing after it was ended.
+    has_node: bool = True  # Whether the node that it was connected to is still there.
+    trust_s: float = 0.0  # How long that node may have gone on echoing after it was declared dead.
 
 
-What: TypeAlias = Literal["forget", "drop", "purge"]
+What: TypeAlias = Literal["forget", "drop", "bury"]
 
 Key: TypeAlias = tuple[UUID, What, int]
-"""A consumer, what is to become of it, and the loss of touch or the order that this is about."""
+"""A consumer, what will be done to it, and the incarnation or the epoch that this is about."""
 
 
 def observed(
@@ -58,10 +64,23 @@ def left_s(seen: Mapping[Key, float], one: Silent, now_s: float) -> float:
     return max(0.0, min(waits, default=0.0))
 
 
+def request_of(what: What, one: Silent) -> Request:
+    """What to ask of a consumer's group when its deadline has passed."""
+    match what:
+        case "forget":
+            return DisconnectedTimeout(str(one.consumer), one.incarnation)
+        case "drop":
+            return Drop(one.consumer, one.epoch)
+        case "bury":
+            return Bury(one.consumer, one.incarnation)
+        case _:
+            assert_never(what)
+
+
 def _deadlines(one: Silent) -> Iterable[tuple[What, int, float]]:
     if one.connectivity == "disconnected":
-        yield "forget", one.losses, one.lease_s if one.has_node else one.lease_s + one.trust_s
-    elif one.connectivity == "forgotten":  # One whose node is gone as well has hardly anywhere to come back from.
-        yield "purge", one.losses, FORGOTTEN_S if one.has_node else one.lease_s
+        yield "forget", one.incarnation, one.lease_s if one.has_node else one.lease_s + one.trust_s
+    elif one.connectivity == "forgotten":  # Without its node it has hardly anywhere to come back from.
+        yield "bury", one.incarnation, FORGOTTEN_S if one.has_node else one.lease_s
     if one.muted:
         yield "drop", one.epoch, one.lease_s

@@ -23,7 +23,7 @@ STATUSES: tuple[Status, ...] = ("vacant", "blocked", "handing over", "starting",
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SeenConsumer:
     """A consumer, as it is seen now."""
 
     name: str
@@ -46,10 +46,10 @@ class Member:
 class Outside:
     """A group of programs outside, as it is seen now."""
 
-    members: tuple[Member, ...]
+    members: tuple[SeenConsumer, ...]
     partition: int | None = None
     ignored: int = 0
-    wanted: Member | None = None  # Who should be active.
+    wanted: SeenConsumer | None = None  # Who should be active.
 
 
 def outside_status(group: Outside) -> Status:
@@ -82,12 +82,12 @@ def explain_outside(group: Outside) -> list[str]:
     return lines
 
 
-def _told_active(group: Outside) -> Member | None:
+def _told_active(group: Outside) -> SeenConsumer | None:
     active = (one for one in group.members if one.connectivity == "connected" and one.activity == "active")
     return next(active, None)
 
 
-def _holder_line(one: Member) -> str:
+def _holder_line(one: SeenConsumer) -> str:
     where = f" on {one.node}" if one.node else ""
     if one.muted:
         what = "to be active under" if one.activity == "active" else "to step down from"
@@ -120,7 +120,7 @@ def _holder_line(one: Member) -> str:
             )
 
 
-def _forgotten_line(one: Member) -> str:
+def _forgotten_line(one: SeenConsumer) -> str:
     held = "" if one.activity == "waiting" else f", and steps down from epoch {one.epoch} first"
     return f"{one.name} is forgotten: its lease has ended. It can still come back within {_left(one.waits_s)}{held}."
 
@@ -137,7 +137,7 @@ def _nobody(group: Outside) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SeenNode:
     """A node, as it stands to one stream."""
 
     name: str
@@ -162,12 +162,12 @@ class Workers:
     """A stream that nodes run, as it is seen now."""
 
     stream: str
-    nodes: tuple[Candidate, ...]
+    nodes: tuple[SeenNode, ...]
     epoch: int = 0
-    owner: Candidate | None = None
+    owner: SeenNode | None = None
     is_begun: bool = True  # The owner has acquired it for a run.
     for_s: float | None = None  # How long the owner has had it.
-    preferred: Candidate | None = None
+    preferred: SeenNode | None = None
     is_pinned: bool = False  # The wish is an operator's.
     is_stepping: bool = False  # The owner was told to step down.
     takes_in_s: float | None = None  # When the node that answers would take it from the owner.
@@ -198,7 +198,7 @@ def explain_workers(group: Workers) -> list[str]:
     return lines
 
 
-def _owner_lines(group: Workers, owner: Candidate) -> list[str]:
+def _owner_lines(group: Workers, owner: SeenNode) -> list[str]:
     since = "" if group.for_s is None else f", for {roughly(group.for_s)}"
     lines = [f"{owner.name} has it under epoch {group.epoch}{since}{'' if group.is_begun else ', and has not begun'}."]
     if owner.is_silent:
@@ -227,7 +227,7 @@ def _free_line(group: Workers) -> str:
     return "No node has it, and none can take it now."
 
 
-def _wish_lines(group: Workers, preferred: Candidate) -> list[str]:
+def _wish_lines(group: Workers, preferred: SeenNode) -> list[str]:
     who = "An operator" if group.is_pinned else "The planner"
     is_there = group.owner is not None and group.owner.name == preferred.name
     if is_there and not group.is_pinned:

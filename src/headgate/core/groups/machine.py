@@ -50,7 +50,7 @@ class Consumer:
     connectivity: Connectivity = "connected"
     activity: Activity = "waiting"
     epoch: int = 0  # Under which it was last told active.
-    losses: int = 0  # The number of its last loss of touch: a deadline names the loss it belongs to.
+    incarnation: int = 0  # The number of its last loss of touch: a deadline names the loss it belongs to.
     is_able: bool = True  # What else it takes to be eligible, such as a node that is not draining.
 
     @property
@@ -71,7 +71,7 @@ class Group:
     partition: int | None = None  # Of a super stream; None: a simple group.
     consumers: tuple[Consumer, ...] = ()
     epoch: int = 0  # Of the last grant.
-    losses: int = 0  # Of touch, whoever's: a deadline that is late belongs to nobody else.
+    incarnation: int = 0  # Of touch, whoever's: a deadline that is late belongs to nobody else.
     ignored: int = 0  # Confirmations that named another consumer or epoch.
     preferred: str | None = None  # A planner's or an operator's wish.
     fallback: str | None = None  # Whom a planner would have in place of it.
@@ -130,7 +130,7 @@ class DisconnectedTimeout:
     """The deadline of one loss of touch has passed."""
 
     connection: str
-    losses: int | None = None  # None: whichever is the last.
+    incarnation: int | None = None  # None: whichever is the last.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class StartDeadline:
     """Unless this connection is back in time, it is to be forgotten."""
 
     connection: str
-    losses: int
+    incarnation: int
 
 
 Effect: TypeAlias = TellActive | TellStepDown | StartDeadline
@@ -307,18 +307,20 @@ def _disconnected(group: Group, connection: str) -> Step:
     lost = [c for c in group.consumers if c.connection == connection and c.connectivity == "connected"]
     if not lost:
         return Step(group)
-    losses = group.losses + 1
+    incarnation = group.incarnation + 1
     ids = {c.id for c in lost}
-    silent = _each(group, lambda c: replace(c, connectivity="disconnected", losses=losses) if c.id in ids else c)
-    step = _settled(replace(silent, losses=losses))
-    return replace(step, effects=(StartDeadline(connection, losses), *step.effects))
+    silent = _each(
+        group, lambda c: replace(c, connectivity="disconnected", incarnation=incarnation) if c.id in ids else c
+    )
+    step = _settled(replace(silent, incarnation=incarnation))
+    return replace(step, effects=(StartDeadline(connection, incarnation), *step.effects))
 
 
 def _timeout(group: Group, command: DisconnectedTimeout) -> Step:
     def forget(c: Consumer) -> Consumer:
         if c.connection != command.connection or c.connectivity != "disconnected":
             return c
-        return replace(c, connectivity="forgotten") if command.losses in (None, c.losses) else c
+        return replace(c, connectivity="forgotten") if command.incarnation in (None, c.incarnation) else c
 
     return _settled(_each(group, forget))
 

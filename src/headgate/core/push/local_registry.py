@@ -36,7 +36,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBySession:
     """This session has it."""
 
     session: UUID
@@ -56,7 +56,7 @@ class Relinquishing:
     last_acked: Id
 
 
-Entry: TypeAlias = Asking | Held | Relinquishing
+Entry: TypeAlias = Asking | HeldBySession | Relinquishing
 
 
 # Events.
@@ -71,7 +71,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GlobalGranted:
     """The global registry gave it to this node; or gave it anew, to the next run."""
 
     epoch: int
@@ -79,7 +79,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class GlobalDenied:
     """The global registry did not."""
 
     reason: Reason
@@ -106,7 +106,7 @@ class Relinquish:
 
 
 @dataclass(frozen=True, slots=True)
-class RelinquishAnswered:
+class GlobalReleased:
     """The global registry has answered, whatever it said: the stream is not ours."""
 
     epoch: int
@@ -126,7 +126,7 @@ class Taken:
     epoch: int
 
 
-Event: TypeAlias = Ask | Granted | Denied | Updated | Relinquish | RelinquishAnswered | SessionClosed | Taken
+Event: TypeAlias = Ask | GlobalGranted | GlobalDenied | Updated | Relinquish | GlobalReleased | SessionClosed | Taken
 
 
 # Effects.
@@ -138,7 +138,7 @@ class AskGlobal:
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:
+class AcceptSession:
     """Tell the session that it has the stream."""
 
     session: UUID
@@ -147,7 +147,7 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class RejectSession:
     """Tell the session that it has not."""
 
     session: UUID
@@ -163,7 +163,7 @@ class RelinquishGlobal:
     position: Id
 
 
-Effect: TypeAlias = AskGlobal | Accept | Reject | RelinquishGlobal
+Effect: TypeAlias = AskGlobal | AcceptSession | RejectSession | RelinquishGlobal
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +179,15 @@ def step(entry: Entry | None, event: Event) -> Step:
     match event:
         case Ask():
             return _ask(entry, event)
-        case Granted():
+        case GlobalGranted():
             return _granted(entry, event)
-        case Denied():
+        case GlobalDenied():
             return _denied(entry, event)
         case Updated():
             return _updated(entry, event)
         case Relinquish():
             return _relinquish(entry, event)
-        case RelinquishAnswered(epoch=epoch) | Taken(epoch=epoch):
+        case GlobalReleased(epoch=epoch) | Taken(epoch=epoch):
             return _gone(entry, epoch)
         case SessionClosed():
             return _session_closed(entry, event)
@@ -201,30 +201,30 @@ def _ask(entry: Entry | None, event: Ask) -> Step:
             return Step(Asking(event.session, event.name), (AskGlobal(),))
         case Asking(session=session, is_orphan=False) if session == event.session:
             return Step(entry)  # The answer is under way.
-        case Held(session=session) if session == event.session:
-            return Step(entry, (Accept(session, entry.epoch, entry.last_acked),))
-        case Held():
-            return Step(entry, (Reject(event.session, "owned", OWNED_RETRY_MS),))
+        case HeldBySession(session=session) if session == event.session:
+            return Step(entry, (AcceptSession(session, entry.epoch, entry.last_acked),))
+        case HeldBySession():
+            return Step(entry, (RejectSession(event.session, "owned", OWNED_RETRY_MS),))
         case Asking() | Relinquishing():
-            return Step(entry, (Reject(event.session, "busy", RETRY_MS),))
+            return Step(entry, (RejectSession(event.session, "busy", RETRY_MS),))
         case _:
             assert_never(entry)
 
 
-def _granted(entry: Entry | None, event: Granted) -> Step:
+def _granted(entry: Entry | None, event: GlobalGranted) -> Step:
     match entry:
         case Asking(session=session, name=name, is_orphan=False):
-            held = Held(session, name, event.epoch, event.position, event.position)
-            return Step(held, (Accept(session, event.epoch, event.position),))
+            held = HeldBySession(session, name, event.epoch, event.position, event.position)
+            return Step(held, (AcceptSession(session, event.epoch, event.position),))
         case Asking(session=session, name=name):
             given_back = Relinquishing(session, name, event.epoch, event.position)
             return Step(given_back, (RelinquishGlobal(event.epoch, event.position),))
-        case Held() if event.epoch > entry.epoch:
+        case HeldBySession() if event.epoch > entry.epoch:
             return Step(replace(entry, epoch=event.epoch))
         case Relinquishing() if event.epoch > entry.epoch:
             again = replace(entry, epoch=event.epoch)
             return Step(again, (RelinquishGlobal(event.epoch, entry.last_acked),))
-        case Held() | Relinquishing():
+        case HeldBySession() | Relinquishing():
             return Step(entry)
         case None:
             # An answer that nobody waits for.
@@ -233,19 +233,19 @@ def _granted(entry: Entry | None, event: Granted) -> Step:
             assert_never(entry)
 
 
-def _denied(entry: Entry | None, event: Denied) -> Step:
+def _denied(entry: Entry | None, event: GlobalDenied) -> Step:
     match entry:
         case Asking(is_orphan=True):
             return Step(None)
         case Asking(session=session):
-            return Step(None, (Reject(session, event.reason, event.retry_after_ms),))
+            return Step(None, (RejectSession(session, event.reason, event.retry_after_ms),))
         case _:
             return Step(entry)
 
 
 def _updated(entry: Entry | None, event: Updated) -> Step:
     match entry:
-        case Held(session=session, epoch=epoch) if (session, epoch) == (event.session, event.epoch):
+        case HeldBySession(session=session, epoch=epoch) if (session, epoch) == (event.session, event.epoch):
             if _is_behind(event.last_acked, entry.last_acked):
                 return Step(entry)  # Barriers may complete out of order.
             return Step(replace(entry, last_acked=event.last_acked, last_seen=event.last_seen))
@@ -259,7 +259,7 @@ def _is_behind(position: Id, reached: Id) -> bool:
 
 def _relinquish(entry: Entry | None, event: Relinquish) -> Step:
     match entry:
-        case Held(session=session, epoch=epoch, name=name) if (session, epoch) == (event.session, event.epoch):
+        case HeldBySession(session=session, epoch=epoch, name=name) if (session, epoch) == (event.session, event.epoch):
             given_back = Relinquishing(session, name, epoch, event.position)
             return Step(given_back, (RelinquishGlobal(epoch, event.position),))
         case None:
@@ -271,7 +271,7 @@ def _relinquish(entry: Entry | None, event: Relinquish) -> Step:
 
 def _gone(entry: Entry | None, epoch: int) -> Step:
     match entry:
-        case Held() | Relinquishing() if epoch >= entry.epoch:
+        case HeldBySession() | Relinquishing() if epoch >= entry.epoch:
             return Step(None)
         case _:
             return Step(entry)
@@ -281,7 +281,7 @@ def _session_closed(entry: Entry | None, event: SessionClosed) -> Step:
     match entry:
         case Asking(session=session) if session == event.session:
             return Step(replace(entry, is_orphan=True))
-        case Held(session=session) if session == event.session:
+        case HeldBySession(session=session) if session == event.session:
             given_back = Relinquishing(session, entry.name, entry.epoch, entry.last_acked)
             return Step(given_back, (RelinquishGlobal(entry.epoch, entry.last_acked),))
         case _:

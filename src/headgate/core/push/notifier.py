@@ -117,7 +117,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """It is not ours."""
 
     reason: Reason
@@ -149,7 +149,7 @@ class RelinquishAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class StreamLost:
     """The stream was taken from us: revoked, stopped, or its node may not act any more."""
 
     epoch: int
@@ -162,11 +162,11 @@ Event: TypeAlias = (
     | EndOfStream
     | ConnectionLost
     | Accepted
-    | Refused
+    | Rejected
     | Regranted
     | BarrierCompleted
     | RelinquishAnswered
-    | Lost
+    | StreamLost
 )
 
 
@@ -174,7 +174,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskLocal:
     """Ask the local registry for the stream."""
 
 
@@ -187,7 +187,7 @@ class TellAccepted:
 
 
 @dataclass(frozen=True, slots=True)
-class TellRefused:
+class TellRejected:
     """Tell the client that it may not, and when to ask again."""
 
     reason: Reason
@@ -209,7 +209,7 @@ class TellAcked:
 
 
 @dataclass(frozen=True, slots=True)
-class Relinquish:
+class RelinquishLocal:
     """Give the stream back, and go on asking until there is an answer."""
 
     epoch: int
@@ -238,7 +238,9 @@ class Fail:
     text: str
 
 
-Effect: TypeAlias = Ask | TellAccepted | TellRefused | Take | TellAcked | Relinquish | TellClosed | TellRestart | Fail
+Effect: TypeAlias = (
+    AskLocal | TellAccepted | TellRejected | Take | TellAcked | RelinquishLocal | TellClosed | TellRestart | Fail
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ def step(phase: Phase | None, event: Event) -> Step:
             return _connection_lost(phase)
         case Accepted():
             return _accepted(phase, event)
-        case Refused():
+        case Rejected():
             return _refused(phase, event)
         case Regranted():
             return _regranted(phase, event)
@@ -270,7 +272,7 @@ def step(phase: Phase | None, event: Event) -> Step:
             return _barrier_completed(phase, event)
         case RelinquishAnswered():
             return _relinquish_answered(phase, event)
-        case Lost():
+        case StreamLost():
             return _lost(phase, event)
         case _:
             assert_never(event)
@@ -278,8 +280,8 @@ def step(phase: Phase | None, event: Event) -> Step:
 
 def _notify(phase: Phase | None) -> Step:
     if phase is None:
-        return Step(PendingNotify(), (Ask(),))
-    return Step(phase, (TellRefused("busy", RETRY_MS),))
+        return Step(PendingNotify(), (AskLocal(),))
+    return Step(phase, (TellRejected("busy", RETRY_MS),))
 
 
 RETRY_MS = 500  # A stream that is being opened or given back takes about this long.
@@ -319,7 +321,7 @@ def _connection_lost(phase: Phase | None) -> Step:
             return Step(PendingNotify(is_cancelled=True))
         case Active() | PendingClose():
             pending = PendingRelinquish(phase.epoch, phase.last_acked, tells_client=False)
-            return Step(pending, (Relinquish(phase.epoch, phase.last_acked),))
+            return Step(pending, (RelinquishLocal(phase.epoch, phase.last_acked),))
         case PendingRelinquish():
             return Step(replace(phase, tells_client=False))
         case None:
@@ -335,19 +337,19 @@ def _accepted(phase: Phase | None, event: Accepted) -> Step:
             return Step(active, (TellAccepted(event.epoch, event.position),))
         case PendingNotify():
             pending = PendingRelinquish(event.epoch, event.position, tells_client=False)
-            return Step(pending, (Relinquish(event.epoch, event.position),))
+            return Step(pending, (RelinquishLocal(event.epoch, event.position),))
         case Active() | PendingClose() | PendingRelinquish():
             return _regranted(phase, Regranted(event.epoch))  # The same answer twice, or a newer one.
         case None:
-            return Step(None, (Relinquish(event.epoch, event.position),))  # Nobody here waits for it any more.
+            return Step(None, (RelinquishLocal(event.epoch, event.position),))  # Nobody here waits for it any more.
         case _:
             assert_never(phase)
 
 
-def _refused(phase: Phase | None, event: Refused) -> Step:
+def _refused(phase: Phase | None, event: Rejected) -> Step:
     match phase:
         case PendingNotify(is_cancelled=cancelled):
-            return Step(None, () if cancelled else (TellRefused(event.reason, event.retry_after_ms),))
+            return Step(None, () if cancelled else (TellRejected(event.reason, event.retry_after_ms),))
         case _:
             return Step(phase)
 
@@ -358,7 +360,7 @@ def _regranted(phase: Phase | None, event: Regranted) -> Step:
             return Step(replace(phase, epoch=event.epoch))
         case PendingRelinquish() if event.epoch > phase.epoch:
             # The answer to the older one says nothing about this grant: it is given back as well.
-            return Step(replace(phase, epoch=event.epoch), (Relinquish(event.epoch, phase.position),))
+            return Step(replace(phase, epoch=event.epoch), (RelinquishLocal(event.epoch, phase.position),))
         case _:
             return Step(phase)
 
@@ -370,7 +372,7 @@ def _barrier_completed(phase: Phase | None, event: BarrierCompleted) -> Step:
     phase = replace(phase, last_acked=event.position)
     if isinstance(phase, PendingClose) and event.barrier > phase.after and phase.last_acked == phase.last_seen:
         pending = PendingRelinquish(phase.epoch, phase.last_acked, tells_client=True)
-        return Step(pending, (*effects, Relinquish(phase.epoch, phase.last_acked)))
+        return Step(pending, (*effects, RelinquishLocal(phase.epoch, phase.last_acked)))
     return Step(phase, effects)
 
 
@@ -390,7 +392,7 @@ def _relinquish_answered(phase: Phase | None, event: RelinquishAnswered) -> Step
     return Step(None, (TellRestart(event.nack or ""),))
 
 
-def _lost(phase: Phase | None, event: Lost) -> Step:
+def _lost(phase: Phase | None, event: StreamLost) -> Step:
     match phase:
         case Active() | PendingClose() if event.epoch >= phase.epoch:
             return Step(None, (TellRestart(event.reason),))

@@ -31,7 +31,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Writer,
 )
-from headgate.connectors.values.convert import common, spare_memory, translated
+from headgate.connectors.values.convert import common, translated
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
 from headgate.store.dumps import Attempt, Dumps, Leased
@@ -205,7 +205,6 @@ class Worker:
             self._reader = self._storages.read(self._snapshot)
         if self._writer is None:
             self._writer = self._storages.write()
-            spare_memory()
         return self._reader, self._writer
 
     async def _metered(self, pieces: Pieces, counted: _Counted) -> AsyncIterator[Piece]:

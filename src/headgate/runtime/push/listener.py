@@ -119,18 +119,18 @@ class Session:
 
     def _perform(self, stream: str, effect: notifier.Effect, name: str, piece: Piece | None) -> None:
         match effect:
-            case notifier.Ask():
+            case notifier.AskLocal():
                 self._listener.ask(self, stream, name)
             case notifier.TellAccepted(epoch=epoch, position=position):
                 self.peer.accepted(stream, epoch, position)
-            case notifier.TellRefused(reason=reason, retry_after_ms=retry_after_ms):
+            case notifier.TellRejected(reason=reason, retry_after_ms=retry_after_ms):
                 self.peer.refused(stream, reason, retry_after_ms)
             case notifier.Take(skipped=skipped):
                 assert piece is not None
                 self._listener.take(self, stream, piece, skipped)
             case notifier.TellAcked(position=position):
                 self.acks[stream] = position
-            case notifier.Relinquish(epoch=epoch, position=position):
+            case notifier.RelinquishLocal(epoch=epoch, position=position):
                 self._listener.relinquish(self, stream, epoch, position)
             case notifier.TellClosed(position=position):
                 self.flush()
@@ -174,7 +174,7 @@ class Pushed:
             self.released("owned_by_other")
             return
         retry_after_ms = local.OWNED_RETRY_MS if reason == "owned" else NOT_READY_MS
-        self._listener.step(self._key, local.Denied(reason, retry_after_ms))
+        self._listener.step(self._key, local.GlobalDenied(reason, retry_after_ms))
         self._listener.forget(self._key, self)
 
     def opened(self, epoch: int, held: HeldPosition) -> None:
@@ -183,7 +183,7 @@ class Pushed:
             self._listener.give_back(self)  # Its session has been told that it is over.
             return
         self.epoch = epoch
-        self._listener.step(self._key, local.Granted(epoch, held.position))
+        self._listener.step(self._key, local.GlobalGranted(epoch, held.position))
         self.session.step(self._key[1], notifier.Regranted(epoch))
         self._listener.due.set()
 
@@ -198,14 +198,14 @@ class Pushed:
         if isinstance(self._listener.entry(self._key), local.Asking):
             self.refused("not_ready")
             return
-        self._listener.step(self._key, local.RelinquishAnswered(self.epoch))
+        self._listener.step(self._key, local.GlobalReleased(self.epoch))
         self._listener.forget(self._key, self)
         self.session.give_credits(self.feed.clear())  # Its program has what was not durable, and sends it again.
         stream = self._key[1]
         if isinstance(self.session.streams.get(stream), notifier.PendingRelinquish):
             self.session.step(stream, notifier.RelinquishAnswered(self.epoch, nack))
         else:
-            self.session.step(stream, notifier.Lost(self.epoch, nack or self._listener.why_released()))
+            self.session.step(stream, notifier.StreamLost(self.epoch, nack or self._listener.why_released()))
 
 
 class PushListener:
@@ -328,12 +328,12 @@ class PushListener:
             case local.AskGlobal():
                 assert asker is not None
                 self._claim(key, Pushed(self, key, asker))
-            case local.Accept(epoch=epoch, position=position):
+            case local.AcceptSession(epoch=epoch, position=position):
                 self._pushed[key].session.step(key[1], notifier.Accepted(epoch, position))
-            case local.Reject(session=session, reason=reason, retry_after_ms=retry_after_ms):
+            case local.RejectSession(session=session, reason=reason, retry_after_ms=retry_after_ms):
                 found = asker or self._session_of(key, session)
                 if found is not None:
-                    found.step(key[1], notifier.Refused(reason, retry_after_ms))
+                    found.step(key[1], notifier.Rejected(reason, retry_after_ms))
             case local.RelinquishGlobal():
                 if (pushed := self._pushed.get(key)) is not None:
                     self.give_back(pushed)

@@ -12,7 +12,7 @@ CLOSE_S = 3.0
 
 @dataclass(slots=True)
 class _Thing:
-    value: asyncio.Future[Any]
+    making: asyncio.Future[Any]
     users: int = 0
 
 
@@ -21,6 +21,7 @@ class SharedThings:
 
     def __init__(self) -> None:
         self._things: dict[str, _Thing] = {}
+        self._endings: set[asyncio.Task[None]] = set()
 
     async def get(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """The thing for this key. If making it fails, everyone who waits for it gets the error."""
@@ -29,7 +30,7 @@ class SharedThings:
             thing = self._things[key] = _Thing(asyncio.ensure_future(make()))
         thing.users += 1
         try:
-            return await asyncio.shield(thing.value)
+            return await asyncio.shield(thing.making)
         except BaseException:
             await self.give_back(key)
             raise
@@ -42,11 +43,21 @@ class SharedThings:
         thing.users -= 1
         if thing.users == 0:
             del self._things[key]
-            if thing.value.done() and not thing.value.cancelled() and thing.value.exception() is None:
-                await _close(thing.value.result())
+            # A task of its own: who gives back may be cancelled meanwhile, and it must be closed all the same.
+            ending = asyncio.create_task(_end(thing.making), name="end a shared thing")
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+            await asyncio.shield(ending)
 
 
-async def _close(value: Any) -> None:
+async def _end(making: asyncio.Future[Any]) -> None:
+    """Close what was made, or stop making it. What is made in spite of that is closed."""
+    if not making.done():
+        making.cancel()
+        await asyncio.wait([making])
+    if making.cancelled() or making.exception() is not None:
+        return
+    value = making.result()
     try:
         async with asyncio.timeout(CLOSE_S):
             await value.close()

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from msgspec import to_builtins
+
 from headgate.core.groups import explain as explain_group
 from headgate.core.groups import machine as groups
-from headgate.core.groups.explain import Candidate, Member, Outside, Workers
+from headgate.core.groups.explain import Outside, SeenConsumer, SeenNode, Workers
 from headgate.errors import NotFound
 from headgate.runtime.node import SILENT_S, Node
-from headgate.store.groups import LATELY, group_of
+from headgate.store.groups import LATELY, ConsumerRow, GroupRow
 from headgate.store.worker_groups import NAME as WORKERS
 
 SUMMARY = ("kind", "stream", "name", "partition", "status", "active", "epoch", "since", "consumers")
@@ -33,7 +35,7 @@ async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[d
 async def one_group(node: Node, stream: str, name: str) -> dict[str, Any]:
     """One group with its members, the sentences that explain it, and its last transitions."""
     if "\0" in stream + name:
-        raise NotFound(f"there is no group {name!r} of {stream!r}", hint="headgate groups list")
+        raise NotFound(f"group {name!r} of {stream!r} does not exist", hint="headgate groups list")
     if name == WORKERS and (rows := await node.worker_groups.all(stream, 1)):
         lately = [_line(row) for row in reversed(await node.streams.history(rows[0]["id"], LATELY))]
         return {**_workers(node, rows[0], await node.nodes.all()), "lately": lately}
@@ -48,42 +50,49 @@ async def is_of_workers(node: Node, stream: str, name: str) -> bool:
 # Programs outside.
 
 
-def _outside(node: Node, row: dict[str, Any]) -> dict[str, Any]:
+def _outside(node: Node, row: GroupRow) -> dict[str, Any]:
     waits_s = {
-        one["id"]: node.groups.waits_s(one, row)
-        for one in row["members"]
-        if one["connectivity"] != "connected" or one["muted"]
+        one.id: node.groups.waits_s(one, row) for one in row.members if one.connectivity != "connected" or one.muted
     }
-    members = {one["id"]: _member(one, waits_s.get(one["id"], 0.0)) for one in row["members"]}
-    wanted = groups.wanted(group_of(row["members"], row))
-    group = Outside(
-        tuple(members.values()), row["partition"], row["ignored"], None if wanted is None else members[wanted.id]
-    )
-    active = next((one for one in row["members"] if members[one["id"]].is_holder and one["activity"] == "active"), None)
+    members = {str(one.id): _consumer(one, waits_s.get(one.id, 0.0)) for one in row.members}
+    wanted = groups.wanted(row.group)
+    group = Outside(tuple(members.values()), row.partition, row.ignored, None if wanted is None else members[wanted.id])
+    active = next((one for one in row.members if members[str(one.id)].is_holder and one.activity == "active"), None)
     return {
         "kind": "outside",
-        **{field: row[field] for field in ("stream", "name", "partition", "epoch", "lease_s", "ignored", "lately")},
+        "stream": row.stream,
+        "name": row.name,
+        "partition": row.partition,
+        "epoch": row.epoch,
+        "lease_s": row.lease_s,
+        "ignored": row.ignored,
+        "lately": [to_builtins(one) for one in row.lately],
         "status": explain_group.outside_status(group),
-        "active": active and members[active["id"]].name,
-        "since": active and active["since"],
-        "consumers": len(row["members"]),
+        "active": None if active is None else members[str(active.id)].name,
+        "since": None if active is None else active.since.isoformat(),
+        "consumers": len(row.members),
         "members": [
-            {**one, "waits_s": round(waits_s[one["id"]], 1) if one["id"] in waits_s else None} for one in row["members"]
+            {
+                **to_builtins(one),
+                "since": one.since.isoformat(),
+                "waits_s": round(waits_s[one.id], 1) if one.id in waits_s else None,
+            }
+            for one in row.members
         ],
         "lines": explain_group.explain_outside(group),
     }
 
 
-def _member(one: Mapping[str, Any], waits_s: float) -> Member:
-    return Member(
-        one["label"] or f"consumer {one['id'][:8]}",
-        one["connectivity"],
-        one["activity"],
-        one["epoch"],
-        _age_s(datetime.fromisoformat(one["since"])),
-        one["node"],
-        one["answered"],
-        one["muted"],
+def _consumer(one: ConsumerRow, waits_s: float) -> SeenConsumer:
+    return SeenConsumer(
+        one.label or f"consumer {str(one.id)[:8]}",
+        one.connectivity,
+        one.activity,
+        one.epoch,
+        _age_s(one.since),
+        one.node,
+        one.answered,
+        one.muted,
         waits_s,
     )
 
@@ -94,7 +103,7 @@ def _member(one: Mapping[str, Any], waits_s: float) -> Member:
 def _workers(node: Node, row: dict[str, Any], nodes: Sequence[Any]) -> dict[str, Any]:
     names = _names(nodes)
     candidates = {one["id"]: _candidate(node, one, names, row["unable"]) for one in nodes}
-    gone = Candidate("a node that is gone")
+    gone = SeenNode("a node that is gone")
     owner = candidates.get(row["owner"], gone) if row["owner"] else None
     takes_in_s = node.takes_in_s(row["id"], row["epoch"], owner.lease_s) if owner and row["stepping"] else None
     group = Workers(
@@ -129,14 +138,14 @@ def _workers(node: Node, row: dict[str, Any], nodes: Sequence[Any]) -> dict[str,
     }
 
 
-def _candidate(node: Node, row: Any, names: Mapping[UUID, str], unable: Mapping[UUID, str]) -> Candidate:
+def _candidate(node: Node, row: Any, names: Mapping[UUID, str], unable: Mapping[UUID, str]) -> SeenNode:
     silent_s = node.silent_s(row["id"])
     is_silent = silent_s > SILENT_S
     reason = unable.get(row["id"], "")
-    return Candidate(names[row["id"]], row["draining"], is_silent, silent_s, row["lease_s"], reason)
+    return SeenNode(names[row["id"]], row["draining"], is_silent, silent_s, row["lease_s"], reason)
 
 
-def _seat(id: UUID, one: Candidate, row: Mapping[str, Any]) -> dict[str, Any]:
+def _seat(id: UUID, one: SeenNode, row: Mapping[str, Any]) -> dict[str, Any]:
     activity = "waiting" if id != row["owner"] else "deactivating" if row["stepping"] else "active"
     return {
         "id": str(id),

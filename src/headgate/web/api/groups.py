@@ -59,14 +59,13 @@ async def evaluate_group(
             code="workers",
             hint=f"headgate groups explain {stream} says what it waits for",
         )
-    before = (await node.groups.find(stream, name))["members"]
+    before = (await node.groups.find(stream, name)).members
     await node.groups.evaluate(stream, name, yes=yes)
     try:
-        kept = await node.groups.find(stream, name)
+        left = {one.id for one in (await node.groups.find(stream, name)).members}
     except NotFound:  # They were all out of touch.
-        kept = {"members": []}
-    left = {one["id"] for one in kept["members"]}
-    dropped = [one["label"] for one in before if one["id"] not in left]
+        left = set()
+    dropped = [one.label for one in before if one.id not in left]
     payload = {"stream": stream, "group": name, "dropped": dropped}
     await node.registry.events.record([Event(None, None, "group_evaluated", payload, request.user.name)])
     node.waker.wake("events")

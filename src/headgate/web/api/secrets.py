@@ -39,7 +39,7 @@ async def put_secret(node: Node, request: Req, name: str, data: dict[str, Any]) 
 async def delete_secret(node: Node, request: Req, name: str) -> None:
     """Refused while a published or running version refers to it."""
     if not is_name(name):
-        raise NotFound(f"no secret {name!r}", hint="headgate secrets list")
+        raise NotFound(f"secret {name!r} does not exist", hint="headgate secrets list")
     await node.registry.delete_secret(name, request.user.name)
 
 

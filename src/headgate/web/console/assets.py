@@ -45,7 +45,7 @@ def asset(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
     """Open to anyone: the sign-in page needs it. Browsers ask each time: modules must fit together."""
     found = assets().get(name.removeprefix("/"))
     if found is None:
-        raise NotFound(f"no file {name}")
+        raise NotFound(f"file {name} does not exist")
     headers = {"ETag": found.etag, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(b"", status_code=304, headers=headers, media_type=found.media_type)

@@ -56,9 +56,9 @@ async def act(node: Node, request: Req, id: str, data: dict[str, Any]) -> dict[s
     """What a button, or the field of the rate, sends."""
     holder = await session.holder(request)
     if holder is None or HEADER not in request.headers:
-        raise Unauthorized("no valid token")
+        raise Unauthorized("the token is missing or not valid")
     if not _may_operate(holder):
-        raise Forbidden(f"this needs the role operator; the token {holder.name!r} is {holder.role}")
+        raise Forbidden(f"the token {holder.name!r} has the role {holder.role}; this needs operator")
     match data:
         case {"do": "pause"}:
             await control.pause(node.dumps, id)

@@ -11,9 +11,10 @@ from uuid import UUID
 
 from headgate.core import frames
 from headgate.core.frames import JoinFrame
+from headgate.core.groups.delivery import LEASE_S
 from headgate.errors import Refused, StoreError
 from headgate.ids import as_id
-from headgate.runtime.groups.listener import LEASE_S, Session
+from headgate.runtime.groups.listener import Session
 from headgate.runtime.node import Node
 from headgate.store import worker_groups
 from headgate.web.auth import Gate
@@ -101,7 +102,7 @@ class GroupDoor:
         except StoreError:
             raise Over("not_ready", "the database is away") from None
         # No wait between the two: whoever is told to be active has first been told who it is.
-        connection.say(frames.JoinedFrame(str(joined.consumer), joined.losses, joined.lease_s, nodes))
+        connection.say(frames.JoinedFrame(str(joined.consumer), joined.incarnation, joined.lease_s, nodes))
 
 
 def _known(session: Session, consumer: str) -> UUID:

@@ -148,7 +148,7 @@ class PushDoor:
                 await self._node.manager.look()  # Perhaps it was published after the last one.
             entry = self._node.registry.entry(name)
         if entry is None or not entry.is_pushed or not self._node.lists(name):
-            raise Over("not_found", "there is no datasource of this name that takes pushed records")
+            raise Over("not_found", "this datasource does not exist, or takes no pushed records")
         return entry
 
     async def _options(self, entry: Entry) -> PushOptions:

@@ -127,9 +127,9 @@ async def check_token(gate: Gate, scope: Scope, token: str, doing: str) -> None:
     except StoreError:
         raise Over("not_ready", "the database is away") from None
     if found is None:
-        raise Over("unauthorized", "no valid token")
+        raise Over("unauthorized", "the token is missing or not valid")
     if ROLES.index(found.role) < ROLES.index("operator"):
-        raise Over("forbidden", f"{doing} needs the role operator; the token {found.name!r} is {found.role}")
+        raise Over("forbidden", f"the token {found.name!r} has the role {found.role}; {doing} needs operator")
 
 
 def check_version(version: int) -> None:

@@ -132,7 +132,7 @@ class WebhookDoor:
     async def _route(self, name: str) -> _Route:
         entry = await self._entry(name)
         if entry is None or entry.wanted is None or entry.wanted.target is None:
-            raise _Answer(404, f"there is no webhook {name!r}")
+            raise _Answer(404, f"webhook {name!r} does not exist")
         if not entry.enabled or not self._lists(name):
             raise _Answer(503, f"the webhook {name!r} is stopped")
         route = self._routes.get(name)

@@ -1,1 +1,1 @@
-SELECT id, "group", losses FROM headgate.consumer WHERE node = $1 AND connectivity = 'connected'
+SELECT id, "group", incarnation FROM headgate.consumer WHERE node = $1 AND connectivity = 'connected'

@@ -5,7 +5,7 @@ FROM headgate.consumer_group g
 JOIN LATERAL (
     SELECT json_agg(json_build_object(
         'id', c.id, 'label', c.label, 'node', n.name, 'node_id', c.node, 'connectivity', c.connectivity,
-        'activity', c.activity, 'epoch', c.epoch, 'losses', c.losses, 'answered', c.answered, 'muted', c.muted, 'trust_s', c.trust_s,
+        'activity', c.activity, 'epoch', c.epoch, 'incarnation', c.incarnation, 'answered', c.answered, 'muted', c.muted, 'trust_s', c.trust_s,
         'since', c.since) ORDER BY c.number) AS members
     FROM headgate.consumer c LEFT JOIN headgate.node n ON n.id = c.node WHERE c."group" = g.id
 ) m ON m.members IS NOT NULL

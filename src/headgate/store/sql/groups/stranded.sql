@@ -8,6 +8,6 @@ WITH RECURSIVE named AS (
 ), gone AS MATERIALIZED (
     SELECT node FROM named WHERE node IS NOT NULL AND NOT EXISTS (SELECT FROM headgate.node n WHERE n.id = named.node)
 )
-SELECT c.id, c."group", c.losses FROM gone
-CROSS JOIN LATERAL (SELECT id, "group", losses FROM headgate.consumer
+SELECT c.id, c."group", c.incarnation FROM gone
+CROSS JOIN LATERAL (SELECT id, "group", incarnation FROM headgate.consumer
                     WHERE node = gone.node AND connectivity = 'connected' OFFSET 0) c

@@ -18,12 +18,10 @@ service. pytest and pytest-asyncio are needed.
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,11 +29,9 @@ import pytest
 from headgate.connectors.api import Batch, Held, Outgoing, Position, Sink, Source
 from headgate.errors import ConnectorError, EndOfStream, Fenced
 from headgate.runtime.streams.parts import Merged
+from headgate.testing.contract.patience import held_resources, soon, until_no_more_than
 from headgate.testing.factories import make_grant
 
-T = TypeVar("T")
-
-WAIT_S = 20.0  # No step of a healthy connector takes as long; a test that waits longer has failed.
 CANCEL_AFTER = (0, 1, 2, 5, 20)  # Turns of the event loop after which a read is cancelled.
 
 
@@ -63,7 +59,7 @@ class SourceContract(ABC):
             self._same(batches, self.expected())
             if self.ends:
                 with pytest.raises(EndOfStream):
-                    await _soon(source.read())
+                    await soon(source.read())
 
     async def test_resumes_after_any_position_with_no_gap_and_no_repeat(self) -> None:
         batches = await self._read_all()
@@ -79,7 +75,7 @@ class SourceContract(ABC):
         position: Position = None
         while sum(len(batch.records) for batch in batches) < len(self.expected()):
             async with self._opened(position) as source:
-                batch = await _soon(source.read())
+                batch = await soon(source.read())
                 await source.ack(batch.position)
             batches.append(batch)
             position = _stored(batch.position)
@@ -87,7 +83,7 @@ class SourceContract(ABC):
 
     async def test_redelivers_what_was_not_acked(self) -> None:
         async with self._opened(None) as source:
-            first = await _soon(source.read())
+            first = await soon(source.read())
             await source.ack(first.position)
             await self._read(source, len(self.expected()) - len(first.records))
         async with self._opened(_stored(first.position)) as source:
@@ -96,9 +92,9 @@ class SourceContract(ABC):
 
     async def test_a_check_takes_nothing_from_a_running_source(self) -> None:
         async with self._opened(None) as source:
-            first = await _soon(source.read())
+            first = await soon(source.read())
             other = self.make_source()
-            await _soon(other.check())
+            await soon(other.check())
             await other.close()
             rest = await self._read(source, len(self.expected()) - len(first.records))
         self._same([first, *rest], self.expected())
@@ -113,33 +109,33 @@ class SourceContract(ABC):
 
     async def test_names_each_partition_once(self) -> None:
         source = self.make_source()
-        names = list(await _soon(source.partitions()))
+        names = list(await soon(source.partitions()))
         await source.close()
         assert names
         assert len(names) == len(set(names))
 
     async def test_may_be_closed_twice_and_without_being_opened(self) -> None:
-        await _soon(self.make_source().close())
+        await soon(self.make_source().close())
         async with self._opened(None) as source:
-            await _soon(source.close())
+            await soon(source.close())
 
     async def test_leaks_no_files_and_no_tasks(self) -> None:
         await self._read_all()  # Whatever the client library keeps for good is there from now on.
-        before = _held_resources()
+        before = held_resources()
         for turns in CANCEL_AFTER:
             await self._read_all()
             async with self._opened(None) as source:
                 await _cancelled(source, turns)
-        await _until_no_more_than(before)
+        await until_no_more_than(before)
 
     @asynccontextmanager
     async def _opened(self, position: Position) -> AsyncIterator[Source]:
         source = self.make_source()
         try:
-            await _soon(source.open(position))
+            await soon(source.open(position))
             yield source
         finally:
-            await _soon(source.close())
+            await soon(source.close())
 
     async def _read_all(self) -> list[Batch]:
         async with self._opened(None) as source:
@@ -149,7 +145,7 @@ class SourceContract(ABC):
         """Batches until there are at least so many records."""
         batches = []
         while count > 0:
-            batches.append(await _soon(source.read()))
+            batches.append(await soon(source.read()))
             assert batches[-1].records, "a batch has at least one record"
             count -= len(batches[-1].records)
         return batches
@@ -183,10 +179,10 @@ class PartitionedSourceContract(SourceContract):
         for _ in range(3):
             source = self.make_part("")
             try:
-                assert list(await _soon(source.partitions())) == list(self.expected_parts())
-                assert list(await _soon(source.partitions())) == list(self.expected_parts())
+                assert list(await soon(source.partitions())) == list(self.expected_parts())
+                assert list(await soon(source.partitions())) == list(self.expected_parts())
             finally:
-                await _soon(source.close())
+                await soon(source.close())
         assert "" not in self.expected_parts(), "a part has a name"
 
     async def test_each_part_has_its_own_records_whoever_reads_the_others(self) -> None:
@@ -195,7 +191,7 @@ class PartitionedSourceContract(SourceContract):
         batches: dict[str, list[Batch]] = {part: [] for part in parts}
         try:
             for source in sources.values():
-                await _soon(source.open(None))
+                await soon(source.open(None))
             for _ in range(max(map(len, parts.values()))):  # In turn, so that all are open at the same time.
                 for part, source in sources.items():
                     if _count(batches[part]) < len(parts[part]):
@@ -203,7 +199,7 @@ class PartitionedSourceContract(SourceContract):
                         await source.ack(batches[part][-1].position)
         finally:
             for source in sources.values():
-                await _soon(source.close())
+                await soon(source.close())
         for part, expected in parts.items():
             self._same(batches[part], expected)
 
@@ -215,11 +211,11 @@ class PartitionedSourceContract(SourceContract):
         while len(records) < total:
             merged = Merged({part: self.make_part(part) for part in self.expected_parts()})
             try:
-                await _soon(merged.open(position))
-                batch = await _soon(merged.read())
+                await soon(merged.open(position))
+                batch = await soon(merged.read())
                 await merged.ack(batch.position)
             finally:
-                await _soon(merged.close())
+                await soon(merged.close())
             records += batch.records
             position = _stored(batch.position)
         found = [repr(self.comparable(record)) for record in records]
@@ -231,11 +227,11 @@ class PartitionedSourceContract(SourceContract):
         for turns in CANCEL_AFTER:
             merged = Merged({part: self.make_part(part) for part in self.expected_parts()})
             try:
-                await _soon(merged.open(None))
+                await soon(merged.open(None))
                 batches = await _cancelled(merged, turns)
                 batches += await self._read(merged, total - _count(batches))
             finally:
-                await _soon(merged.close())
+                await soon(merged.close())
             assert _count(batches) == total
 
 
@@ -278,37 +274,37 @@ class SinkContract(ABC):
         async with self._opened(1) as sink:
             await self._write(sink, 0, 10, n=1)
             other = self.make_sink()
-            await _soon(other.check())
+            await soon(other.check())
             await other.close()
             await self._write(sink, 10, 20, n=2)
         await self._has(20)
 
     async def test_may_be_closed_twice_and_without_being_opened(self) -> None:
-        await _soon(self.make_sink().close())
+        await soon(self.make_sink().close())
         async with self._opened(1) as sink:
-            await _soon(sink.close())
+            await soon(sink.close())
 
     async def test_leaks_no_files_and_no_tasks(self) -> None:
         async with self._opened(1) as sink:  # Whatever the client library keeps for good is there from now on.
             await self._write(sink, 0, 10, n=1)
-        before = _held_resources()
+        before = held_resources()
         for epoch in (2, 3, 4):
             async with self._opened(epoch) as sink:
                 await self._write(sink, 10 * epoch, 10 * epoch + 10, n=epoch)
-        await _until_no_more_than(before)
+        await until_no_more_than(before)
 
     @asynccontextmanager
     async def _opened(self, epoch: int) -> AsyncIterator[Sink]:
         sink = self.make_sink()
         try:
-            await _soon(sink.open(make_grant(epoch=epoch)))
+            await soon(sink.open(make_grant(epoch=epoch)))
             yield sink
         finally:
-            await _soon(sink.close())
+            await soon(sink.close())
 
     async def _write(self, sink: Sink, first: int, end: int, n: int) -> None:
         records = self.make_records(first, end - first)
-        await _soon(sink.write(Outgoing(records, Held(n=n, position=end), key=("id",))))
+        await soon(sink.write(Outgoing(records, Held(n=n, position=end), key=("id",))))
 
     async def _has(self, number: int) -> None:
         """The sink has exactly the first so many records."""
@@ -353,25 +349,20 @@ class TransactionalSinkContract(SinkContract):
         async with self._opened(1) as sink:
             await self._write(sink, 0, 10, n=1)
             with pytest.raises(ConnectorError):
-                await _soon(sink.write(Outgoing(refused, Held(n=2, position=20), key=("id",))))
+                await soon(sink.write(Outgoing(refused, Held(n=2, position=20), key=("id",))))
         await self._has(10)
         assert await self._held(2) == Held(n=1, position=10)
 
     async def _held(self, epoch: int) -> Held | None:
         sink = self.make_sink()
         try:
-            return await _soon(sink.open(make_grant(epoch=epoch)))
+            return await soon(sink.open(make_grant(epoch=epoch)))
         finally:
-            await _soon(sink.close())
+            await soon(sink.close())
 
 
 def _count(batches: list[Batch]) -> int:
     return sum(len(batch.records) for batch in batches)
-
-
-async def _soon(waiting: Awaitable[T]) -> T:
-    """The result, or a failed test instead of one that hangs."""
-    return await asyncio.wait_for(waiting, WAIT_S)
 
 
 async def _cancelled(source: Source, turns: int) -> list[Batch]:
@@ -383,21 +374,6 @@ async def _cancelled(source: Source, turns: int) -> list[Batch]:
     with suppress(asyncio.CancelledError):
         return [await reading]
     return []
-
-
-async def _until_no_more_than(before: tuple[int, int]) -> None:
-    """Wait until everything is let go. The thread of a cancelled call, and a peer, may need a moment."""
-    end_s = asyncio.get_running_loop().time() + WAIT_S
-    while any(now > then for now, then in zip(_held_resources(), before, strict=True)):
-        assert asyncio.get_running_loop().time() < end_s, f"files and tasks: {_held_resources()}, before: {before}"
-        gc.collect()
-        await asyncio.sleep(0.01)
-
-
-def _held_resources() -> tuple[int, int]:
-    """How many files are open, where that can be known, and how many tasks there are."""
-    files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    return files, len(asyncio.all_tasks())
 
 
 def _stored(position: Position) -> Position:

@@ -1,0 +1,411 @@
+"""What is asked of one group, and what that changes in its rows.
+
+**Theory.** The machine decides who is active. It knows nothing of connections, nodes and the delivery of orders, and it
+does not keep the time. A `Roster` is a group with what is needed beyond the machine: for each consumer a `Seat` (its
+number, the node it is connected to, whether it has answered its last order), the lease, and since when no consumer has
+been active and confirmed it. A request is either a command of the machine, or one of those below, which become a
+command only while they are still true:
+
+    Join, Rejoin     a consumer comes, or comes back
+    Answered         it has confirmed that it is active
+    Mute             it has left an order unanswered for too long: no node echoes its beats until it answers
+    Drop             it was muted for a whole lease: no beat was echoed, so it believes nothing any more
+    Ended            its connection is gone
+    Bury             it was forgotten long ago, and has not come back
+    DropSilent       an operator does not want to wait for the consumers that are out of touch
+
+Everybody may be late: a node that lost its connection to the database for a while, an observer that saw a consumer
+fall silent, a confirmation that took a detour. So every request names what it is about, by epoch or by incarnation, and
+if the consumer is past that, nothing happens. That is the whole protection, and it needs no clock. An answer that names
+a grant which the consumer does not hold goes to the machine all the same, which counts it as ignored.
+
+`step` takes a roster, one request and the time; it returns the new roster, the reply, and what people are shown of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeAlias
+from uuid import UUID
+
+from headgate.core.groups import machine
+from headgate.core.groups.machine import (
+    Command,
+    Confirm,
+    ConnectionDisconnected,
+    ConnectionDown,
+    ConnectionReconnected,
+    Consumer,
+    DisconnectedTimeout,
+    Evaluate,
+    Group,
+    Ok,
+    Purge,
+    Refused,
+    Register,
+    Reply,
+    TellActive,
+    TellStepDown,
+    Unregister,
+)
+
+# State.
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a consumer has in addition to its state in the machine."""
+
+    number: int  # In the order of registration.
+    node: UUID  # Which it is connected to, or was.
+    trust_s: float  # How long that node may go on echoing after it was declared dead.
+    label: str  # For people.
+    answered: bool = True  # Its last order.
+    muted: bool = False  # It left an order unanswered: its beats are not echoed until it answers.
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """One group and all its consumers."""
+
+    id: UUID
+    stream: str
+    name: str
+    lease_s: float
+    group: Group  # Without consumers: the group is empty, and keeps its epoch.
+    seats: Mapping[str, Seat]  # By consumer.
+    vacant_since: datetime | None = None  # Since when no consumer has been active and confirmed it.
+    epoch_floor: int = 0  # No lower than any epoch that a group had which was removed since.
+
+    def find(self, consumer: UUID) -> Consumer | None:
+        """One of its consumers."""
+        return next((c for c in self.group.consumers if c.id == str(consumer)), None)
+
+
+def group_of(partition: int | None, consumers: Iterable[Consumer], epoch: int, ignored: int) -> Group:
+    """A group as the machine sees it. Its incarnation is the highest that one of its consumers has."""
+    members = tuple(consumers)
+    incarnation = max((c.incarnation for c in members), default=0)
+    return Group(partition, members, epoch, incarnation, ignored)
+
+
+# Requests.
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A new consumer. The first of a group decides its partition and its lease."""
+
+    consumer: UUID
+    node: UUID
+    trust_s: float
+    partition: int | None
+    label: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """A consumer is back, perhaps on another node, perhaps before anybody noticed that it was away."""
+
+    consumer: UUID
+    node: UUID
+    trust_s: float
+    stream: str
+    name: str  # Of the group that it says it was in.
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A consumer has confirmed that it is active."""
+
+    consumer: UUID
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A consumer has left an order unanswered for too long; unless it has come back since."""
+
+    consumer: UUID
+    epoch: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A consumer has been muted for a lease; unless it has answered since."""
+
+    consumer: UUID
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A consumer's connection is gone; unless it has come back by another one since."""
+
+    consumer: UUID
+    incarnation: int
+    is_proved: bool  # It believes nothing any more. Otherwise it may, until its lease ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """A consumer was forgotten long ago; unless it has come back since."""
+
+    consumer: UUID
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSilent:
+    """An operator asks: drop the consumers that are out of touch, even (`is_forced`) one that may still believe."""
+
+    is_forced: bool
+
+
+Request: TypeAlias = Command | Join | Rejoin | Answered | Mute | Drop | Ended | Bury | DropSilent
+
+
+# Replies, in addition to the machine's.
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A consumer's place in its group."""
+
+    consumer: UUID
+    group: UUID
+    incarnation: int
+    lease_s: float
+    muted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StillBelieving:
+    """Nothing has changed: these consumers are out of touch, and may believe that they are active."""
+
+    consumers: tuple[UUID, ...]
+
+
+Answer: TypeAlias = Reply | Joined | StillBelieving
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What happened in a group, for people."""
+
+    at: str
+    what: str
+    who: str
+    told: tuple[tuple[str, str, int], ...]  # Orders: what, to whom, under which epoch.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The new roster, the answer, what happened, and how long the group was vacant if that has just ended."""
+
+    roster: Roster
+    reply: Answer
+    transitions: tuple[Transition, ...] = ()
+    handed_over_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The same for several requests."""
+
+    roster: Roster
+    replies: tuple[Answer, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    handed_over_s: float | None = None
+
+
+def carry_out(roster: Roster, requests: Iterable[Request], now: datetime) -> Outcome:
+    """Step through several requests, one after another."""
+    outcome = Outcome(roster)
+    for request in requests:
+        done = step(outcome.roster, request, now)
+        outcome = Outcome(
+            done.roster,
+            (*outcome.replies, done.reply),
+            (*outcome.transitions, *done.transitions),
+            outcome.handed_over_s if done.handed_over_s is None else done.handed_over_s,
+        )
+    return outcome
+
+
+def step(roster: Roster, request: Request, now: datetime) -> Step:
+    """Carry out one request."""
+    match request:
+        case Join():
+            return _join(roster, request, now)
+        case Rejoin():
+            return _rejoin(roster, request, now)
+        case Answered():
+            return _answered(roster, request, now)
+        case Mute():
+            return _mute(roster, request)
+        case Drop():
+            return _drop(roster, request, now)
+        case Ended():
+            return _ended(roster, request, now)
+        case Bury():
+            return _bury(roster, request, now)
+        case DropSilent(is_forced=is_forced):
+            return _drop_silent(roster, is_forced, now)
+        case _:
+            return _command(roster, request, now)
+
+
+# Coming, and coming back.
+
+
+def _join(roster: Roster, request: Join, now: datetime) -> Step:
+    id = str(request.consumer)
+    opened = roster
+    if not roster.group.consumers:
+        fresh = Group(request.partition, epoch=max(roster.group.epoch, roster.epoch_floor))
+        opened = replace(roster, group=fresh, lease_s=request.lease_s)
+    number = max((seat.number for seat in roster.seats.values()), default=0) + 1
+    seat = Seat(number, request.node, request.trust_s, request.label)
+    seated = replace(opened, seats={**opened.seats, id: seat})
+    done = _command(seated, Register(id, id, request.partition, request.label), now)
+    if isinstance(done.reply, Refused):
+        return Step(roster, done.reply)
+    return replace(done, reply=_place(done.roster, request.consumer))
+
+
+def _rejoin(roster: Roster, request: Rejoin, now: datetime) -> Step:
+    """A consumer that is back has lost touch, noticed or not: what its old connection still hears or does is old."""
+    id = str(request.consumer)
+    if roster.find(request.consumer) is None or (request.stream, request.name) != (roster.stream, roster.name):
+        return Step(roster, Refused("not_found"))
+    lost = _command(roster, ConnectionDisconnected(id), now)
+    moved = replace(lost.roster.seats[id], node=request.node, trust_s=request.trust_s)
+    back = _command(_seated(lost.roster, id, moved), ConnectionReconnected(id), now)
+    place = _place(back.roster, request.consumer)
+    return replace(back, reply=place, transitions=(*lost.transitions, *back.transitions))
+
+
+def _place(roster: Roster, consumer: UUID) -> Joined:
+    found = roster.find(consumer)
+    assert found is not None
+    return Joined(consumer, roster.id, found.incarnation, roster.lease_s, roster.seats[found.id].muted)
+
+
+# Answers, and what follows if there is none.
+
+
+def _answered(roster: Roster, request: Answered, now: datetime) -> Step:
+    found = roster.find(request.consumer)
+    if found is None or not found.is_holder or found.epoch != request.epoch:
+        return _command(roster, Confirm(str(request.consumer), -1), now)  # Nobody's: ignored, and counted.
+    if found.activity != "active":  # It has been told to step down meanwhile, and has not answered that.
+        return Step(roster, Refused("stale"))
+    since, heard = roster.vacant_since, replace(roster.seats[found.id], answered=True, muted=False)
+    occupied = replace(_seated(roster, found.id, heard), vacant_since=None)
+    return Step(occupied, Ok(), handed_over_s=None if since is None else (now - since).total_seconds())
+
+
+def _mute(roster: Roster, request: Mute) -> Step:
+    found = roster.find(request.consumer)
+    if found is None or (found.epoch, found.incarnation) != (request.epoch, request.incarnation):
+        return Step(roster, Ok())
+    seat = roster.seats[found.id]
+    return Step(_seated(roster, found.id, replace(seat, muted=not seat.answered)), Ok())
+
+
+def _drop(roster: Roster, request: Drop, now: datetime) -> Step:
+    found = roster.find(request.consumer)
+    if found is None or found.epoch != request.epoch or not roster.seats[found.id].muted:
+        return Step(roster, Ok())
+    return _command(roster, ConnectionDown(found.id), now)
+
+
+# Going.
+
+
+def _ended(roster: Roster, request: Ended, now: datetime) -> Step:
+    found = roster.find(request.consumer)
+    if found is None or found.incarnation != request.incarnation:
+        return Step(roster, Ok())
+    return _command(roster, ConnectionDown(found.id) if request.is_proved else ConnectionDisconnected(found.id), now)
+
+
+def _bury(roster: Roster, request: Bury, now: datetime) -> Step:
+    found = roster.find(request.consumer)
+    if found is None or (found.connectivity, found.incarnation) != ("forgotten", request.incarnation):
+        return Step(roster, Ok())
+    return _command(roster, Purge(frozenset({found.id})), now)
+
+
+def _drop_silent(roster: Roster, is_forced: bool, now: datetime) -> Step:
+    holders = [c for c in roster.group.consumers if c.connectivity == "disconnected" and c.is_holder]
+    if holders and not is_forced:
+        return Step(roster, StillBelieving(tuple(UUID(c.id) for c in holders)))
+    return _command(roster, Evaluate(), now)
+
+
+# The machine, and what its effects leave in the seats.
+
+
+def _command(roster: Roster, command: Command, now: datetime) -> Step:
+    before = roster.group
+    exists = bool(before.consumers) or isinstance(command, Register)
+    done = machine.step(before if exists else None, command)
+    after = done.group or Group(before.partition, epoch=before.epoch, ignored=before.ignored)
+    seats = dict(roster.seats)
+    told: list[tuple[str, str, int]] = []
+    if isinstance(command, Confirm) and isinstance(done.reply, Ok):
+        # Before the effects: the rule may grant the same consumer again, and that order is not answered.
+        seats[command.consumer] = replace(seats[command.consumer], answered=True, muted=False)
+    for effect in done.effects:
+        if isinstance(effect, TellActive | TellStepDown):
+            seats[effect.consumer] = replace(seats[effect.consumer], answered=False)
+            what = "active" if isinstance(effect, TellActive) else "step down"
+            told.append((what, seats[effect.consumer].label, effect.epoch))
+    stayed = {c.id: seats[c.id] for c in after.consumers}
+    changed = replace(roster, group=after, seats=stayed, vacant_since=_vacant_since(roster, after, now))
+    if after == before:
+        return Step(changed, done.reply)
+    at = now.isoformat(timespec="milliseconds")
+    return Step(changed, done.reply, (Transition(at, _words(command), _who(command, seats), tuple(told)),))
+
+
+def _vacant_since(roster: Roster, after: Group, now: datetime) -> datetime | None:
+    """A group is vacant from the moment when its active consumer goes, or is lost, until another one has confirmed."""
+    before, active = roster.group.active, after.active
+    if not after.consumers or after == roster.group:
+        return roster.vacant_since if after.consumers else None
+    is_same = active is not None and before is not None and active.id == before.id
+    is_in_touch = active is not None and active.connectivity == "connected"
+    if not roster.group.consumers or (is_same and is_in_touch):
+        return roster.vacant_since
+    return roster.vacant_since or now
+
+
+def _seated(roster: Roster, consumer: str, seat: Seat) -> Roster:
+    return replace(roster, seats={**roster.seats, consumer: seat})
+
+
+def _words(command: Command) -> str:
+    """What happened: the command's name, in words."""
+    name = type(command).__name__
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+
+
+def _who(command: Command, seats: Mapping[str, Seat]) -> str:
+    """The label of the consumer that a command names. In these groups a consumer is its own connection."""
+    match command:
+        case Register(consumer=id) | Unregister(consumer=id) | Confirm(consumer=id):
+            named = id
+        case ConnectionDown(connection=id) | ConnectionDisconnected(connection=id):
+            named = id
+        case DisconnectedTimeout(connection=id) | ConnectionReconnected(connection=id):
+            named = id
+        case _:
+            return ""
+    return seats[named].label if named in seats else ""

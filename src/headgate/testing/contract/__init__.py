@@ -1,0 +1,19 @@
+"""The acceptance suites that every connector passes, ours and yours: one for sources and sinks, one for readers and
+writers. pytest and pytest-asyncio are needed."""
+
+from headgate.testing.contract.bulk import ReaderContract, WriterContract
+from headgate.testing.contract.streaming import (
+    PartitionedSourceContract,
+    SinkContract,
+    SourceContract,
+    TransactionalSinkContract,
+)
+
+__all__ = [
+    "PartitionedSourceContract",
+    "ReaderContract",
+    "SinkContract",
+    "SourceContract",
+    "TransactionalSinkContract",
+    "WriterContract",
+]
