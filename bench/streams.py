@@ -44,14 +44,15 @@ FROM (SELECT * FROM unnest($1::uuid[]) AS v (id) ORDER BY id) AS u
 WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NULL
 """
 CHECKPOINT = """
-UPDATE headgate.stream s SET n = u.n, position = u.position
-FROM (SELECT * FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::json[]) AS v (id, epoch, n, position)
+UPDATE headgate.stream s SET commits = u.commits, position = u.position
+FROM (SELECT * FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::json[]) AS v (id, epoch, commits, position)
       ORDER BY id) AS u
-WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NOT DISTINCT FROM $2 AND s.epoch = u.epoch AND s.n < u.n
+WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NOT DISTINCT FROM $2 AND s.epoch = u.epoch
+  AND s.commits < u.commits
 """
 RELINQUISH = """
-UPDATE headgate.stream s SET owner = NULL, run = NULL, n = greatest(s.n, u.n), position = u.position
-FROM (SELECT * FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::json[]) AS v (id, epoch, n, position)
+UPDATE headgate.stream s SET owner = NULL, run = NULL, commits = greatest(s.commits, u.commits), position = u.position
+FROM (SELECT * FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::json[]) AS v (id, epoch, commits, position)
       ORDER BY id) AS u
 WHERE s.id = ANY ($1) AND s.id = u.id AND s.owner IS NOT DISTINCT FROM $2 AND s.epoch = u.epoch
 """

@@ -3,9 +3,9 @@
 The checkers see every change of a row, every message that acts and everything that becomes durable. They know the true
 time and everybody's state, and share no code with what they check. The numbers are those of the guarantees in the
 design: (1) acknowledged means durable, (2) exactly once into a transactional sink, (3) one live grant, ever higher
-epochs, (4) a stale epoch changes nothing, (5) `n` never falls, (6) a cooperative move loses and repeats nothing, (7) a
-node stops acting before another may begin. What another number of streams must keep has no number of its own: each
-part of the source is followed from stream to stream, and (1) and (2) hold for all of its records.
+epochs, (4) a stale epoch changes nothing, (5) the number of commits never falls, (6) a cooperative move loses and
+repeats nothing, (7) a node stops acting before another may begin. What another number of streams must keep has no
+number: each part of the source is followed from stream to stream, and (1) and (2) hold for all of its records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headgate.core.parts import UNNAMED
-from headgate.core.streams import Acquire, Checkpoint, Command, Deal, Edit, Grant, Held, Release, Revoke, Stream
+from headgate.core.streams import Acquire, Checkpoint, Command, Deal, Edit, Grant, Progress, Release, Revoke, Stream
 from simulation.database import NodeRow
 from simulation.eras import Eras, positions_of
 from simulation.sinks import Batch, PlainSink, Write
@@ -29,7 +29,7 @@ DURABLE = "1 (acknowledged means durable)"
 ONCE = "2 (exactly once into a transactional sink)"
 GRANT = "3 (one live grant, ever higher epochs)"
 STALE = "4 (a stale epoch changes nothing)"
-NUMBER = "5 (n never falls; only n or an edit moves a position)"
+NUMBER = "5 (commits never fall; only a commit or an edit moves a position)"
 COOPERATIVE = "6 (a cooperative move loses and repeats nothing)"
 DEALT = "another number of streams loses and repeats nothing"
 TRIED = "a version that has not proved itself runs in one stream"
@@ -70,12 +70,14 @@ class Checkers:
         world.note(about, "{} {}", type(command).__name__, _brief(after))
         self._check_right(before, after, command, node)
         self._check_epoch(before, after, command)
-        self._check_held(before, after, command)
-        if after.held.edits > before.held.edits:
+        self._check_progress(before, after, command)
+        if after.progress.generation > before.progress.generation:
             if not isinstance(command, Deal):
-                self._eras.begin(after.id, after.held.edits, self._positions(after.id, after.held.position))
-        elif after.held.position != before.held.position:
-            self._check_durable(after.id, after.held, after.sink_identity or "", after.source_identity or "")
+                self._eras.begin(
+                    after.id, after.progress.generation, self._positions(after.id, after.progress.position)
+                )
+        elif after.progress.position != before.progress.position:
+            self._check_durable(after.id, after.progress, after.sink_identity or "", after.source_identity or "")
 
     def _check_right(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """Whether this command may change this row."""
@@ -127,20 +129,20 @@ class Checkers:
         if isinstance(command, Revoke) and after.epoch == before.epoch:
             self._fail(STALE, "revoked without a new epoch: the old owner cannot see that it is over", after.id)
 
-    def _check_held(self, before: Stream, after: Stream, command: Command) -> None:
-        old, new = before.held, after.held
-        if new.n < old.n or new.edits < old.edits:
+    def _check_progress(self, before: Stream, after: Stream, command: Command) -> None:
+        old, new = before.progress, after.progress
+        if new.commits < old.commits or new.generation < old.generation:
             self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
-        if new.position != old.position and new.n == old.n and new.edits == old.edits:
+        if new.position != old.position and new.commits == old.commits and new.generation == old.generation:
             sink = self._world.sinks[after.sink_identity or "plain"]
             is_sinks_own = isinstance(command, Release) and not isinstance(sink, PlainSink)
-            if isinstance(sink, PlainSink) or not is_sinks_own or sink.rows.held(after.id).position != new.position:
+            if isinstance(sink, PlainSink) or not is_sinks_own or sink.rows.progress(after.id).position != new.position:
                 self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
         if isinstance(command, Deal):
             return
         if after.source_identity != before.source_identity and before.source_identity and new.position is not None:
             self._fail(NUMBER, "a position of another source was kept", after.id)
-        if after.sink_identity != before.sink_identity and before.sink_identity and new.edits == old.edits:
+        if after.sink_identity != before.sink_identity and before.sink_identity and new.generation == old.generation:
             self._fail(NUMBER, "another sink, and no edit", after.id)
 
     def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
@@ -149,11 +151,11 @@ class Checkers:
         known: dict[str, int] = {}
         for place, part in enumerate(parts or UNNAMED):
             row = before[place % len(before)]
-            at = self._positions(row.id, row.held.position).get(part)
+            at = self._positions(row.id, row.progress.position).get(part)
             if at is not None:
                 known[part] = at
         for index, row in enumerate(after):
-            for part, at in self._positions(row.id, row.held.position).items():
+            for part, at in self._positions(row.id, row.progress.position).items():
                 if known.pop(part, None) != at:
                     self._fail(DEALT, f"stream {index} begins {part!r} after {at}, which nobody had reached", row.id)
         if known:
@@ -209,16 +211,16 @@ class Checkers:
             self._fail(STALE, f"{sink} was opened under epoch {epoch} after a higher one", stream)
         self._opened[sink, stream] = epoch
 
-    def committed(self, sink: str, write: Write, before: Held) -> None:
+    def committed(self, sink: str, write: Write, before: Progress) -> None:
         """A transactional sink has taken a batch: under the highest epoch, and exactly what comes next."""
         batch, world = write.batch, self._world
-        stream, held = batch.stream, batch.held
+        stream, progress = batch.stream, batch.progress
         indexes = [world.index(stream, record) for record in batch.records]
-        world.note((world.name(stream), world.node_name(write.node)), "committed {} under {}", held, batch.epoch)
+        world.note((world.name(stream), world.node_name(write.node)), "committed {} under {}", progress, batch.epoch)
         if batch.epoch != self._opened.get((sink, stream)):
             self._fail(STALE, f"{sink} took a batch under epoch {batch.epoch}", stream, world.node_name(write.node))
-        if held.n <= before.n or held.edits < before.edits:
-            self._fail(NUMBER, f"{sink} went from {before} to {held}", stream)
+        if progress.commits <= before.commits or progress.generation < before.generation:
+            self._fail(NUMBER, f"{sink} went from {before} to {progress}", stream)
         self._check_next(ONCE, batch, indexes)
         self._is_durable(batch, indexes)
 
@@ -228,7 +230,7 @@ class Checkers:
         place = one.parts.index(batch.part) if batch.part in one.parts else 0
         if place % one.dealt != member.index:
             self._fail(guarantee, f"part {batch.part!r} is read by another stream", batch.stream)
-        era = self._eras.era(batch.stream, batch.held.edits, batch.part)
+        era = self._eras.era(batch.stream, batch.progress.generation, batch.part)
         expected = self._eras.reached(era) + 1
         if indexes != list(range(expected, expected + len(indexes))):
             text = f"{batch.sink} got {indexes[0]}…{indexes[-1]} of part {batch.part!r} where {expected} is next"
@@ -256,22 +258,22 @@ class Checkers:
         datasource = self._world.database.members[batch.stream].datasource
         self._durable.setdefault((batch.sink, batch.source, datasource, batch.part), set()).update(indexes)
 
-    def _check_durable(self, stream: UUID, held: Held, sink: str, source: str) -> None:
+    def _check_durable(self, stream: UUID, progress: Progress, sink: str, source: str) -> None:
         """Whether the sink has everything that this position claims."""
         datasource = self._world.database.members[stream].datasource
-        for part, index in self._positions(stream, held.position).items():
-            era = self._eras.era(stream, held.edits, part)
+        for part, index in self._positions(stream, progress.position).items():
+            era = self._eras.era(stream, progress.generation, part)
             verified = self._verified.get(era, self._eras.base(era))
             durable = self._durable.get((sink, source, datasource, part), set())
             for missing in range(verified + 1, index + 1):
                 if missing not in durable:
-                    text = f"{held.position} is acknowledged; {sink} does not have {missing} of {part!r}"
+                    text = f"{progress.position} is acknowledged; {sink} does not have {missing} of {part!r}"
                     self._fail(DURABLE, text, stream)
             self._verified[era] = max(verified, index)
 
     def source_acked(self, batch: Batch) -> None:
         """A worker has told its source that everything up to there is durable."""
-        self._check_durable(batch.stream, batch.held, batch.sink, batch.source)
+        self._check_durable(batch.stream, batch.progress, batch.sink, batch.source)
 
     # Push clients.
 
@@ -284,8 +286,8 @@ class Checkers:
     def client_acked(self, client: Client, index: int) -> None:
         """A client was told that everything up to there is durable."""
         row = self._world.database.streams[client.stream]
-        held = Held(row.held.edits, position=client.sequence.id(index) if index >= 0 else None)
-        self._check_durable(client.stream, held, row.sink_identity or "", row.source_identity or "")
+        progress = Progress(row.progress.generation, position=client.sequence.id(index) if index >= 0 else None)
+        self._check_durable(client.stream, progress, row.sink_identity or "", row.source_identity or "")
         if index < client.acked:
             self._fail(DURABLE, f"{index} is acknowledged after {client.acked}", client.stream, client.name)
 
@@ -306,4 +308,5 @@ class Checkers:
 
 def _brief(row: Stream) -> str:
     owner = "nobody" if row.owner is None else f"{row.owner.int & 0xFFFF}"
-    return f"owner {owner} epoch {row.epoch} edits {row.held.edits} n {row.held.n} at {row.held.position}"
+    at = row.progress
+    return f"owner {owner} epoch {row.epoch} generation {at.generation} commits {at.commits} at {at.position}"

@@ -68,7 +68,7 @@ class Database(TransactionalService):
         self.datasources: Mapping[UUID, Datasource] = {}
         self.entries: Mapping[UUID, Entry] = {}  # The same, as nodes see them.
         self.states: dict[UUID, tuple[int, bool]] = {}  # Under which epoch a stream was last reported, and if it runs.
-        self.unable: dict[UUID, dict[UUID, str]] = {}  # Which nodes could not run a stream, and for which wish.
+        self.unable: dict[UUID, dict[UUID, str]] = {}  # Which nodes could not run a stream, and for which wanted key.
         self.moves: dict[UUID, UUID] = {}  # Where a stream should be, if that was said: a node that is there.
         self.rosters: dict[UUID, Roster] = {}  # Groups of programs outside.
         self.listeners: list[tuple[Process, Signal]] = []  # Those that would be woken.
@@ -87,7 +87,7 @@ class Database(TransactionalService):
 
     def _mark_unable(self, command: Command, step: Step) -> None:
         if isinstance(command, Release) and command.outcome == "unable" and isinstance(step.reply, Done):
-            self.unable.setdefault(step.stream.id, {})[command.owner] = command.wish
+            self.unable.setdefault(step.stream.id, {})[command.owner] = command.wanted_key
 
     def beat(self, node: UUID, stamp_s: float) -> bool:
         """One more beat, if the row is still there."""
@@ -138,14 +138,16 @@ class Database(TransactionalService):
         """Whether a node should run it."""
         member = self.members[stream]
         entry = self.entries[member.datasource]
-        rests = self.streams[stream].rests is not None and self.streams[stream].rests == entry.wish_of(member.index)
+        rests = self.streams[stream].rests is not None and self.streams[stream].rests == entry.wanted_key_of(
+            member.index
+        )
         return entry.is_to_run and not entry.is_pushed and member.index < entry.dealt and not rests
 
     def unable_of(self, stream: UUID) -> frozenset[UUID]:
-        """Which nodes could not run what is wished of it now."""
+        """Which nodes could not run what is wanted of it now."""
         member = self.members[stream]
-        key = self.entries[member.datasource].wish_of(member.index)
-        return frozenset(node for node, wish in self.unable.get(stream, {}).items() if wish == key)
+        key = self.entries[member.datasource].wanted_key_of(member.index)
+        return frozenset(node for node, wanted_key in self.unable.get(stream, {}).items() if wanted_key == key)
 
     def owned(self, node: UUID) -> list[UUID]:
         """The streams of a node, in the order of their ids."""

@@ -47,12 +47,12 @@ class Dealing:
         row = ("datasource", datasource)
 
         def members() -> list[tuple[UUID, Mode]]:
-            ids = sorted(database.streams_of(datasource)) if TICK in transaction.held else []
+            ids = sorted(database.streams_of(datasource)) if TICK in transaction.locks else []
             return [(stream, "exclusive") for stream in ids]
 
         try:
             found: Found | None = await transaction.lock(
-                [lambda: [(TICK, "skip")], lambda: [(row, "exclusive")] if TICK in transaction.held else [], members],
+                [lambda: [(TICK, "skip")], lambda: [(row, "exclusive")] if TICK in transaction.locks else [], members],
                 lambda: self._read(transaction, datasource),
             )
             if found is None:
@@ -65,7 +65,7 @@ class Dealing:
 
     def _read(self, transaction: Transaction, datasource: UUID) -> Found | None:
         database = self._database
-        if TICK not in transaction.held:
+        if TICK not in transaction.locks:
             database.end(transaction)  # Another node is at it.
             return None
         ids = database.streams_of(datasource)
@@ -77,7 +77,7 @@ class Dealing:
         """The next step for a datasource, but not again at once: each try pauses all of its streams."""
         one = found.datasource
         members = tuple(
-            parts.Member(index, row.owner is not None, row.id in found.running, row.home, row.source_identity)
+            parts.DealtStream(index, row.owner is not None, row.id in found.running, row.settled, row.source_identity)
             for index, row in found.rows.items()
         )
         decided = parts.next_step(Dealt(one.streams, one.dealt, one.is_dealing, members))
@@ -101,11 +101,11 @@ class Dealing:
         database.wake()
 
     def _deal(self, found: Found, n: int) -> None:
-        """Share the positions out among `n` streams: all of them are free and home."""
+        """Share the positions out among `n` streams: all of them are free and settled."""
         database, one = self._database, found.datasource
         rows = dict(found.rows)
         used = [rows[index] for index in range(one.dealt)]
-        shares = parts.deal([row.held.position for row in used], one.parts, n)
+        shares = parts.deal([row.progress.position for row in used], one.parts, n)
         for index in range(n):
             if index not in rows:
                 stream = UUID(int=one.id.int + (index << 32))

@@ -51,7 +51,7 @@ class Eras:
         """Each part goes on in its era, with the stream that reads it from now on."""
         for place, part in enumerate(parts or UNNAMED):
             old, new = before[place % len(before)], after[place % len(after)]
-            self._eras[new.id, new.held.edits, part] = self.era(old.id, old.held.edits, part)
+            self._eras[new.id, new.progress.generation, part] = self.era(old.id, old.progress.generation, part)
 
 
 def positions_of(position: Any) -> Mapping[str, Any]:

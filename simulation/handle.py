@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headgate.core import lifecycle
 from headgate.core.push.notifier import Reason
-from headgate.core.streams import Held, Why
+from headgate.core.streams import Progress, Why
 from simulation.kernel import Task
 from simulation.registry import Version
 from simulation.run import Run
@@ -25,7 +25,7 @@ class Pusher(Protocol):
     def refused(self, reason: Reason) -> None:
         """The stream could not be had, or not be opened."""
 
-    def opened(self, epoch: int, held: Held) -> None:
+    def opened(self, epoch: int, progress: Progress) -> None:
         """A run has opened it, the first or a later one, and it stands here."""
 
     def released(self, nack: Why | None) -> None:
@@ -46,18 +46,18 @@ class Handle:
     config: Version | None = None  # Of the run that is being started.
     epoch: int | None = None  # Of our grant; None: not ours.
     last_epoch: int = 0  # Of the newest grant that we had.
-    held: Held = field(default_factory=Held)  # Where the stream stands.
-    saved: Held = field(default_factory=Held)  # What the registry knows.
+    progress: Progress = field(default_factory=Progress)  # Where the stream stands.
+    saved: Progress = field(default_factory=Progress)  # What the registry knows.
     timers: int = 0  # Only the last one counts.
     pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
-    wish: str = ""
+    wanted_key: str = ""
     is_opened: bool = False  # At least once.
     is_given_back: bool = False  # Its session is done with it, or it was told to step down.
     index: int = 0
     dealt: int = 1
-    was_home: bool = False  # Whether the registry had the sink's own position before the last run began.
+    was_settled: bool = False  # Whether the registry had the sink's own position before the last run began.
 
     @property
-    def is_home(self) -> bool:
-        """Whether `held` is known to be what the sink has."""
-        return self.was_home if self.run is None else self.run.is_home
+    def is_settled(self) -> bool:
+        """Whether `progress` is known to be what the sink has."""
+        return self.was_settled if self.run is None else self.run.is_settled

@@ -93,7 +93,7 @@ class Liveness:
             (datasource, part): at
             for datasource in world.worker_datasources
             for stream in world.database.streams_of(datasource)[: world.database.datasources[datasource].dealt]
-            for part, at in positions_of(world.database.streams[stream].held.position).items()
+            for part, at in positions_of(world.database.streams[stream].progress.position).items()
         }
 
     def check_progress(self) -> None:
@@ -144,12 +144,12 @@ class Liveness:
             if row.owner is not None:
                 raise Violation(REST, f"{name} still has an owner", (name, world.node_name(row.owner)))
             if not isinstance(sink, PlainSink):
-                held = sink.rows.held(stream)
-                if held.edits == row.held.edits and held.position != row.held.position:
-                    text = f"{name} stands at {row.held} in the registry and at {held} in its sink"
+                progress = sink.rows.progress(stream)
+                if progress.generation == row.progress.generation and progress.position != row.progress.position:
+                    text = f"{name} stands at {row.progress} in the registry and at {progress} in its sink"
                     raise Violation(COOPERATIVE, text, (name,))
         for client in world.clients:
-            position = world.index(client.stream, world.database.streams[client.stream].held.position)
+            position = world.index(client.stream, world.database.streams[client.stream].progress.position)
             if position < client.acked:
                 text = f"{world.name(client.stream)} stands before what {client.name} was told"
                 raise Violation(DURABLE, text, (client.name,))

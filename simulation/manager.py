@@ -18,7 +18,7 @@ from headgate.core.lifecycle import Failure, Wanted
 from headgate.core.parts import UNNAMED
 from headgate.core.push.notifier import Reason
 from headgate.core.reconcile import Entry, Place, wanted_here
-from headgate.core.streams import Held
+from headgate.core.streams import Progress
 from headgate.errors import Cause
 from simulation.handle import Handle, Pusher
 from simulation.kernel import Cancelled, Signal, Task
@@ -142,7 +142,7 @@ class Manager:
             return
         handle = self._add(offer.stream, offer.datasource)
         handle.epoch = handle.last_epoch = offer.epoch
-        handle.index, handle.dealt, handle.was_home = offer.index, offer.dealt, offer.is_home
+        handle.index, handle.dealt, handle.was_settled = offer.index, offer.dealt, offer.is_settled
         self.want(handle)
 
     async def _decline(self, offer: Offer) -> None:
@@ -185,10 +185,10 @@ class Manager:
 
     async def checkpoint(self, handles: Iterable[Handle]) -> None:
         """Save where these streams stand. A stream that is not ours any more loses its run."""
-        due = {h.stream: (h, h.epoch, h.held) for h in handles if h.epoch is not None and _is_due(h)}
+        due = {h.stream: (h, h.epoch, h.progress) for h in handles if h.epoch is not None and _is_due(h)}
         commands = {
-            stream: streams.Checkpoint(self.id, epoch, held.n, held.position)
-            for stream, (_, epoch, held) in due.items()
+            stream: streams.Checkpoint(self.id, epoch, progress.commits, progress.position)
+            for stream, (_, epoch, progress) in due.items()
         }
         if not commands:
             return
@@ -197,11 +197,11 @@ class Manager:
         except Away:
             return
         for stream, step in steps.items():
-            handle, epoch, held = due[stream]
+            handle, epoch, progress = due[stream]
             if isinstance(step.reply, streams.Fenced):
                 self._fenced(handle, epoch, step.reply.why)
-            elif held.n > handle.saved.n:
-                handle.saved = held
+            elif progress.commits > handle.saved.commits:
+                handle.saved = progress
 
     def _fenced(self, handle: Handle, epoch: int, why: streams.Why) -> None:
         """Our own release may have been faster than a checkpoint.
@@ -222,7 +222,7 @@ class Manager:
         entry = self._entries.get(handle.datasource)
         wanted = self._wanted(entry, is_pushed=handle.pusher is not None, index=handle.index)
         wanted = None if handle.is_given_back else wanted
-        handle.wish = entry.wish_of(handle.index) if entry is not None else ""
+        handle.wanted_key = entry.wanted_key_of(handle.index) if entry is not None else ""
         self.dispatch(handle, lifecycle.Want(wanted, self._process.clock_s()))
 
     def dispatch(self, handle: Handle, event: lifecycle.Event) -> None:
@@ -272,7 +272,7 @@ class Manager:
                 self.spawn(self._check(handle, version))
             case lifecycle.Prove(version=version):
                 self._decide(partial(self.node.store.prove, handle.datasource, version))
-            case lifecycle.Reject(version=version):
+            case lifecycle.RejectVersion(version=version):
                 self._decide(partial(self.node.store.reject, handle.datasource, version))
             case lifecycle.Report(type=type):
                 self.world.trace.count(f"worker: {type}")
@@ -311,12 +311,12 @@ class Manager:
             case streams.Granted(starts_anew=starts_anew):
                 handle.config = config
                 handle.epoch = handle.last_epoch = step.stream.epoch
-                handle.held = handle.saved = step.stream.held
-                self.dispatch(handle, lifecycle.Granted(run, now_s, starts_anew))
+                handle.progress = handle.saved = step.stream.progress
+                self.dispatch(handle, lifecycle.Acquired(run, now_s, starts_anew))
             case streams.IdentityChanged():
                 self._fail(handle, run, Failure(Cause.CONFIG, "another source"))
             case _:
-                self.dispatch(handle, lifecycle.Denied(run, now_s))
+                self.dispatch(handle, lifecycle.AcquireDenied(run, now_s))
                 if handle.pusher is not None:
                     handle.pusher.refused("owned")
 
@@ -328,9 +328,11 @@ class Manager:
 
     async def _catch_up(self, handle: Handle) -> None:
         """Save what the last run had committed while the database was away: the next one goes on behind it."""
-        epoch, held = handle.epoch, handle.held
-        if epoch is not None and held.n > handle.saved.n:
-            await self._ownership.submit(handle.stream, streams.Checkpoint(self.id, epoch, held.n, held.position))
+        epoch, progress = handle.epoch, handle.progress
+        if epoch is not None and progress.commits > handle.saved.commits:
+            await self._ownership.submit(
+                handle.stream, streams.Checkpoint(self.id, epoch, progress.commits, progress.position)
+            )
 
     def _launch(self, handle: Handle, number: int) -> None:
         config, epoch = handle.config, handle.epoch
@@ -342,12 +344,12 @@ class Manager:
             handle.stream,
             epoch,
             config,
-            handle.held,
+            handle.progress,
             source=partial(self._source, handle),
             on_opened=partial(self._opened, handle, number),
             on_commit=partial(self._committed, handle, number),
             news=Signal() if feed is None else feed.news,
-            is_home=handle.is_home,
+            is_settled=handle.is_settled,
         )
         handle.run_number, handle.config = number, None
         handle.task = self.spawn(self._drive(handle, handle.run, number), weight=3)
@@ -391,8 +393,8 @@ class Manager:
         """What a run had committed when it ended, unless it was abandoned before. Not at any price."""
         if handle.run is not run:
             return
-        if run.held is not None and run.held.n >= handle.held.n:
-            handle.held = run.held
+        if run.progress is not None and run.progress.commits >= handle.progress.commits:
+            handle.progress = run.progress
         saved = Signal()
 
         async def save() -> None:
@@ -402,18 +404,18 @@ class Manager:
         self.spawn(save(), weight=3)
         await saved.wait(self._process, LAST_CHECKPOINT_S)
 
-    def _opened(self, handle: Handle, number: int, held: Held) -> None:
+    def _opened(self, handle: Handle, number: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != number:
             return  # Abandoned, and still at it: nothing of it counts.
-        handle.held, handle.is_opened = held, True
+        handle.progress, handle.is_opened = progress, True
         self.dispatch(handle, lifecycle.Opened(number, self._process.clock_s()))
         if handle.pusher is not None and handle.epoch is not None:
-            handle.pusher.opened(handle.epoch, held)
+            handle.pusher.opened(handle.epoch, progress)
 
-    def _committed(self, handle: Handle, number: int, held: Held) -> None:
+    def _committed(self, handle: Handle, number: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != number:
             return
-        handle.held = held
+        handle.progress = progress
         phase = handle.state.phase
         if isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):
             self.dispatch(handle, lifecycle.Committed(number))
@@ -431,7 +433,7 @@ class Manager:
             handle.epoch = None
             if handle.run is not None:
                 handle.run.is_abandoned = True
-            self.dispatch(handle, lifecycle.Lost(self._process.clock_s()))
+            self.dispatch(handle, lifecycle.OwnershipLost(self._process.clock_s()))
             if handle.pusher is not None:
                 handle.pusher.released("stale")
 
@@ -442,7 +444,7 @@ class Manager:
             handle.task.cancel()
         epoch, handle.epoch = handle.epoch, None
         handle.run = handle.task = None
-        handle.was_home = False
+        handle.was_settled = False
         self.spawn(self._revoke(handle, epoch), weight=3)
 
     async def _revoke(self, handle: Handle, epoch: int | None) -> None:
@@ -459,12 +461,12 @@ class Manager:
 
     async def _release(self, handle: Handle, epoch: int | None, outcome: streams.Outcome) -> None:
         """Give the stream back, and forget it: another grant begins with a new worker."""
-        held, runs = handle.held, handle.state.runs
+        progress, runs = handle.progress, handle.state.runs
         command: streams.Command = streams.Revoke(self.id)
         if epoch is not None:
             goes_on = handle.pusher is None and outcome == "stopped" and (self.is_draining or handle.is_given_back)
-            release = streams.Release(self.id, epoch, held.n, held.position, outcome, handle.wish)
-            command = replace(release, hands_over=goes_on, is_home=handle.is_home)
+            release = streams.Release(self.id, epoch, progress.commits, progress.position, outcome, handle.wanted_key)
+            command = replace(release, hands_over=goes_on, is_settled=handle.is_settled)
         reply = await self.persist(handle, command)
         self.world.note(handle.about, "released {}: {}", epoch, reply)
         if isinstance(reply, streams.Fenced) and reply.why == "stale" and handle.state.runs == runs:
@@ -519,4 +521,4 @@ def _is_busy(handle: Handle) -> bool:
 
 
 def _is_due(handle: Handle) -> bool:
-    return handle.epoch is not None and handle.held.n > handle.saved.n
+    return handle.epoch is not None and handle.progress.commits > handle.saved.commits

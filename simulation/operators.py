@@ -205,7 +205,7 @@ class Operators:
             if index >= one.dealt:
                 transaction.close()
                 return True  # It was dealt away meanwhile.
-            edit = Edit(parts.edited(row.held.position, self._position(stream), one.parts, index, one.dealt))
+            edit = Edit(parts.edited(row.progress.position, self._position(stream), one.parts, index, one.dealt))
             step = streams.step(row, edit)
             await transaction.commit(lambda: database.save({stream: step}, {stream: edit}, None))
         except (Away, Cancelled):

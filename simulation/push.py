@@ -14,7 +14,7 @@ from uuid import UUID
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import OWNED_RETRY_MS, Asking, Entry
 from headgate.core.push.notifier import PendingClose, PendingRelinquish, Reason
-from headgate.core.streams import Held, Why
+from headgate.core.streams import Progress, Why
 from simulation.handle import Handle
 from simulation.network import Away
 from simulation.pipes import Pipe
@@ -38,7 +38,7 @@ class Pushed:
         self.session = session
         self.handle: Handle | None = None
         self.epoch = 0
-        self.acked_n = -1  # The commit that the program was last told of.
+        self.acked_commits = -1  # The commit that the program was last told of.
         self._host = host
 
     def refused(self, reason: Reason) -> None:
@@ -52,13 +52,13 @@ class Pushed:
         self._host.local(self.stream, local_registry.GlobalDenied(reason, retry_after_ms))
         self._host.forget_pushed(self)
 
-    def opened(self, epoch: int, held: Held) -> None:
+    def opened(self, epoch: int, progress: Progress) -> None:
         """A run has opened it: the first one makes it active, a later one goes on with it."""
         if not self._host.is_current(self):
             self._host.give_back(self)  # Its session has been told that it is over.
             return
         self.epoch = epoch
-        self._host.local(self.stream, local_registry.GlobalGranted(epoch, held.position))
+        self._host.local(self.stream, local_registry.GlobalGranted(epoch, progress.position))
         self.session.step(self.stream, notifier.Regranted(epoch))
 
     def released(self, nack: Why | None) -> None:
@@ -82,7 +82,7 @@ class Pushed:
         if handle is None or not handle.is_opened:
             return False
         is_closing = isinstance(self.session.phases.get(self.stream), PendingClose)
-        return is_closing or handle.held.n > self.acked_n
+        return is_closing or handle.progress.commits > self.acked_commits
 
 
 class PushHost:
@@ -260,8 +260,8 @@ class PushHost:
     async def _save(self, waiting: Sequence[Pushed]) -> None:
         await self.manager.checkpoint([pushed.handle for pushed in waiting if pushed.handle is not None])
 
-    def _reached(self, number: int, pushed: Pushed, saved: Held) -> None:
-        pushed.acked_n = saved.n
+    def _reached(self, number: int, pushed: Pushed, saved: Progress) -> None:
+        pushed.acked_commits = saved.commits
         session, stream = pushed.session, pushed.stream
         session.step(stream, notifier.BarrierCompleted(number, pushed.epoch, saved.position))
         pushed.feed.trim(saved.position)

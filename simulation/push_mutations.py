@@ -9,7 +9,7 @@ from typing import Any
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import Asking
 from headgate.core.push.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
-from headgate.core.streams import Held, Outcome
+from headgate.core.streams import Outcome, Progress
 from simulation.handle import Handle
 from simulation.manager import Manager
 from simulation.mutations import Mutation, instead
@@ -83,8 +83,8 @@ def _on_local(
 
 def _orphan_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
     if isinstance(entry, Asking) and entry.is_orphan and isinstance(event, local_registry.GlobalGranted):
-        held = local_registry.HeldBySession(entry.session, entry.name, event.epoch, event.position, event.position)
-        return local_registry.Step(held)
+        progress = local_registry.HeldBySession(entry.session, entry.name, event.epoch, event.position, event.position)
+        return local_registry.Step(progress)
     return found
 
 
@@ -122,8 +122,10 @@ def _completes_early(barrier: Any) -> Any:
     async def planted(self: PushHost) -> None:
         for pushed in list(self._pushed.values()):
             if pushed.handle is not None and pushed.handle.is_opened and pushed.feed.ids:
-                held = pushed.handle.held
-                self._reached(self.barrier, pushed, Held(held.edits, held.n + 1, pushed.feed.ids[-1]))
+                progress = pushed.handle.progress
+                self._reached(
+                    self.barrier, pushed, Progress(progress.generation, progress.commits + 1, pushed.feed.ids[-1])
+                )
         await barrier(self)
 
     return planted
@@ -132,7 +134,7 @@ def _completes_early(barrier: Any) -> Any:
 async def _commits_nothing(self: PushHost, waiting: Sequence[Pushed]) -> None:
     for pushed in waiting:
         if pushed.handle is not None:
-            pushed.handle.saved = pushed.handle.held
+            pushed.handle.saved = pushed.handle.progress
 
 
 def _answered_at_once(self: PushHost, pushed: Pushed) -> None:

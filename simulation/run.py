@@ -12,7 +12,7 @@ from uuid import UUID
 
 from headgate.core import streams
 from headgate.core.lifecycle import Failure
-from headgate.core.streams import Held
+from headgate.core.streams import Progress
 from headgate.errors import Cause
 from simulation.kernel import Signal
 from simulation.registry import Version
@@ -46,25 +46,25 @@ class Run:
         stream: UUID,
         epoch: int,
         version: Version,
-        held: Held,
+        progress: Progress,
         source: Callable[[], Awaitable[Source]],
-        on_opened: Callable[[Held], None],
-        on_commit: Callable[[Held], None],
+        on_opened: Callable[[Progress], None],
+        on_commit: Callable[[Progress], None],
         news: Signal,
-        is_home: bool,
+        is_settled: bool,
     ) -> None:
         self._node = node
         self._stream = stream
         self._epoch = epoch
         self._version = version
-        self._granted = held
+        self._granted = progress
         self._source = source
         self._on_opened = on_opened
         self._on_commit = on_commit
         self._news = news  # There is more to read, or the run is to end.
         self._is_draining = False
-        self.held: Held | None = None  # Where the stream stands, once the sink has said so.
-        self.is_home = is_home  # Whether the sink is known to have just that.
+        self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
+        self.is_settled = is_settled  # Whether the sink is known to have just that.
         self.is_abandoned = False  # Nothing may be written any more, whatever still runs.
 
     def drain(self) -> None:
@@ -80,40 +80,40 @@ class Run:
             raise FencedOff
         if isinstance(found, str):
             raise Failed(Cause.NETWORK, "the sink is away")
-        held = self.held = streams.agree(self._granted, found)
-        self.is_home = True
+        progress = self.progress = streams.agree(self._granted, found)
+        self.is_settled = True
         if version.flaw is not None:
             raise Failed(Cause.CONFIG, "this version cannot be opened")
         source = await self._source()
-        source.open(held.position)
-        self._on_opened(held)
-        return await self._move(source, held)
+        source.open(progress.position)
+        self._on_opened(progress)
+        return await self._move(source, progress)
 
-    async def _move(self, source: Source, held: Held) -> bool:
+    async def _move(self, source: Source, progress: Progress) -> bool:
         process, version = self._node.process, self._version
         while not self._is_draining:
             if source.is_over:
                 return True
-            read = source.read(held.position)
+            read = source.read(progress.position)
             if read is None:
-                await self._news.wait(process, source.wait_s(held.position))
+                await self._news.wait(process, source.wait_s(progress.position))
                 continue
             await process.sleep(READ_S)
             if self._is_draining:
                 break
             part, records, position = read
-            held = replace(held, n=held.n + 1, position=position)
-            batch = Batch(self._stream, self._epoch, version.sink, version.source, part, records, held)
+            progress = replace(progress, commits=progress.commits + 1, position=position)
+            batch = Batch(self._stream, self._epoch, version.sink, version.source, part, records, progress)
             await self._write(batch)
             self._node.world.checkers.source_acked(batch)
         return False
 
     async def _write(self, batch: Batch) -> None:
-        self.is_home = False
+        self.is_settled = False
         outcome = await self._node.write(batch, lambda: not self.is_abandoned)
         if outcome == "fenced":
             raise FencedOff
         if outcome == "failed":
             raise Failed(Cause.NETWORK, "a write was not answered")
-        self.held, self.is_home = batch.held, True
-        self._on_commit(batch.held)
+        self.progress, self.is_settled = batch.progress, True
+        self._on_commit(batch.progress)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headgate.core import lease, lifecycle
 from headgate.core.lease import Expired
-from headgate.core.streams import Command, Fenced, Held, Reply, Stream, Why
+from headgate.core.streams import Command, Fenced, Progress, Reply, Stream, Why
 from simulation.database import NodeRow
 from simulation.handle import Handle
 from simulation.kernel import Process
@@ -66,7 +66,7 @@ NODES = (
 
 def _acks_first(write: Any) -> Any:
     async def planted(self: Run, batch: Batch) -> None:
-        self._on_commit(batch.held)
+        self._on_commit(batch.progress)
         await write(self, batch)
 
     return planted
@@ -101,7 +101,7 @@ def _without_asking(acquire: Any) -> Any:
             await acquire(self, handle, run, version)
             return
         handle.config = self.world.database.datasources[handle.datasource].version(version)
-        self.dispatch(handle, lifecycle.Granted(run, self.node.process.clock_s()))
+        self.dispatch(handle, lifecycle.Acquired(run, self.node.process.clock_s()))
 
     return planted
 
@@ -118,7 +118,7 @@ WORKERS = (
     instead("a_release_is_not_asked_again", "push", Manager, "persist", _release_once),
     Mutation("a_restart_keeps_the_epoch", "restless", Manager, "_acquire", _without_asking),
     instead("the_runs_of_an_ended_incarnation_go_on", "network", Manager, "lose_all", _only_over),
-    instead("every_position_is_taken_for_the_sinks", "parts", Handle, "is_home", property(lambda self: True)),
+    instead("every_position_is_taken_for_the_sinks", "parts", Handle, "is_settled", property(lambda self: True)),
 )
 
 
@@ -128,14 +128,16 @@ WORKERS = (
 def _reads_first(open_sink: Any) -> Any:
     """Where the data stand is read before the epoch is raised: an older write may still commit in between."""
 
-    async def planted(self: StoreSink, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+    async def planted(
+        self: StoreSink, process: Process, node: UUID, stream: UUID, epoch: int
+    ) -> Progress | Outcome | None:
         self.network.release_stuck(self.name)
         try:
-            held: Held = await self.ask(process, lambda: self.rows.held(stream))
+            progress: Progress = await self.ask(process, lambda: self.rows.progress(stream))
         except Away:
             return "failed"
         opened = await open_sink(self, process, node, stream, epoch)
-        return held if isinstance(opened, Held) else opened
+        return progress if isinstance(opened, Progress) else opened
 
     return planted
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 from uuid import UUID
 
-from headgate.core.streams import Held
+from headgate.core.streams import Progress
 from simulation.kernel import Cancelled, Process, Task
 from simulation.network import Away, Network, Service
 from simulation.transactions import TransactionalService
@@ -33,7 +33,7 @@ class Batch:
     source: str
     part: str  # Of the source.
     records: Sequence[int]
-    held: Held  # Where the stream stands once they are written.
+    progress: Progress  # Where the stream stands once they are written.
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Watcher(Protocol):
     def opened(self, sink: str, stream: UUID, epoch: int) -> None:
         """A transactional sink has raised the epoch."""
 
-    def committed(self, sink: str, write: Write, before: Held) -> None:
+    def committed(self, sink: str, write: Write, before: Progress) -> None:
         """A transactional sink has taken a batch."""
 
     def appended(self, sink: str, write: Write, records: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ class Sink(Protocol):
 
     name: str
 
-    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Progress | Outcome | None:
         """Where the data stand; None if the sink does not know; or why not."""
 
     async def write(self, write: Write) -> Outcome:
@@ -86,7 +86,7 @@ class PlainSink(Service):
         super().__init__(network, name)
         self._watcher = watcher
 
-    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Progress | Outcome | None:
         """It knows nothing of positions."""
         try:
             await self.ask(process, lambda: None, ANSWER_S)
@@ -115,7 +115,7 @@ class Row:
     """A stream's row beside its data."""
 
     epoch: int
-    held: Held
+    progress: Progress
 
 
 class Rows:
@@ -126,23 +126,23 @@ class Rows:
         self._sink = name
         self._watcher = watcher
 
-    def held(self, stream: UUID) -> Held:
-        """Where the data stand. A new row has fewer edits than any registry: that one decides where to begin."""
+    def progress(self, stream: UUID) -> Progress:
+        """Where the data stand. A new row has a lower generation than any registry: that one decides where to begin."""
         row = self._rows.get(stream)
-        return Held(edits=-1) if row is None else row.held
+        return Progress(generation=-1) if row is None else row.progress
 
     def is_too_late(self, stream: UUID, epoch: int) -> bool:
         """Whether this epoch, or a higher one, has been here."""
         row = self._rows.get(stream)
         return row is not None and row.epoch >= epoch
 
-    def raise_epoch(self, stream: UUID, epoch: int) -> Held | None:
+    def raise_epoch(self, stream: UUID, epoch: int) -> Progress | None:
         """From now on no older run commits anything. None: we are the older one."""
         if self.is_too_late(stream, epoch):
             return None
-        self._rows[stream] = Row(epoch, self.held(stream))
+        self._rows[stream] = Row(epoch, self.progress(stream))
         self._watcher.opened(self._sink, stream, epoch)
-        return self._rows[stream].held
+        return self._rows[stream].progress
 
     def is_ours(self, write: Write) -> bool:
         """Whether a write may be committed."""
@@ -151,7 +151,7 @@ class Rows:
     def commit(self, write: Write) -> None:
         """Records and position, together."""
         row = self._rows[write.batch.stream]
-        before, row.held = row.held, write.batch.held
+        before, row.progress = row.progress, write.batch.progress
         self._watcher.committed(self._sink, write, before)
 
 
@@ -163,7 +163,7 @@ class TableSink(TransactionalService):
         self.rows = Rows(name, watcher)
         self._watcher = watcher
 
-    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Progress | Outcome | None:
         """Raise the epoch in a transaction of its own, then say where the data stand."""
         self.network.release_stuck(self.name)
         transaction = self.begin(process)
@@ -172,11 +172,11 @@ class TableSink(TransactionalService):
                 self._watcher.fenced(stream, node)
                 return "fenced"
             await transaction.lock([lambda: [(("row", stream), "exclusive")]], lambda: None)
-            held: Held | None = await transaction.commit(lambda: self.rows.raise_epoch(stream, epoch))
+            progress: Progress | None = await transaction.commit(lambda: self.rows.raise_epoch(stream, epoch))
         except Away:
             transaction.close()
             return "failed"
-        return _opened(self._watcher, held, stream, node)
+        return _opened(self._watcher, progress, stream, node)
 
     def _end_holders(self, stream: UUID, epoch: int) -> bool:
         """Whoever is in the middle of a write is stopped; but not by one who is too late himself."""
@@ -223,14 +223,14 @@ class StoreSink(Service):
         self.rows = Rows(name, watcher)
         self._watcher = watcher
 
-    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Held | Outcome | None:
+    async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Progress | Outcome | None:
         """Raise the epoch, and say where the data stand, at once."""
         self.network.release_stuck(self.name)
         try:
-            held: Held | None = await self.ask(process, lambda: self.rows.raise_epoch(stream, epoch), ANSWER_S)
+            progress: Progress | None = await self.ask(process, lambda: self.rows.raise_epoch(stream, epoch), ANSWER_S)
         except Away:
             return "failed"
-        return _opened(self._watcher, held, stream, node)
+        return _opened(self._watcher, progress, stream, node)
 
     async def write(self, write: Write) -> Outcome:
         """Stage, then take over; a small batch needs no staging."""
@@ -253,8 +253,8 @@ class StoreSink(Service):
         return True
 
 
-def _opened(watcher: Watcher, held: Held | None, stream: UUID, node: UUID) -> Held | Outcome:
-    if held is None:
+def _opened(watcher: Watcher, progress: Progress | None, stream: UUID, node: UUID) -> Progress | Outcome:
+    if progress is None:
         watcher.fenced(stream, node)
         return "fenced"
-    return held
+    return progress

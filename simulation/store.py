@@ -31,7 +31,7 @@ class Offer:
     index: int
     dealt: int  # How many streams its datasource has, for as long as anyone has one of them.
     epoch: int
-    is_home: bool
+    is_settled: bool
     steps_down: bool = False  # Or one that it has, and was told to step down from.
 
 
@@ -68,7 +68,7 @@ class Store:
         def offer(row: Stream, *, steps_down: bool) -> Offer:
             member = database.members[row.id]
             dealt = database.datasources[member.datasource].dealt
-            return Offer(row.id, member.datasource, member.index, dealt, row.epoch, row.home, steps_down)
+            return Offer(row.id, member.datasource, member.index, dealt, row.epoch, row.settled, steps_down)
 
         def read() -> list[Offer]:
             owned = [database.streams[stream] for stream in database.owned(node) if not database.is_pushed(stream)]
@@ -170,7 +170,7 @@ class Store:
             for stream, command in sorted(commands.items())
             if isinstance(command, Release) and command.hands_over and isinstance(steps[stream].reply, Done)
         ]
-        nodes = [row for row in self._database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
+        nodes = [row for row in self._database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
         free = [row for row in released if self._database.is_to_run(row.id)]
         return {stream: Grant(node) for stream, node in self._place(free, nodes, ()).items()}
 
@@ -270,20 +270,20 @@ class Store:
         database = self._database
 
         def nodes() -> list[tuple[Any, Mode]]:
-            is_at_it = TICK in transaction.held and self.holds_nodes and database.free()
+            is_at_it = TICK in transaction.locks and self.holds_nodes and database.free()
             return [(node, "share") for node in sorted(database.nodes)] if is_at_it else []
 
         def free() -> list[tuple[Any, Mode]]:
-            return [(stream, "skip") for stream in database.free()] if TICK in transaction.held else []
+            return [(stream, "skip") for stream in database.free()] if TICK in transaction.locks else []
 
         return [lambda: [(TICK, "skip")], nodes, free]
 
     def _read_tick(self, transaction: Transaction) -> tuple[list[NodeRow], list[Stream]] | None:
         database = self._database
-        free = [database.streams[stream] for stream in database.free() if stream in transaction.held]
+        free = [database.streams[stream] for stream in database.free() if stream in transaction.locks]
         if not free:
             database.end(transaction)  # Another node is at it, or there is nothing to do.
             return None
         # One that has joined since is not among those that were locked, and not among those that were read.
-        nodes = [row for row in database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
+        nodes = [row for row in database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
         return nodes, free

@@ -37,24 +37,24 @@ def _released_at_once(worker: Worker, event: Any, found: Step) -> Step:
 
 
 def _late_grant_kept(worker: Worker, event: Any, found: Step) -> Step:
-    if isinstance(event, lifecycle.Granted) and isinstance(worker.phase, Idle | Quarantined):
+    if isinstance(event, lifecycle.Acquired) and isinstance(worker.phase, Idle | Quarantined):
         return _without(found, lifecycle.ReleaseStream)
     return found
 
 
 def _lost_is_nothing(worker: Worker, event: Any, found: Step) -> Step:
-    return Step(worker) if isinstance(event, lifecycle.Lost) and isinstance(worker.phase, Running) else found
+    return Step(worker) if isinstance(event, lifecycle.OwnershipLost) and isinstance(worker.phase, Running) else found
 
 
 def _never_rejected(worker: Worker, event: Any, found: Step) -> Step:
     """A trial that has failed is not remembered."""
-    return _without(found, lifecycle.Reject) if isinstance(event, lifecycle.Failed) else found
+    return _without(found, lifecycle.RejectVersion) if isinstance(event, lifecycle.Failed) else found
 
 
 def _proved_by_opening(worker: Worker, event: Any, found: Step) -> Step:
     """A version has proved itself as soon as it was granted the stream."""
     phase = found.worker.phase
-    if isinstance(event, lifecycle.Granted) and isinstance(phase, Opening) and phase.trial is not None:
+    if isinstance(event, lifecycle.Acquired) and isinstance(phase, Opening) and phase.trial is not None:
         wanted = found.worker.wanted
         assert wanted is not None
         proved = replace(found.worker, phase=replace(phase, trial=None), wanted=replace(wanted, running=phase.version))
@@ -68,7 +68,7 @@ def _never_proved(worker: Worker, event: Any, found: Step) -> Step:
 
 def _unchecked(worker: Worker, event: Any, found: Step) -> Step:
     """A version that fails its check is left where it is, and neither tried nor rejected."""
-    return _without(found, lifecycle.Reject) if isinstance(event, lifecycle.Checked) else found
+    return _without(found, lifecycle.RejectVersion) if isinstance(event, lifecycle.Checked) else found
 
 
 def _any_run(worker: Worker, event: Any) -> Any:
@@ -155,7 +155,7 @@ def _never_back(next_step: Any) -> Any:
 
 
 PARTS = (
-    instead("streams_are_dealt_before_they_are_home", "parts", parts, "_comes_home", lambda one: True),
+    instead("streams_are_dealt_before_they_are_home", "parts", parts, "_settles", lambda one: True),
     Mutation("two_streams_read_the_same_part", "parts", parts, "parts_of", _too_many),
     Mutation("nobody_reads_the_last_part", "parts", parts, "parts_of", _too_few),
     Mutation(

@@ -70,7 +70,7 @@ def test_every_event_is_documented() -> None:
     types = set(re.findall(r"""change\.event\([^)]*?"(\w+)"[,)]""", sources))
     types |= {f"worker_{name}" for name in re.findall(r"""Report\("(\w+)\"""", lifecycle())}
     types |= {"position_reset", "position_edited", "reloaded", "node_drained", "node_undrained", "node_forgotten"}
-    types |= {"stream_moved", "stream_unpinned", "group_evaluated", "partitions_dealt"}
+    types |= {"stream_moved", "stream_unpinned", "group_evaluated", "streams_dealt"}
     assert len(types) > 15
     for name in types:
         assert f"`{name}`" in page, name

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.connectors import plugins
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headgate"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -71,6 +73,64 @@ def test_dependencies_point_one_way(path: Path) -> None:
             continue
         parts = module.split(".")[1:] or names
         assert parts[0] in {*TOP, *LAYERS[package], package, "__version__"}, f"{name_of(path)} imports {module}"
+
+
+ROOMS = {path.name for path in (SOURCE / "connectors").iterdir() if (path / "__init__.py").exists()} - {
+    "api",
+    "values",
+    "sql",
+}
+# Each client library, and the folders that may import it. The registry itself is in PostgreSQL.
+CLIENTS = {
+    "asyncpg": ("connectors/postgres/", "store/", "cli/"),
+    "bson": ("connectors/mongodb/",),
+    "pymongo": ("connectors/mongodb/",),
+    "pymysql": ("connectors/mysql/",),
+    "sqlite3": ("connectors/sqlite/",),
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_systems_client_is_imported_in_its_room_only(path: Path) -> None:
+    inside = str(path.relative_to(SOURCE))
+    for module, _ in imports(path):
+        allowed = CLIENTS.get(module.partition(".")[0])
+        assert allowed is None or inside.startswith(allowed), f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nobody_looks_into_a_room_and_rooms_do_not_know_each_other(path: Path) -> None:
+    """From outside a room is what its `__init__` shows, and no other room may know even that."""
+    parts = path.relative_to(SOURCE).parts
+    here = parts[1] if parts[0] == "connectors" and parts[1] in ROOMS else None
+    for module, names in imports(path):
+        found = module.split(".")[2:]
+        if not module.startswith("headgate.connectors") or (found or names)[0] not in ROOMS:
+            continue
+        room = (found or names)[0]
+        assert here in (None, room), f"{name_of(path)}: a room imports {module}"
+        is_inner = len(found) > 1 or any((SOURCE / "connectors" / room / f"{name}.py").exists() for name in names)
+        assert here == room or not is_inner, f"{name_of(path)} looks into a room: {module}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "runtime").rglob("*.py")), ids=name_of)
+def test_the_runtime_names_no_system(path: Path) -> None:
+    """What it must know of one, the connector says. The registry's PostgreSQL may be named in prose."""
+    tree = ast.parse(path.read_text())
+    words = {word for word in ROOMS if word != "files"} | {"postgresql", "mariadb", "mongo", "csv", "jsonl", "parquet"}
+    named = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in words]
+    assert not named, f"{name_of(path)} names {named}"
+
+
+@pytest.mark.parametrize("name", sorted(plugins.names()))
+def test_every_side_of_a_connector_runs_the_contract_suite(name: str) -> None:
+    """A class in tests/connectors, `Test` + the system + the side, such as TestKafkaSource."""
+    text = "".join(path.read_text() for path in (ROOT / "tests" / "connectors").glob("test_*.py"))
+    connector = plugins.get(name)
+    found = [side for side in ("source", "sink", "reader", "writer") if getattr(connector, side) is not None]
+    systems = {"files": "Csv|Jsonl|Parquet|Files", "mongodb": "Mongo"}.get(name, name)
+    for side in found:
+        assert re.search(rf"^class Test({systems})\w*{side}\(", text, re.IGNORECASE | re.MULTILINE), f"{name}: {side}"
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "core").rglob("*.py")), ids=name_of)

@@ -136,9 +136,9 @@ class Cluster:
             assert row["ids"] == row["high"] + 1, f"{row['stream']} has lost records"
         self.ledger.check(crashed, interrupted)
         last: dict[Any, Any] = {}
-        for line in await self.fetch("SELECT stream, epoch, n, kind FROM headgate.stream_history ORDER BY id"):
+        for line in await self.fetch("SELECT stream, epoch, commits, kind FROM headgate.stream_history ORDER BY id"):
             before = last.get(line["stream"], line)
-            assert line["n"] >= before["n"], "a commit number fell"
+            assert line["commits"] >= before["commits"], "a commit number fell"
             assert line["epoch"] >= before["epoch"], "an epoch fell"
             assert line["kind"] != "acquired" or line is before or line["epoch"] > before["epoch"], "an epoch again"
             last[line["stream"]] = line

@@ -208,7 +208,7 @@ BLOCKING_NODE = textwrap.dedent("""
     class Blocks:
         def __init__(self, options, context): pass
         async def check(self): pass
-        async def partitions(self): return [""]
+        async def parts(self): return [""]
         async def open(self, position): pass
         async def read(self): time.sleep(600)
         async def ack(self, position): pass
@@ -222,7 +222,7 @@ BLOCKING_NODE = textwrap.dedent("""
 """)
 
 
-def test_a_connector_that_blocks_the_loop_is_set_aside_and_does_not_kill_the_next_node(
+def test_a_connector_that_blocks_the_loop_is_quarantined_and_does_not_kill_the_next_node(
     start_node: Any, tmp_path: Path
 ) -> None:
     """The node ends itself, names the culprit in the registry, and the next one runs everything else."""
@@ -240,6 +240,6 @@ def test_a_connector_that_blocks_the_loop_is_set_aside_and_does_not_kill_the_nex
     assert "blocked the event loop" in bad["quarantine"]
     assert bad["health"] == "error"
     lines = node.call("GET", "/api/datasources/bad/explain")["lines"]
-    assert any("set aside" in line for line in lines)
+    assert any("quarantined" in line for line in lines)
     time.sleep(1.0)
     assert node.process.poll() is None

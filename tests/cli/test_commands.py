@@ -58,8 +58,8 @@ ROUTES: dict[tuple[str, str], Any] = {
                 "owner": "5f1c8e7e-aaaa",
                 "node": "alpha",
                 "epoch": 2,
-                "edits": 0,
-                "n": 5,
+                "generation": 0,
+                "commits": 5,
                 "position": {"offset": 18204, "file": "/var/log/app/2025-11-16-and-a-long-name.jsonl"},
                 "version": 3,
             }

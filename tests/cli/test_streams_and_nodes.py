@@ -123,7 +123,7 @@ def test_a_stream_that_failed_says_so(web: Web, cli: Cli, name: str, tmp_path: P
     text = cli("streams", "show", f"{name}:0").stdout
     assert "ERROR, quarantined" in text
     assert "config: folder" in text
-    assert "unable    alpha: folder" in text
+    assert "unable      alpha: folder" in text
     assert "node      none" in text
 
 
@@ -193,7 +193,7 @@ def test_a_position_is_edited_undone_and_done_again(web: Web, cli: Cli, name: st
     assert ok(cli("streams", "set-position", named, "3")) == f"{named}: {before} → 3\n"
     assert ok(cli("streams", "set-position", named, "--undo")) == f"{named}: 3 → {before}\n"
     found = data(cli("streams", "set-position", named, "--undo", "--json"))
-    assert (found["before"], found["position"], found["edits"]) == (before, 3, 3)
+    assert (found["before"], found["position"], found["generation"]) == (before, 3, 3)
     assert ok(cli("streams", "set-position", named, "--", "-1")) == f"{named}: 3 → -1\n"
 
 

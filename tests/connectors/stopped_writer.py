@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from headgate.connectors.api import Held, Outgoing
+from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.postgres import session
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import ConnectorError
@@ -77,7 +77,7 @@ async def main(url: str, table: str, stream: str, statement: str, moment: str) -
     Stopping.armed = True
     records = [{"id": i * 10 // rows + 1 if rows == 10 else i, "writer": 1} for i in range(rows)]
     try:
-        await sink.write(Outgoing(records, Held(0, 1, rows)))
+        await sink.write(Outgoing(records, Progress(0, 1, rows)))
         print("written")
     except (ConnectorError, asyncpg.PostgresError) as error:
         print(type(error).__name__)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headgate.connectors.api import Batch, Held, Outgoing, Position
+from headgate.connectors.api import Batch, Outgoing, Position, Progress
 from headgate.connectors.files.source import FilesSink, FilesSinkOptions, FilesSource, FilesSourceOptions
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 from headgate.testing.contract import SinkContract, SourceContract
@@ -52,7 +52,7 @@ def ids(batch: Batch) -> list[int]:
 
 
 def outgoing(*records: dict[str, Any]) -> Outgoing:
-    return Outgoing(list(records), Held())
+    return Outgoing(list(records), Progress())
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class TestSourceContract(SourceContract):
+class TestFilesSource(SourceContract):
     """Three files, one of them empty, one without its last line feed; lines of several lengths, and blank ones."""
 
     options: ClassVar[dict[str, Any]] = {"batch": 4}
@@ -86,13 +86,13 @@ class TestSourceContract(SourceContract):
         return [{"id": i, "text": "x" * (i * 37 % 300)} for i in range(40)]
 
 
-class TestSourceContractBySize(TestSourceContract):
+class TestFilesBySizeSource(TestFilesSource):
     """The same, where the batches are bounded by their bytes, and some lines are longer than that."""
 
     options: ClassVar[dict[str, Any]] = {"batch_bytes": 100, "max_line_bytes": 1000}
 
 
-class TestSourceContractWhileFollowing(TestSourceContract):
+class TestFilesFollowingSource(TestFilesSource):
     """The same while following: the last line has its line feed, and there is no end."""
 
     options: ClassVar[dict[str, Any]] = {"batch": 4, "follow": True}
@@ -103,7 +103,7 @@ class TestSourceContractWhileFollowing(TestSourceContract):
         append(self.path.parent / "3.jsonl", "\n")
 
 
-class TestSinkContract(SinkContract):
+class TestFilesSink(SinkContract):
     """Into a file that is not there at first."""
 
     @pytest.fixture(autouse=True)

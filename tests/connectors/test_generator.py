@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from headgate.connectors.api import identity_of
 from headgate.connectors.generator import CONNECTOR, Generator, GeneratorOptions
 from headgate.errors import Cause, ConnectorError, EndOfStream
-from headgate.testing.contract import PartitionedSourceContract, SourceContract
+from headgate.testing.contract import SourceContract, SourceInPartsContract
 from headgate.testing.factories import make_context
 
 KINDS = ["sequence", "int", "float", "bool", "word", "text", "name", "email", "uuid", "time", "now"]
@@ -68,7 +68,7 @@ def patient() -> Any:
     loop.close()
 
 
-class TestContract(SourceContract):
+class TestGeneratorSource(SourceContract):
     """The default order, in small batches."""
 
     def make_source(self) -> Generator:
@@ -78,7 +78,7 @@ class TestContract(SourceContract):
         return make_generator()._make(0, 50, 1_700_000_000.0)
 
 
-class TestContractOfFields(SourceContract):
+class TestGeneratorOfFieldsSource(SourceContract):
     """Every kind at once."""
 
     def make_source(self) -> Generator:
@@ -88,7 +88,7 @@ class TestContractOfFields(SourceContract):
         return make_generator(**EVERY_KIND)._make(0, 20, 1_700_000_000.0)
 
 
-class TestContractOfParts(PartitionedSourceContract):
+class TestGeneratorOfPartsSource(SourceInPartsContract):
     """The same records as without parts, each in one of them."""
 
     def make_part(self, part: str) -> Generator:
@@ -99,7 +99,7 @@ class TestContractOfParts(PartitionedSourceContract):
         return {str(part): records[part::3] for part in range(3)}
 
 
-class TestContractOfPartsWithFields(PartitionedSourceContract):
+class TestGeneratorOfPartsWithFieldsSource(SourceInPartsContract):
     """Every kind at once."""
 
     def make_part(self, part: str) -> Generator:

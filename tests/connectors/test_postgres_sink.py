@@ -17,7 +17,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from headgate.connectors.api import Held, Outgoing
+from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
 from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
@@ -39,7 +39,7 @@ async def rows(url: str, query: str) -> list[asyncpg.Record]:
         await connection.close()
 
 
-class TestContractOfInsert(TransactionalSinkContract):
+class TestPostgresInsertSink(TransactionalSinkContract):
     """The public contract, on a table that exists."""
 
     @pytest.fixture(autouse=True)
@@ -94,11 +94,13 @@ async def stop_one(url: str, name: str, moment: str) -> str:
     )  # fmt: skip
     await asyncio.to_thread(wait_until_stopped, writer.pid)
     successor = make_sink(url, table)
-    held = await successor.open(make_grant(epoch=2, stream=stream))
-    assert held is not None
-    begin = held.position or 0
-    end = (held.position or 0) + 5
-    await successor.write(Outgoing([{"id": i, "writer": 2} for i in range(begin, end)], Held(0, held.n + 1, end)))
+    progress = await successor.open(make_grant(epoch=2, stream=stream))
+    assert progress is not None
+    begin = progress.position or 0
+    end = (progress.position or 0) + 5
+    await successor.write(
+        Outgoing([{"id": i, "writer": 2} for i in range(begin, end)], Progress(0, progress.commits + 1, end))
+    )
     await successor.close()
     os.kill(writer.pid, signal.SIGCONT)
     said = (await writer.communicate())[0].decode().strip()
@@ -139,7 +141,7 @@ async def test_a_write_ends_when_trust_does(empty_url: str) -> None:
         proxy.freeze()
         with pytest.raises(TimeoutError):
             async with worker.while_trusted(lambda: 0.0, 0.3):
-                await sink.write(Outgoing([{"id": 1}], Held(0, 1, 1)))
+                await sink.write(Outgoing([{"id": 1}], Progress(0, 1, 1)))
         proxy.thaw()
         await sink.close()
 
@@ -150,7 +152,7 @@ async def test_a_write_ends_when_trust_does(empty_url: str) -> None:
 async def written(url: str, table: str, records: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
     sink = make_sink(url, table, **options)
     await sink.open(make_grant(epoch=1, stream=uuid4()))
-    await sink.write(Outgoing(records, Held(0, 1, 1), key=tuple(options.pop("key", ("id",)))))
+    await sink.write(Outgoing(records, Progress(0, 1, 1), key=tuple(options.pop("key", ("id",)))))
     await sink.close()
     return [dict(row) for row in await rows(url, f'SELECT * FROM "{table}" ORDER BY id')]
 
@@ -210,9 +212,9 @@ async def test_a_value_that_does_not_fit_is_a_bad_record_and_nothing_is_written(
     sink = make_sink(empty_url)
     await sink.open(make_grant(epoch=1))
     with pytest.raises(BadRecord):
-        await sink.write(Outgoing([{"id": 1, "v": 1}, {"id": 2, "v": value}], Held(0, 1, 2)))
+        await sink.write(Outgoing([{"id": 1, "v": 1}, {"id": 2, "v": value}], Progress(0, 1, 2)))
     assert await rows(empty_url, "SELECT * FROM target") == []
-    await sink.write(Outgoing([{"id": 3, "v": 3}], Held(0, 1, 3)))  # The session is usable again.
+    await sink.write(Outgoing([{"id": 3, "v": 3}], Progress(0, 1, 3)))  # The session is usable again.
     assert len(await rows(empty_url, "SELECT * FROM target")) == 1
     await sink.close()
 
@@ -233,8 +235,8 @@ async def test_a_table_may_have_capitals_and_a_schema(empty_url: str) -> None:
     await rows(empty_url, 'CREATE SCHEMA "My"')
     sink = make_sink(empty_url, "My.Orders")
     await sink.open(make_grant(epoch=1))
-    await sink.write(Outgoing([{"id": 1}], Held(0, 1, 1)))
-    await sink.write(Outgoing([{"id": 2}], Held(0, 2, 2)))
+    await sink.write(Outgoing([{"id": 1}], Progress(0, 1, 1)))
+    await sink.write(Outgoing([{"id": 2}], Progress(0, 2, 2)))
     await sink.close()
     assert len(await rows(empty_url, 'SELECT * FROM "My"."Orders"')) == 2
 
@@ -252,7 +254,7 @@ async def test_a_missing_column_is_a_mistake_in_the_configuration_with_the_cure(
     sink = make_sink(empty_url)
     await sink.open(make_grant(epoch=1))
     with pytest.raises(ConnectorError, match="no column 'extra'") as caught:
-        await sink.write(Outgoing([{"id": 1, "extra": 2}], Held(0, 1, 1)))
+        await sink.write(Outgoing([{"id": 1, "extra": 2}], Progress(0, 1, 1)))
     assert caught.value.cause == Cause.CONFIG
     assert "ALTER TABLE" in caught.value.hint
     await sink.close()
@@ -290,7 +292,7 @@ async def test_ten_streams_that_open_at_once_on_an_empty_database_all_succeed(em
     async def one(number: int) -> None:
         sink = make_sink(empty_url)
         await sink.open(make_grant(epoch=1, stream=uuid4()))
-        await sink.write(Outgoing([{"id": number}], Held(0, 1, 1)))
+        await sink.write(Outgoing([{"id": number}], Progress(0, 1, 1)))
         await sink.close()
 
     await asyncio.gather(*(one(number) for number in range(10)))
@@ -309,7 +311,7 @@ async def test_a_session_that_the_server_ends_inside_a_write_is_what_the_error_s
     try:
         async with other.transaction():
             await other.execute("LOCK TABLE target IN ACCESS EXCLUSIVE MODE")
-            writing = asyncio.create_task(sink.write(Outgoing([{"id": 1}], Held(0, 1, 1))))
+            writing = asyncio.create_task(sink.write(Outgoing([{"id": 1}], Progress(0, 1, 1))))
             waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
             while (pid := await other.fetchval(waits)) is None:
                 await asyncio.sleep(0.01)
@@ -329,7 +331,7 @@ async def test_a_cancelled_write_is_cancelled_and_the_sink_closes(empty_url: str
     try:
         async with other.transaction():
             await other.execute("LOCK TABLE target IN ACCESS EXCLUSIVE MODE")
-            writing = asyncio.create_task(sink.write(Outgoing([{"id": 1}], Held(0, 1, 1))))
+            writing = asyncio.create_task(sink.write(Outgoing([{"id": 1}], Progress(0, 1, 1))))
             waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
             while await other.fetchval(waits) is None:
                 await asyncio.sleep(0.01)

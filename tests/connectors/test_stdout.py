@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api import Held, Outgoing
+from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.stdout import Stdout, StdoutOptions
 from headgate.errors import BadRecord, Cause, NotConnected
 from headgate.testing.contract import SinkContract
@@ -42,11 +42,11 @@ def text_of(output: IO[str]) -> str:
 async def write(*records: dict[str, Any]) -> None:
     sink = Stdout(StdoutOptions(), make_context())
     await sink.open(make_grant())
-    await sink.write(Outgoing(list(records), Held()))
+    await sink.write(Outgoing(list(records), Progress()))
     await sink.close()
 
 
-class TestContract(SinkContract):
+class TestStdoutSink(SinkContract):
     """Into a file."""
 
     @pytest.fixture(autouse=True)

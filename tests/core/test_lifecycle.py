@@ -18,6 +18,8 @@ from headgate.core.lifecycle import (
     STOP_S,
     TRIAL_S,
     Abandon,
+    Acquired,
+    AcquireDenied,
     AcquireStream,
     Acquiring,
     BackingOff,
@@ -25,21 +27,19 @@ from headgate.core.lifecycle import (
     Checked,
     CheckVersion,
     Committed,
-    Denied,
     Drain,
     Draining,
     Ended,
     Failed,
     Failure,
-    Granted,
     Idle,
     Launch,
-    Lost,
     Opened,
     Opening,
+    OwnershipLost,
     Prove,
     Quarantined,
-    Reject,
+    RejectVersion,
     ReleaseStream,
     Report,
     Running,
@@ -74,8 +74,8 @@ def after(*events: lifecycle.Event, worker: Worker = NEW) -> Step:
     return done
 
 
-def wanted(published: int = 1, running: int | None = None, mark: int = 0, *, rejected: bool = False) -> Wanted:
-    return Wanted(published, running, mark, rejected)
+def wanted(published: int = 1, running: int | None = None, restarts: int = 0, *, rejected: bool = False) -> Wanted:
+    return Wanted(published, running, restarts, rejected)
 
 
 def acquiring(want: Wanted | None = None) -> Worker:
@@ -83,7 +83,7 @@ def acquiring(want: Wanted | None = None) -> Worker:
 
 
 def opening(want: Wanted | None = None) -> Worker:
-    return after(Granted(1, 0.0), worker=acquiring(want)).worker
+    return after(Acquired(1, 0.0), worker=acquiring(want)).worker
 
 
 def running(want: Wanted | None = None) -> Worker:
@@ -92,12 +92,12 @@ def running(want: Wanted | None = None) -> Worker:
 
 
 def elsewhere() -> Worker:
-    return after(Denied(1, 0.0), worker=acquiring()).worker
+    return after(AcquireDenied(1, 0.0), worker=acquiring()).worker
 
 
 def draining() -> Worker:
     """A restart at 0."""
-    return after(Want(wanted(mark=1), 0.0), worker=running()).worker
+    return after(Want(wanted(restarts=1), 0.0), worker=running()).worker
 
 
 def backing_off(want: Wanted | None = None) -> Worker:
@@ -118,7 +118,7 @@ def trying(*, starts_anew: bool = False) -> Worker:
         Want(wanted(2, 1), 0.0),
         Checked(2, 0.0),
         Ended(1, 0.0),
-        Granted(2, 0.0, starts_anew),
+        Acquired(2, 0.0, starts_anew),
         worker=running(wanted(1, 1)),
     )
     assert done.effects == (Launch(2, 2),)
@@ -152,7 +152,7 @@ from_outside = pytest.mark.parametrize("failure", [NETWORK, RATE_LIMIT], ids=lam
 def test_a_start_acquires_the_stream_launches_the_run_and_says_when_it_runs() -> None:
     start = step(Worker(), Want(wanted(), 5.0))
     assert start.effects == (AcquireStream(1, 1),)
-    granted = step(start.worker, Granted(1, 6.0))
+    granted = step(start.worker, Acquired(1, 6.0))
     assert granted.effects == (Launch(1, 1),)
     opened = step(granted.worker, Opened(1, 7.0))
     assert opened.effects == (Report("running"),)
@@ -170,17 +170,17 @@ def test_a_tick_before_its_time_changes_nothing(worker: Worker) -> None:
 
 
 def test_a_restart_drains_and_runs_again_under_a_new_grant() -> None:
-    restart = step(running(), Want(wanted(mark=1), 3.0))
+    restart = step(running(), Want(wanted(restarts=1), 3.0))
     assert restart.effects == (Drain(1),)
     again = step(restart.worker, Ended(1, 4.0))
     assert again.effects == (AcquireStream(2, 1),)
-    assert step(again.worker, Granted(2, 4.0)).effects == (Launch(2, 1),)
+    assert step(again.worker, Acquired(2, 4.0)).effects == (Launch(2, 1),)
 
 
 def test_a_restart_before_the_grant_waits_for_the_answer_and_asks_again() -> None:
-    restart = step(acquiring(), Want(wanted(mark=1), 3.0))
+    restart = step(acquiring(), Want(wanted(restarts=1), 3.0))
     assert restart.effects == ()
-    assert step(restart.worker, Granted(1, 4.0)).effects == (AcquireStream(2, 1),)
+    assert step(restart.worker, Acquired(1, 4.0)).effects == (AcquireStream(2, 1),)
 
 
 def test_a_stop_of_nothing_is_a_stop() -> None:
@@ -202,13 +202,13 @@ def test_a_stop_drains_the_run_and_gives_the_stream_back(worker: Worker) -> None
 def test_a_stop_while_acquiring_gives_back_what_is_granted() -> None:
     stop = step(acquiring(), Want(None, 1.0))
     assert stop.effects == ()
-    stopped = step(stop.worker, Granted(1, 2.0))
+    stopped = step(stop.worker, Acquired(1, 2.0))
     assert stopped.worker.phase == Idle("stopped")
     assert ReleaseStream() in stopped.effects
 
 
 def test_a_stop_while_acquiring_has_nothing_to_give_back_if_denied() -> None:
-    assert after(Want(None, 1.0), Denied(1, 2.0), worker=acquiring()) == Step(
+    assert after(Want(None, 1.0), AcquireDenied(1, 2.0), worker=acquiring()) == Step(
         replace(acquiring(), phase=Idle("elsewhere"), wanted=None)
     )
 
@@ -239,7 +239,7 @@ def test_a_start_during_a_stop_goes_on_after_it() -> None:
 
 
 def test_a_start_during_a_stop_rests_if_the_stream_went_to_another() -> None:
-    denied = after(Want(None, 0.0), Want(wanted(), 1.0), Denied(1, 2.0), worker=acquiring())
+    denied = after(Want(None, 0.0), Want(wanted(), 1.0), AcquireDenied(1, 2.0), worker=acquiring())
     assert denied.worker.phase == Idle("elsewhere")
     assert denied.effects == ()
 
@@ -274,19 +274,19 @@ def test_a_worker_whose_stream_is_not_ours_rests_and_waits_for_nothing() -> None
     assert step(elsewhere(), Tick(1e6)) == Step(elsewhere())
 
 
-@pytest.mark.parametrize("want", [wanted(mark=1), None], ids=["restart", "stop"])
+@pytest.mark.parametrize("want", [wanted(restarts=1), None], ids=["restart", "stop"])
 def test_a_denial_ends_a_worker_whatever_was_to_come_after_it(want: Wanted | None) -> None:
     """A restart, too: whoever gets the stream begins with what is wanted then."""
-    denied = after(Want(want, 1.0), Denied(1, 2.0), worker=acquiring())
+    denied = after(Want(want, 1.0), AcquireDenied(1, 2.0), worker=acquiring())
     assert denied == Step(replace(denied.worker, phase=Idle("elsewhere")))
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back() -> None:
-    lost = after(Want(None, 0.0), Lost(1.0), worker=acquiring()).worker
+    lost = after(Want(None, 0.0), OwnershipLost(1.0), worker=acquiring()).worker
     assert lost.phase == Idle("elsewhere")
-    assert step(lost, Granted(1, 2.0)) == Step(lost, (ReleaseStream(),))
-    set_aside = quarantined()
-    assert step(set_aside, Granted(1, 2.0)) == Step(set_aside, (ReleaseStream(),))
+    assert step(lost, Acquired(1, 2.0)) == Step(lost, (ReleaseStream(),))
+    waiting = quarantined()
+    assert step(waiting, Acquired(1, 2.0)) == Step(waiting, (ReleaseStream(),))
 
 
 # Facts.
@@ -296,12 +296,12 @@ def test_a_grant_that_nobody_waits_for_any_more_is_given_back() -> None:
 def test_facts_of_another_run_are_dropped(worker: Worker) -> None:
     for fact in stale_facts(0, 1.0):
         assert step(worker, fact) == Step(worker)
-    assert step(worker, Granted(0, 1.0)).worker == worker
+    assert step(worker, Acquired(0, 1.0)).worker == worker
 
 
 @pytest.mark.parametrize("worker", [opening(), running(), on_trial()], ids=["opening", "running", "on trial"])
 def test_a_run_that_lost_its_stream_is_cancelled_and_its_worker_rests(worker: Worker) -> None:
-    lost = step(worker, Lost(1.0))
+    lost = step(worker, OwnershipLost(1.0))
     assert lost.effects == (Cancel(worker.runs), Report("lost"))
     assert lost.worker.phase == Idle("elsewhere")
     assert due_s(lost.worker) is None
@@ -310,19 +310,19 @@ def test_a_run_that_lost_its_stream_is_cancelled_and_its_worker_rests(worker: Wo
 
 @pytest.mark.parametrize("worker", [acquiring(), backing_off()], ids=["acquiring", "backing off"])
 def test_a_loss_between_two_runs_ends_the_worker_and_there_is_nothing_to_cancel(worker: Worker) -> None:
-    assert step(worker, Lost(1.0)) == Step(replace(worker, phase=Idle("elsewhere")))
+    assert step(worker, OwnershipLost(1.0)) == Step(replace(worker, phase=Idle("elsewhere")))
 
 
 def test_a_loss_while_draining_ends_the_draining() -> None:
     for worker in (after(Want(None, 0.0), worker=running()).worker, draining()):
-        lost = step(worker, Lost(1.0))
+        lost = step(worker, OwnershipLost(1.0))
         assert lost.worker.phase == Idle("elsewhere")
         assert lost.effects == (Cancel(1),)
 
 
 @pytest.mark.parametrize("name", ["idle", "elsewhere", "quarantined", "finished"])
 def test_a_loss_changes_nothing_where_nothing_is_to_run(name: str) -> None:
-    assert step(EVERYWHERE[name], Lost(1.0)) == Step(EVERYWHERE[name])
+    assert step(EVERYWHERE[name], OwnershipLost(1.0)) == Step(EVERYWHERE[name])
 
 
 def test_a_source_that_has_ended_stays_ended_until_a_restart() -> None:
@@ -330,7 +330,7 @@ def test_a_source_that_has_ended_stays_ended_until_a_restart() -> None:
     assert ended.worker.phase == Idle("finished")
     assert ended.effects == (ReleaseStream("finished"), Report("finished"))
     assert due_s(ended.worker) is None
-    assert step(ended.worker, Want(wanted(1, 1, mark=1), 2.0)).effects == (AcquireStream(2, 1),)
+    assert step(ended.worker, Want(wanted(1, 1, restarts=1), 2.0)).effects == (AcquireStream(2, 1),)
 
 
 def test_a_source_that_has_ended_proves_its_version() -> None:
@@ -384,18 +384,18 @@ def test_a_run_that_ends_without_a_reason_is_a_bug() -> None:
 
 @pytest.mark.parametrize("failure", [CONFIG, AUTH], ids=lambda f: f.cause)
 @pytest.mark.parametrize("worker", [acquiring(), opening(), running()], ids=["acquiring", "opening", "running"])
-def test_config_and_auth_failures_are_set_aside(worker: Worker, failure: Failure) -> None:
+def test_config_and_auth_failures_are_quarantined(worker: Worker, failure: Failure) -> None:
     failed = step(worker, Failed(1, 1.0, failure))
     assert failed.worker.phase == Quarantined(1, failure)
     assert failed.effects == (Report("quarantined", failure), ReleaseStream("unable"))
     assert due_s(failed.worker) is None
 
 
-def test_only_a_publish_or_a_mark_wakes_what_was_set_aside() -> None:
+def test_only_a_publish_or_a_restart_wakes_what_was_quarantined() -> None:
     worker = quarantined()
     assert step(worker, Tick(1e6)) == Step(worker)
     assert step(worker, Want(wanted(1, 1), 1.0)).effects == ()
-    assert step(worker, Want(wanted(mark=1), 1.0)).effects == (AcquireStream(2, 1),)
+    assert step(worker, Want(wanted(restarts=1), 1.0)).effects == (AcquireStream(2, 1),)
     assert step(worker, Want(wanted(2), 1.0)).effects == (AcquireStream(2, 2),)
 
 
@@ -408,7 +408,7 @@ def test_waits_grow_with_each_failure_in_a_row_and_a_commit_ends_the_row() -> No
         assert due is not None
         waits.append(due - now_s)
         now_s = due
-        worker = after(Tick(due), Granted(run + 1, due), Opened(run + 1, due), worker=failed.worker).worker
+        worker = after(Tick(due), Acquired(run + 1, due), Opened(run + 1, due), worker=failed.worker).worker
     assert waits == [backoff.wait_s(attempt, 0.0) for attempt in (1, 2, 3, 4)]
     worker = step(worker, Committed(5)).worker
     assert due_s(step(worker, Failed(5, now_s, NETWORK)).worker) == now_s + backoff.wait_s(1, 0.0)
@@ -433,7 +433,7 @@ def test_failures_from_outside_are_tried_for_ever(failure: Failure) -> None:
         due = due_s(worker)
         assert due is not None
         now_s = due
-        worker = after(Tick(due), Granted(run + 1, due), worker=worker).worker
+        worker = after(Tick(due), Acquired(run + 1, due), worker=worker).worker
 
 
 @pytest.mark.parametrize("failure", [BUG, BAD_RECORD], ids=lambda f: f.cause)
@@ -443,11 +443,11 @@ def test_bugs_and_bad_records_are_tried_until_the_budget_is_spent(failure: Failu
         worker = step(worker, Failed(run, now_s, failure)).worker
         assert isinstance(worker.phase, BackingOff)
         now_s += 50.0
-        worker = after(Tick(1e6), Granted(run + 1, now_s), worker=worker).worker
+        worker = after(Tick(1e6), Acquired(run + 1, now_s), worker=worker).worker
     failed = step(worker, Failed(backoff.BUDGET + 1, now_s, failure))
     assert failed.worker.phase == Quarantined(1, failure)
     assert failed.effects == (Report("quarantined", failure), ReleaseStream("unable"))
-    again = step(failed.worker, Want(wanted(mark=1), now_s)).worker
+    again = step(failed.worker, Want(wanted(restarts=1), now_s)).worker
     assert again.failures == ()
 
 
@@ -457,7 +457,7 @@ def test_failures_outside_the_window_do_not_count() -> None:
         worker = step(worker, Failed(run, now_s, BUG)).worker
         assert isinstance(worker.phase, BackingOff)
         now_s += backoff.WINDOW_S / backoff.BUDGET
-        worker = after(Tick(1e6), Granted(run + 1, now_s), worker=worker).worker
+        worker = after(Tick(1e6), Acquired(run + 1, now_s), worker=worker).worker
 
 
 # The old version stays until the new one has proved itself.
@@ -490,7 +490,7 @@ def test_a_new_version_is_checked_then_swapped_in_then_proved_by_a_commit() -> N
     assert swap.effects == (Drain(1),)
     drained = step(swap.worker, Ended(1, 3.0))
     assert drained.effects == (AcquireStream(2, 2),)
-    trial = after(Granted(2, 4.0), Opened(2, 5.0), worker=drained.worker)
+    trial = after(Acquired(2, 4.0), Opened(2, 5.0), worker=drained.worker)
     assert trial.worker.phase == Running(2, 2, Trial(1, 2.0), 5.0, proved=False)
     assert status(trial.worker) == ("RUNNING", "on trial")
     proved = step(trial.worker, Committed(2))
@@ -510,7 +510,7 @@ def test_a_publish_before_the_first_version_has_proved_itself_replaces_it() -> N
 
 
 def test_a_publish_while_the_first_version_asks_for_the_stream_replaces_it() -> None:
-    granted = after(Want(wanted(2), 1.0), Granted(1, 2.0), worker=acquiring())
+    granted = after(Want(wanted(2), 1.0), Acquired(1, 2.0), worker=acquiring())
     assert granted.effects == (AcquireStream(2, 2),)
 
 
@@ -522,7 +522,7 @@ def test_a_node_that_starts_between_publish_and_proof_begins_with_the_old_versio
 @reasons_of_its_own
 def test_a_check_that_fails_for_a_reason_of_its_own_rejects_and_disturbs_nothing(failure: Failure) -> None:
     checked = after(Want(wanted(2, 1), 1.0), Checked(2, 2.0, failure), worker=running(wanted(1, 1)))
-    assert checked.effects == (Reject(2, failure),)
+    assert checked.effects == (RejectVersion(2, failure),)
     assert checked.worker.phase == running(wanted(1, 1)).phase
     assert due_s(checked.worker) is None
 
@@ -556,8 +556,8 @@ def test_a_trial_that_fails_for_a_reason_of_its_own_is_rejected_and_the_old_one_
     worker: Worker, failure: Failure
 ) -> None:
     failed = step(worker, Failed(2, 1.0, failure))
-    assert failed.effects == (Reject(2, failure), AcquireStream(3, 1))
-    back = after(Granted(3, 2.0), Opened(3, 3.0), worker=failed.worker)
+    assert failed.effects == (RejectVersion(2, failure), AcquireStream(3, 1))
+    back = after(Acquired(3, 2.0), Opened(3, 3.0), worker=failed.worker)
     assert back.worker.phase == Running(3, 1, None, 3.0, proved=True)
     assert back.effects == (Report("running"),)
     assert due_s(back.worker) is None
@@ -566,19 +566,19 @@ def test_a_trial_that_fails_for_a_reason_of_its_own_is_rejected_and_the_old_one_
 def test_a_rejected_version_is_tried_again_only_after_a_mark_or_another_publish() -> None:
     back = after(
         Failed(2, 1.0, CONFIG),
-        Granted(3, 2.0),
+        Acquired(3, 2.0),
         Opened(3, 3.0),
         Want(wanted(2, 1, rejected=True), 4.0),
         worker=on_trial(),
     ).worker
     assert step(back, Tick(1e6)) == Step(back)
     assert step(back, Want(wanted(3, 1), 5.0)).effects == (CheckVersion(3),)
-    restart = after(Want(wanted(2, 1, mark=1), 5.0), Ended(3, 6.0), Granted(4, 6.0), Opened(4, 6.0), worker=back)
+    restart = after(Want(wanted(2, 1, restarts=1), 5.0), Ended(3, 6.0), Acquired(4, 6.0), Opened(4, 6.0), worker=back)
     assert restart.effects == (Report("running"), CheckVersion(2))
 
 
 def test_a_rejection_holds_although_the_registry_has_not_written_it_down_yet() -> None:
-    back = after(Failed(2, 1.0, CONFIG), Granted(3, 2.0), Opened(3, 3.0), worker=on_trial()).worker
+    back = after(Failed(2, 1.0, CONFIG), Acquired(3, 2.0), Opened(3, 3.0), worker=on_trial()).worker
     assert step(back, Want(wanted(2, 1), 4.0)) == Step(back)
 
 
@@ -586,7 +586,7 @@ def test_a_proof_holds_although_the_registry_has_not_written_it_down_yet() -> No
     proved = step(on_trial(), Committed(2)).worker
     publish = step(proved, Want(wanted(3, 1), 1.0))
     assert publish.effects == (CheckVersion(3),)
-    restart = after(Want(wanted(2, 1, mark=1), 1.0), Ended(2, 2.0), worker=proved)
+    restart = after(Want(wanted(2, 1, restarts=1), 1.0), Ended(2, 2.0), worker=proved)
     assert restart.effects == (AcquireStream(3, 2),)
 
 
@@ -602,26 +602,26 @@ def test_a_trial_of_a_version_that_the_registry_calls_proved_is_over() -> None:
 def test_a_trial_leads_back_to_what_the_registry_calls_proved() -> None:
     trial = after(Want(wanted(3, 1), 0.0), Checked(3, 0.0), worker=running(wanted(1, 1))).worker
     told = after(Want(wanted(3, 2), 1.0), Ended(1, 2.0), Failed(2, 3.0, CONFIG), worker=trial)
-    assert told.effects == (Reject(3, CONFIG), AcquireStream(3, 2))
+    assert told.effects == (RejectVersion(3, CONFIG), AcquireStream(3, 2))
 
 
 def test_a_trial_that_is_replaced_rejects_only_itself() -> None:
     trial = after(Want(wanted(2, 1), 0.0), Checked(2, 0.0), Ended(1, 0.0), worker=running(wanted(1, 1))).worker
     failed = after(Want(wanted(3, 1), 1.0), Failed(2, 2.0, CONFIG), worker=trial)
-    assert failed.effects == (Reject(2, CONFIG), AcquireStream(3, 1))
-    assert after(Granted(3, 3.0), Opened(3, 3.0), worker=failed.worker).effects == (Report("running"), CheckVersion(3))
+    assert failed.effects == (RejectVersion(2, CONFIG), AcquireStream(3, 1))
+    assert after(Acquired(3, 3.0), Opened(3, 3.0), worker=failed.worker).effects == (Report("running"), CheckVersion(3))
 
 
 def test_a_publish_during_a_trial_goes_back_to_what_has_proved_itself() -> None:
     publish = step(on_trial(), Want(wanted(3, 1), 1.0))
     assert publish.effects == (Drain(2),)
-    back = after(Ended(2, 2.0), Granted(3, 2.0), Opened(3, 2.0), worker=publish.worker)
+    back = after(Ended(2, 2.0), Acquired(3, 2.0), Opened(3, 2.0), worker=publish.worker)
     assert back.worker.phase == Running(3, 1, None, 2.0, proved=True, checking=3)
 
 
 def test_a_publish_while_a_trial_asks_for_the_stream_goes_back_to_what_has_proved_itself() -> None:
     trial = after(Want(wanted(2, 1), 0.0), Checked(2, 0.0), Ended(1, 0.0), worker=running(wanted(1, 1))).worker
-    assert after(Want(wanted(3, 1), 1.0), Granted(2, 2.0), worker=trial).effects == (AcquireStream(3, 1),)
+    assert after(Want(wanted(3, 1), 1.0), Acquired(2, 2.0), worker=trial).effects == (AcquireStream(3, 1),)
 
 
 @from_outside
@@ -636,7 +636,7 @@ def test_a_trial_that_fails_from_outside_is_tried_again(failure: Failure) -> Non
 def test_after_a_long_trial_the_old_one_goes_on_and_the_new_one_is_checked_again_later(failure: Failure) -> None:
     failed = step(on_trial(), Failed(2, TRIAL_S, failure))
     assert failed.effects == (Report("failed", failure), AcquireStream(3, 1))
-    back = after(Granted(3, TRIAL_S), Opened(3, TRIAL_S), worker=failed.worker)
+    back = after(Acquired(3, TRIAL_S), Opened(3, TRIAL_S), worker=failed.worker)
     assert back.worker.phase == Running(3, 1, None, TRIAL_S, proved=True)
     due = due_s(back.worker)
     assert due == TRIAL_S + backoff.LONGEST_S + backoff.wait_s(1, 0.0)
@@ -654,7 +654,7 @@ def test_a_trial_that_does_not_open_gives_way_too() -> None:
 def test_a_trial_of_another_source_has_no_way_back(failure: Failure) -> None:
     failed = step(trying(starts_anew=True), Failed(2, 1.0, failure))
     assert failed.worker.phase == Quarantined(2, failure)
-    assert failed.effects == (Reject(2, failure), Report("quarantined", failure), ReleaseStream("unable"))
+    assert failed.effects == (RejectVersion(2, failure), Report("quarantined", failure), ReleaseStream("unable"))
 
 
 def test_a_trial_of_another_source_does_not_give_way() -> None:
@@ -666,7 +666,9 @@ def test_a_trial_of_another_source_does_not_give_way() -> None:
     assert failed.worker.phase.version == 2
 
 
-@pytest.mark.parametrize("worker", [backing_off(wanted(1, 1)), quarantined(wanted(1, 1))], ids=["failing", "set aside"])
+@pytest.mark.parametrize(
+    "worker", [backing_off(wanted(1, 1)), quarantined(wanted(1, 1))], ids=["failing", "quarantined"]
+)
 def test_a_publish_that_may_cure_a_failing_version_is_tried_at_once(worker: Worker) -> None:
     publish = step(worker, Want(wanted(2, 1), 9.0))
     assert publish.worker.phase == Acquiring(2, 2, Trial(1, 9.0))
@@ -700,7 +702,7 @@ def test_a_version_whose_check_fails_does_not_profit_from_a_short_failure_of_the
     assert step(worker, Tick(now_s + 100.0)).worker.phase == Acquiring(run + 1, 2, Trial(1, now_s + 100.0))
 
 
-def test_a_rejected_version_with_nothing_older_is_set_aside_and_the_stream_given_back() -> None:
+def test_a_rejected_version_with_nothing_older_is_quarantined_and_the_stream_given_back() -> None:
     worker = after(Want(wanted(rejected=True), 1.0), worker=running()).worker
     drained = step(worker, Ended(1, 2.0))
     assert isinstance(drained.worker.phase, Quarantined)
@@ -767,7 +769,7 @@ class World:
     now_s: float = 1000.0
     registry: Wanted = FIRST
     enabled: bool = False
-    writes: tuple[Prove | Reject, ...] = ()  # Decisions on their way to the registry.
+    writes: tuple[Prove | RejectVersion, ...] = ()  # Decisions on their way to the registry.
     row: streams.Stream = ROW
     unable: str | None = None  # The wish for which this node could not run it.
     queue: tuple[Sent, ...] = ()
@@ -778,13 +780,13 @@ class World:
     launched: frozenset[int] = frozenset()
 
     @property
-    def wish(self) -> str:
-        return f"{self.registry.published}/{self.registry.mark}"
+    def wanted_key(self) -> str:
+        return f"{self.registry.published}/{self.registry.restarts}"
 
     @property
     def is_grantable(self) -> bool:
         """Whether the tick may grant it to this node. Whether it is enabled may change before anyone looks."""
-        return self.row.owner is None and self.row.rests != self.wish and self.unable != self.wish
+        return self.row.owner is None and self.row.rests != self.wanted_key and self.unable != self.wanted_key
 
     @property
     def is_offered(self) -> bool:
@@ -813,7 +815,7 @@ class Worlds:
                 return replace(world, queue=(*world.queue, Sent(effect, worker.runs)))
             case Launch(run=run, version=version):
                 assert world.run is None, "two runs at a time"
-                assert isinstance(event, Granted), "launched without a grant"
+                assert isinstance(event, Acquired), "launched without a grant"
                 assert event.run == run, "launched under the grant of another run"
                 assert version == world.row.version, "launched another version than was granted"
                 assert (world.row.owner, world.row.epoch) == (NODE, world.epoch), "launched under another epoch"
@@ -836,7 +838,7 @@ class Worlds:
                 assert (outcome == "finished") == (worker.phase == Idle("finished")), "ended by nothing"
                 command: streams.Release | streams.Revoke = streams.Revoke(NODE)
                 if world.epoch is not None:
-                    command = streams.Release(NODE, world.epoch, 0, None, outcome, world.wish)
+                    command = streams.Release(NODE, world.epoch, 0, None, outcome, world.wanted_key)
                 sent = Sent(command, worker.runs, world.epoch, is_last=True)
                 return replace(world, queue=(*world.queue, sent))
             case CheckVersion(version=version):
@@ -845,7 +847,7 @@ class Worlds:
                 assert version in world.launched, "proved without having run"
                 assert isinstance(event, Committed | Tick | Ended), "proved by nothing"
                 return replace(world, writes=(*world.writes, effect))
-            case Reject(version=version):
+            case RejectVersion(version=version):
                 assert worker.wanted is not None
                 assert version != worker.wanted.running, "rejected what has proved itself"
                 return replace(world, writes=(*world.writes, effect))
@@ -868,10 +870,10 @@ class Worlds:
         for stale in (0, worker.runs + 1):
             for fact in stale_facts(stale, world.now_s):
                 assert step(worker, fact) == Step(worker), "a fact of another run is dropped"
-            late = step(worker, Granted(stale, world.now_s))
+            late = step(worker, Acquired(stale, world.now_s))
             assert late.worker == worker
             assert late.effects in ((), (ReleaseStream(),))
-        lost = step(worker, Lost(world.now_s))
+        lost = step(worker, OwnershipLost(world.now_s))
         assert isinstance(lost.worker.phase, Idle | Quarantined), "at work on a stream that is not ours"
         match worker.phase:
             case Idle(reason="finished") | Acquiring() | Opening() | Running() | BackingOff():
@@ -881,7 +883,7 @@ class Worlds:
                 assert wanted is None
             case Quarantined(version=version):
                 assert wanted is not None
-                assert wanted.rejected or version == wanted.target, "set aside while a newer version waits"
+                assert wanted.rejected or version == wanted.target, "quarantined while a newer version waits"
         match worker.phase:
             case Opening(run=run) | Running(run=run):
                 assert run == world.run
@@ -924,7 +926,9 @@ class Worlds:
         return self.say(world, Want(world.registry if world.enabled else None, world.now_s))
 
     def marked(self, world: World) -> World:
-        return self.tell(replace(world, registry=replace(world.registry, mark=world.registry.mark + 1, rejected=False)))
+        return self.tell(
+            replace(world, registry=replace(world.registry, restarts=world.registry.restarts + 1, rejected=False))
+        )
 
     def written(self, world: World) -> World:
         """The registry has written a decision down, and tells."""
@@ -948,7 +952,7 @@ class Worlds:
             yield replace(world, row=free(world.row))
         if world.epoch is not None and world.epoch == world.row.epoch:
             stolen = replace(world, row=of_other(free(world.row)))
-            yield self.say(replace(stolen, epoch=None, run=None), Lost(world.now_s))
+            yield self.say(replace(stolen, epoch=None, run=None), OwnershipLost(world.now_s))
             if world.run is None:
                 yield stolen  # Nobody is told; the next command finds out.
 
@@ -1013,15 +1017,15 @@ class Worlds:
         match done.reply:
             case streams.Granted(starts_anew=anew):
                 world = replace(world, row=done.stream, epoch=done.stream.epoch)
-                return self.say(world, Granted(command.run, world.now_s, anew))
+                return self.say(world, Acquired(command.run, world.now_s, anew))
             case streams.IdentityChanged():
                 return self.say(world, Failed(command.run, world.now_s, CONFIG))
             case _:
-                return self.say(world, Denied(command.run, world.now_s))
+                return self.say(world, AcquireDenied(command.run, world.now_s))
 
     def answered_too_late(self, world: World, command: AcquireStream, done: streams.Step) -> World:
         """The worker that asked has been forgotten. If it is granted the stream all the same, it gives it back."""
-        late = step(elsewhere(), Granted(command.run, world.now_s))
+        late = step(elsewhere(), Acquired(command.run, world.now_s))
         if not isinstance(done.reply, streams.Granted) or ReleaseStream() not in late.effects:
             return replace(world, row=done.stream)
         release = streams.Release(NODE, done.stream.epoch, 0, None)
@@ -1029,7 +1033,7 @@ class Worlds:
 
     def marked_unable(self, world: World, sent: Sent) -> World:
         if isinstance(sent.command, streams.Release) and sent.command.outcome == "unable" and world.row.owner is None:
-            return replace(world, unable=sent.command.wish)
+            return replace(world, unable=sent.command.wanted_key)
         return world
 
     def run_goes_on(self, world: World) -> Iterator[World]:
@@ -1116,7 +1120,7 @@ def forgotten(world: World) -> World:
 
 def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:
     return [
-        Denied(run, now_s),
+        AcquireDenied(run, now_s),
         Opened(run, now_s),
         Committed(run),
         Ended(run, now_s),
@@ -1127,7 +1131,7 @@ def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:
 
 
 def alike(world: World) -> tuple[object, ...]:
-    """What makes two worlds the same: all but the absolute time, run, epoch and mark, and how often things failed."""
+    """What makes two worlds the same: all but absolute time, run, epoch and restarts, and how often things failed."""
     now_s, worker = world.now_s, world.worker or NEW
 
     def run(number: int | None) -> int | None:
@@ -1145,7 +1149,7 @@ def alike(world: World) -> tuple[object, ...]:
     def sent(one: Sent) -> tuple[object, ...]:
         command = one.command
         of_command = run(getattr(command, "run", None)), getattr(command, "version", None)
-        of_release = getattr(command, "outcome", None), getattr(command, "wish", None) == world.wish
+        of_release = getattr(command, "outcome", None), getattr(command, "wanted_key", None) == world.wanted_key
         whose = run(one.runs) if one.is_ours else None, one.is_last, one.is_ours
         return type(command), *of_command, *of_release, epoch(getattr(command, "epoch", None)), *whose
 
@@ -1176,7 +1180,7 @@ def alike(world: World) -> tuple[object, ...]:
         (world.registry.published, world.registry.running, world.registry.rejected, world.enabled),
         world.writes,
         (world.row.owner, world.row.run is None, world.row.version, world.row.source_identity, epoch(world.epoch)),
-        (world.row.rests == world.wish, world.unable == world.wish),
+        (world.row.rests == world.wanted_key, world.unable == world.wanted_key),
         tuple(map(sent, world.queue)),
         run(world.run),
         world.is_open,
@@ -1226,8 +1230,8 @@ def follow(world: World, on: Callable[[World], World | None], known: set[object]
 def test_every_order_of_events_keeps_the_invariants(walked: list[World]) -> None:
     phases = {type(world.worker.phase) for world in walked if world.worker is not None}
     assert phases == {Idle, Acquiring, Opening, Running, Draining, BackingOff, Quarantined}
-    assert any(world.unable == world.wish for world in walked)
-    assert any(world.row.rests == world.wish for world in walked)
+    assert any(world.unable == world.wanted_key for world in walked)
+    assert any(world.row.rests == world.wanted_key for world in walked)
     assert len(walked) > 10_000
 
 
@@ -1246,16 +1250,16 @@ def test_from_every_state_a_stop_ends_with_the_stream_given_back_and_the_worker_
 
 
 def test_from_every_state_the_published_version_comes_to_run_if_all_goes_well(walked: list[World]) -> None:
-    """Unless its source has come to an end; and if it was set aside, once somebody asks for another try."""
+    """Unless its source has come to an end; and if it was quarantined, once somebody asks for another try."""
     worlds = Worlds()
     known: set[object] = set()
     for world in walked:
         wanted = world if world.enabled else worlds.tell(replace(world, enabled=True))
         end = follow(wanted, worlds.good, known)
-        if end is not None and end.unable == end.wish and end.worker is None:
+        if end is not None and end.unable == end.wanted_key and end.worker is None:
             assert end.row.owner is None
             end = follow(worlds.marked(end), worlds.good, known)
-        if end is None or (end.worker is None and end.row.rests == end.wish):
+        if end is None or (end.worker is None and end.row.rests == end.wanted_key):
             continue
         assert end.worker is not None, "nobody runs it"
         phase = end.worker.phase

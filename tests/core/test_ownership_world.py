@@ -59,7 +59,7 @@ class Node:
     giving_back: dict[int, notifier.Id] = field(default_factory=dict)  # Until there is an answer.
     taken: deque[int] = field(default_factory=deque)  # Revoked grants that it has not heard of yet.
     barrier: int = 0
-    n: dict[int, int] = field(default_factory=dict)  # The last commit's number, for each grant.
+    commits: dict[int, int] = field(default_factory=dict)  # The last commit's number, for each grant.
     reached: dict[int, dict[notifier.Id, int]] = field(default_factory=dict)  # What the row has said yes to.
     is_ended: bool = False  # Its row is gone: whatever it sends is refused.
     is_dead: bool = False  # The process is gone: whatever it is sent is dropped.
@@ -186,7 +186,7 @@ class World:
             session.outbox.append(local.Updated(session.id, phase.epoch, phase.last_acked, phase.last_seen))
 
     def perform(self, node: Node, session: Session, effect: notifier.Effect) -> None:
-        stands = self.row.held.position
+        stands = self.row.progress.position
         match effect:
             case notifier.AskLocal():
                 session.outbox.append(local.Ask(session.id, "stream"))
@@ -214,8 +214,8 @@ class World:
         if position in node.reached.get(epoch, {}):
             session.inbox.append(notifier.BarrierCompleted(node.barrier, epoch, position))
             return
-        node.n[epoch] = node.n.get(epoch, 0) + 1
-        checkpoint = streams.Checkpoint(node.id, epoch, node.n[epoch], position)
+        node.commits[epoch] = node.commits.get(epoch, 0) + 1
+        checkpoint = streams.Checkpoint(node.id, epoch, node.commits[epoch], position)
         self.wire.append(Call(node, checkpoint, session, node.barrier))
 
     # Local registries.
@@ -257,8 +257,8 @@ class World:
 
     def give_back(self, node: Node, epoch: int) -> None:
         position = node.giving_back[epoch]
-        n = node.reached.get(epoch, {}).get(position, 0)
-        self.wire.append(Call(node, streams.Release(node.id, epoch, n, position)))
+        commits = node.reached.get(epoch, {}).get(position, 0)
+        self.wire.append(Call(node, streams.Release(node.id, epoch, commits, position)))
 
     def crash(self, place: int) -> None:
         """The process is gone; its row, its streams and what it has sent are not."""
@@ -291,8 +291,8 @@ class World:
         self.row = done.stream
         if isinstance(command, streams.Checkpoint | streams.Release) and self.row != before:
             assert (command.owner, command.epoch) == (before.owner, before.epoch), "changed under a stale epoch"
-        assert rank(self.row.held.position) >= rank(before.held.position), "the position went back"
-        assert self.row.held.n >= before.held.n
+        assert rank(self.row.progress.position) >= rank(before.progress.position), "the position went back"
+        assert self.row.progress.commits >= before.progress.commits
         assert before.owner in (None, self.row.owner) or self.row.owner is None
         return done
 
@@ -321,17 +321,17 @@ class World:
             case streams.Acquire():
                 node.is_asking = False
                 if isinstance(reply, streams.Granted):
-                    epoch, held = answer.stream.epoch, answer.stream.held
-                    node.n[epoch] = held.n
-                    node.reached[epoch] = {held.position: held.n}
-                    self.tell(node, local.GlobalGranted(epoch, held.position))
+                    epoch, progress = answer.stream.epoch, answer.stream.progress
+                    node.commits[epoch] = progress.commits
+                    node.reached[epoch] = {progress.position: progress.commits}
+                    self.tell(node, local.GlobalGranted(epoch, progress.position))
                 else:
                     self.tell(node, local.GlobalDenied("owned", local.OWNED_RETRY_MS))
-            case streams.Checkpoint(epoch=epoch, n=n, position=position):
+            case streams.Checkpoint(epoch=epoch, commits=commits, position=position):
                 if why is not None:
                     self.lost(node, epoch)
                     return
-                node.reached[epoch][position] = n
+                node.reached[epoch][position] = commits
                 assert call.session is not None
                 call.session.inbox.append(notifier.BarrierCompleted(call.barrier, epoch, position))
             case streams.Release(epoch=epoch):

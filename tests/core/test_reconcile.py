@@ -10,13 +10,13 @@ import pytest
 from headgate.core.lifecycle import Wanted
 from headgate.core.reconcile import Entry, Place, wanted_here
 
-WANTED = Wanted(published=1, running=None, mark=0)
+WANTED = Wanted(published=1, running=None, restarts=0)
 ENTRY = Entry(UUID(int=1), "orders", revision=1, enabled=True, deleted=False, wanted=WANTED)
 NOT_TO_RUN = {
     "disabled": replace(ENTRY, enabled=False),
     "deleted": replace(ENTRY, deleted=True),
     "not published": replace(ENTRY, wanted=None),
-    "set aside": replace(ENTRY, quarantine="it blocks"),
+    "quarantined": replace(ENTRY, quarantine="it blocks"),
 }
 not_to_run = pytest.mark.parametrize("entry", NOT_TO_RUN.values(), ids=NOT_TO_RUN.keys())
 either_kind = pytest.mark.parametrize("is_pushed", [False, True], ids=["worker stream", "pushed stream"])
@@ -30,18 +30,18 @@ def here(entry: Entry | None, place: Place | None = None, *, is_pushed: bool = F
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "wanted",
     [
         WANTED,
         replace(WANTED, published=2),
         replace(WANTED, running=1),
-        replace(WANTED, mark=1),
+        replace(WANTED, restarts=1),
         replace(WANTED, rejected=True),
     ],
     ids=["new", "published", "proved", "marked", "rejected"],
 )
-def test_what_should_run_is_told_whole(wish: Wanted) -> None:
-    assert here(replace(ENTRY, wanted=wish)) is wish
+def test_what_should_run_is_told_whole(wanted: Wanted) -> None:
+    assert here(replace(ENTRY, wanted=wanted)) is wanted
 
 
 @not_to_run
@@ -83,21 +83,21 @@ def test_a_revision_alone_changes_nothing() -> None:
 
 
 def test_the_first_stream_proves_a_version_and_the_others_follow() -> None:
-    trial = replace(ENTRY, dealt=3, wanted=Wanted(published=2, running=1, mark=7))
-    assert here(trial, index=0) == Wanted(published=2, running=1, mark=7)
-    assert here(trial, index=2) == Wanted(published=1, running=1, mark=7)
-    proved = replace(trial, wanted=Wanted(published=2, running=2, mark=7))
-    assert here(proved, index=0) == here(proved, index=2) == Wanted(published=2, running=2, mark=7)
+    trial = replace(ENTRY, dealt=3, wanted=Wanted(published=2, running=1, restarts=7))
+    assert here(trial, index=0) == Wanted(published=2, running=1, restarts=7)
+    assert here(trial, index=2) == Wanted(published=1, running=1, restarts=7)
+    proved = replace(trial, wanted=Wanted(published=2, running=2, restarts=7))
+    assert here(proved, index=0) == here(proved, index=2) == Wanted(published=2, running=2, restarts=7)
 
 
 def test_until_a_version_has_proved_itself_all_streams_run_the_published_one() -> None:
-    fresh = replace(ENTRY, dealt=3, wanted=Wanted(published=1, running=None, mark=0))
+    fresh = replace(ENTRY, dealt=3, wanted=Wanted(published=1, running=None, restarts=0))
     assert here(fresh, index=2) == here(fresh, index=0) == fresh.wanted
 
 
 def test_the_others_are_not_concerned_by_a_version_that_is_rejected() -> None:
-    rejected = replace(ENTRY, dealt=2, wanted=Wanted(published=2, running=1, mark=0, rejected=True))
-    assert here(rejected, index=1) == Wanted(published=1, running=1, mark=0)
+    rejected = replace(ENTRY, dealt=2, wanted=Wanted(published=2, running=1, restarts=0, rejected=True))
+    assert here(rejected, index=1) == Wanted(published=1, running=1, restarts=0)
 
 
 def test_a_stream_that_is_too_many_is_wanted_nowhere() -> None:
@@ -110,25 +110,25 @@ def test_while_its_parts_are_dealt_nothing_of_it_runs() -> None:
     assert not replace(ENTRY, is_dealing=True).is_to_run
 
 
-def test_the_wish_of_the_others_is_named_by_what_they_run() -> None:
+def test_the_key_of_the_others_is_named_by_what_they_run() -> None:
     """One that has come to its end rests until the version that it follows changes, and then begins again."""
-    before = replace(ENTRY, dealt=2, wanted=Wanted(published=1, running=1, mark=0))
-    trial = replace(before, wanted=Wanted(published=2, running=1, mark=0))
-    proved = replace(before, wanted=Wanted(published=2, running=2, mark=0))
-    assert [entry.wish_of(1) for entry in (before, trial, proved)] == ["1/0", "1/0", "2/0"]
-    assert [entry.wish_of(0) for entry in (before, trial, proved)] == ["1/0", "2/0", "2/0"]
+    before = replace(ENTRY, dealt=2, wanted=Wanted(published=1, running=1, restarts=0))
+    trial = replace(before, wanted=Wanted(published=2, running=1, restarts=0))
+    proved = replace(before, wanted=Wanted(published=2, running=2, restarts=0))
+    assert [entry.wanted_key_of(1) for entry in (before, trial, proved)] == ["1/0", "1/0", "2/0"]
+    assert [entry.wanted_key_of(0) for entry in (before, trial, proved)] == ["1/0", "2/0", "2/0"]
 
 
-# The name of a wish.
+# The key of what is wanted.
 
 
 @pytest.mark.parametrize(
     "other",
-    [replace(WANTED, published=2), replace(WANTED, mark=1)],
+    [replace(WANTED, published=2), replace(WANTED, restarts=1)],
     ids=["a publish", "a restart or a changed secret"],
 )
-def test_another_wish_has_another_name(other: Wanted) -> None:
-    assert replace(ENTRY, wanted=other).wish != ENTRY.wish
+def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
+    assert replace(ENTRY, wanted=other).wanted_key != ENTRY.wanted_key
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,17 @@ def test_another_wish_has_another_name(other: Wanted) -> None:
     ],
     ids=["a proof", "a rejection", "a stop", "a quarantine", "a revision", "a name"],
 )
-def test_what_becomes_of_a_wish_does_not_rename_it(entry: Entry) -> None:
+def test_what_becomes_of_it_does_not_change_the_key(entry: Entry) -> None:
     """A finished stream rests, and a node stays unable, for as long as this name."""
-    assert entry.wish == ENTRY.wish
+    assert entry.wanted_key == ENTRY.wanted_key
 
 
-def test_the_names_of_two_wishes_are_never_the_same() -> None:
-    wishes = [replace(WANTED, published=published, mark=mark) for published in range(15) for mark in range(15)]
-    assert len({replace(ENTRY, wanted=wish).wish for wish in wishes}) == len(wishes)
+def test_two_keys_are_never_the_same() -> None:
+    found = [
+        replace(WANTED, published=published, restarts=restarts) for published in range(15) for restarts in range(15)
+    ]
+    assert len({replace(ENTRY, wanted=one).wanted_key for one in found}) == len(found)
 
 
-def test_where_nothing_was_published_there_is_no_wish() -> None:
-    assert replace(ENTRY, wanted=None).wish == ""
+def test_where_nothing_was_published_the_key_is_empty() -> None:
+    assert replace(ENTRY, wanted=None).wanted_key == ""

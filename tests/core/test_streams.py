@@ -24,8 +24,8 @@ from headgate.core.streams import (
     Fenced,
     Grant,
     Granted,
-    Held,
     IdentityChanged,
+    Progress,
     Release,
     Reply,
     Revoke,
@@ -45,11 +45,11 @@ MINE = Stream(
     owner=ME,
     run=RUN,
     epoch=5,
-    held=Held(edits=2, n=7, position="g"),
+    progress=Progress(generation=2, commits=7, position="g"),
     version=1,
     source_identity="source",
     sink_identity="sink",
-    home=False,
+    settled=False,
 )
 LEFT = structs.replace(MINE, owner=None, run=None)
 THEIRS = structs.replace(MINE, owner=OTHER)
@@ -96,7 +96,7 @@ def test_of_two_grants_the_first_wins() -> None:
 
 def test_a_node_acquires_what_it_was_granted_for_its_first_run() -> None:
     assert after(FREE, Grant(ME), ACQUIRE) == Stream(
-        FREE.id, ME, RUN, 2, Held(0, 0, None), 1, "source", "sink", home=False
+        FREE.id, ME, RUN, 2, Progress(0, 0, None), 1, "source", "sink", settled=False
     )
 
 
@@ -108,7 +108,7 @@ def test_a_free_stream_has_to_be_granted_first(stream: Stream) -> None:
 def test_a_claim_of_a_new_stream_begins_with_nothing_yet() -> None:
     claimed = step(FREE, CLAIM)
     assert claimed.reply == Granted(starts_anew=False)
-    assert claimed.stream == Stream(FREE.id, ME, RUN, 1, Held(0, 0, None), 1, "source", "sink", home=False)
+    assert claimed.stream == Stream(FREE.id, ME, RUN, 1, Progress(0, 0, None), 1, "source", "sink", settled=False)
 
 
 def test_a_claim_of_a_free_stream_goes_on_at_its_position_under_a_higher_epoch() -> None:
@@ -134,7 +134,7 @@ def test_two_nodes_race_for_a_claim_and_one_wins() -> None:
 
 def test_the_loser_of_a_race_may_claim_when_the_winner_lets_go() -> None:
     let_go = after(LEFT, replace(CLAIM, owner=OTHER), Release(OTHER, 6, 8, "h"))
-    assert after(let_go, CLAIM) == structs.replace(MINE, epoch=7, held=Held(2, 8, "h"))
+    assert after(let_go, CLAIM) == structs.replace(MINE, epoch=7, progress=Progress(2, 8, "h"))
 
 
 @pytest.mark.parametrize("stream", [LEFT, MINE], ids=["free", "mine"])
@@ -142,7 +142,7 @@ def test_a_new_version_that_reads_another_source_starts_anew(stream: Stream) -> 
     anew = step(stream, replace(CLAIM, version=2, source_identity="another"))
     assert anew.reply == Granted(starts_anew=True)
     assert anew.stream == structs.replace(
-        MINE, epoch=6, version=2, source_identity="another", held=Held(edits=3, n=7, position=None)
+        MINE, epoch=6, version=2, source_identity="another", progress=Progress(generation=3, commits=7, position=None)
     )
 
 
@@ -162,7 +162,7 @@ def test_a_newer_version_may_go_back_to_the_source_and_starts_anew_as_well() -> 
     moved = after(MINE, replace(ACQUIRE, version=2, source_identity="another"))
     back = step(moved, replace(ACQUIRE, version=3))
     assert back.reply == Granted(starts_anew=True)
-    assert back.stream.held == Held(edits=4, n=7, position=None)
+    assert back.stream.progress == Progress(generation=4, commits=7, position=None)
 
 
 def test_an_older_version_may_go_on_with_the_same_source() -> None:
@@ -178,27 +178,30 @@ def test_a_row_that_tells_no_version_may_read_another_source() -> None:
 def test_another_sink_keeps_the_position_and_counts_as_an_edit() -> None:
     moved = step(LEFT, replace(CLAIM, sink_identity="another"))
     assert moved == Step(
-        structs.replace(MINE, epoch=6, sink_identity="another", held=Held(edits=3, n=7, position="g")), Granted()
+        structs.replace(
+            MINE, epoch=6, sink_identity="another", progress=Progress(generation=3, commits=7, position="g")
+        ),
+        Granted(),
     )
 
 
 def test_another_source_and_another_sink_are_one_edit() -> None:
     moved = step(LEFT, replace(CLAIM, version=2, source_identity="another", sink_identity="another"))
-    assert moved.stream.held == Held(edits=3, n=7, position=None)
+    assert moved.stream.progress == Progress(generation=3, commits=7, position=None)
 
 
 def test_a_datasource_deleted_and_made_again_is_a_new_row() -> None:
     """Of the same name, and with another id: what the first left in a sink is kept under the first one's id."""
     again = after(Stream(UUID(int=10)), CLAIM)
     assert again.id != MINE.id
-    assert (again.epoch, again.held) == (1, Held(0, 0, None))
+    assert (again.epoch, again.progress) == (1, Progress(0, 0, None))
 
 
 # Checkpoint.
 
 
 def test_a_checkpoint_moves_the_position_forward() -> None:
-    assert step(MINE, CHECKPOINT) == Step(structs.replace(MINE, held=Held(2, 8, "h")), Done())
+    assert step(MINE, CHECKPOINT) == Step(structs.replace(MINE, progress=Progress(2, 8, "h")), Done())
 
 
 @pytest.mark.parametrize("n", [6, 7])
@@ -210,7 +213,7 @@ def test_a_retried_checkpoint_overtaken_by_a_newer_one_takes_nothing_back() -> N
     """Its answer was lost; while it was sent again, the next one was saved."""
     moved = after(MINE, CHECKPOINT, Checkpoint(ME, 5, 9, "i"))
     assert answers(moved, CHECKPOINT) == Done()
-    assert moved.held == Held(2, 9, "i")
+    assert moved.progress == Progress(2, 9, "i")
 
 
 def test_a_checkpoint_is_taken_before_the_run_has_begun() -> None:
@@ -222,7 +225,7 @@ def test_a_checkpoint_is_taken_before_the_run_has_begun() -> None:
 
 
 def test_a_release_saves_the_last_position_and_frees_the_stream() -> None:
-    assert step(MINE, RELEASE) == Step(structs.replace(LEFT, held=Held(2, 8, "h")), Done())
+    assert step(MINE, RELEASE) == Step(structs.replace(LEFT, progress=Progress(2, 8, "h")), Done())
 
 
 @pytest.mark.parametrize("n", [6, 7])
@@ -238,13 +241,13 @@ def test_a_grant_may_be_released_without_a_run() -> None:
 
 
 def test_a_finished_stream_rests_for_its_wish() -> None:
-    released = step(MINE, replace(RELEASE, outcome="finished", wish="version 1"))
-    assert released == Step(structs.replace(RESTING, held=Held(2, 8, "h")), Done())
+    released = step(MINE, replace(RELEASE, outcome="finished", wanted_key="version 1"))
+    assert released == Step(structs.replace(RESTING, progress=Progress(2, 8, "h")), Done())
 
 
 @pytest.mark.parametrize("outcome", ["stopped", "unable"])
 def test_a_stream_that_is_not_finished_does_not_rest(outcome: str) -> None:
-    left = step(MINE, replace(RELEASE, outcome=outcome, wish="version 1"))  # type: ignore[arg-type]
+    left = step(MINE, replace(RELEASE, outcome=outcome, wanted_key="version 1"))  # type: ignore[arg-type]
     assert left.stream.rests is None
 
 
@@ -258,7 +261,7 @@ def test_an_edit_ends_the_rest() -> None:
 
 
 def test_a_stream_that_finished_before_and_is_stopped_now_does_not_rest() -> None:
-    finished = after(MINE, replace(RELEASE, outcome="finished", wish="version 1"))
+    finished = after(MINE, replace(RELEASE, outcome="finished", wanted_key="version 1"))
     stopped = after(finished, Grant(ME), Release(ME, 6, 8, "h"))
     assert stopped.rests is None
 
@@ -268,7 +271,7 @@ def test_a_stream_that_finished_before_and_is_stopped_now_does_not_rest() -> Non
 NACKED: dict[str, tuple[Stream, int, Why]] = {
     "released": (LEFT, 5, "already_inactive"),
     "revoked": (structs.replace(LEFT, epoch=6), 5, "stale"),
-    "released and edited": (structs.replace(LEFT, epoch=6, held=Held(3, 7, "a")), 5, "stale"),
+    "released and edited": (structs.replace(LEFT, epoch=6, progress=Progress(3, 7, "a")), 5, "stale"),
     "an epoch from nowhere, nobody's": (LEFT, 6, "stale"),
     "granted to me again": (structs.replace(MINE, epoch=6), 5, "stale"),
     "an epoch from nowhere, mine": (MINE, 6, "stale"),
@@ -299,7 +302,7 @@ def test_a_release_whose_answer_was_lost_is_sent_again_and_told_that_it_is_done(
 
 def test_a_release_that_arrives_twice_is_carried_out_once() -> None:
     """The second finds the stream free, and does not add what it carries."""
-    assert answers(after(MINE, RELEASE), replace(RELEASE, n=9, position="i")) == Fenced("already_inactive")
+    assert answers(after(MINE, RELEASE), replace(RELEASE, commits=9, position="i")) == Fenced("already_inactive")
 
 
 def test_a_release_that_comes_after_a_regrant_does_not_end_the_next_run() -> None:
@@ -367,7 +370,9 @@ def test_the_revoke_of_a_node_reaches_whatever_it_was_granted() -> None:
 
 def test_an_edit_sets_the_position_of_a_free_stream_and_fences_whoever_is_still_at_work() -> None:
     edited = step(LEFT, Edit("a"))
-    assert edited == Step(structs.replace(LEFT, epoch=6, held=Held(edits=3, n=7, position="a")), Done())
+    assert edited == Step(
+        structs.replace(LEFT, epoch=6, progress=Progress(generation=3, commits=7, position="a")), Done()
+    )
     assert answers(edited.stream, CHECKPOINT) == Fenced("stale")
 
 
@@ -377,70 +382,72 @@ def test_an_edit_is_refused_while_somebody_has_the_stream(stream: Stream) -> Non
 
 
 def test_an_edit_is_undone_by_another() -> None:
-    assert after(LEFT, Edit("a"), Edit("g")) == structs.replace(LEFT, epoch=7, held=Held(edits=4, n=7, position="g"))
+    assert after(LEFT, Edit("a"), Edit("g")) == structs.replace(
+        LEFT, epoch=7, progress=Progress(generation=4, commits=7, position="g")
+    )
 
 
 def test_an_edit_outranks_a_sink_that_is_ahead() -> None:
     """The sink committed n = 9, its checkpoint never came, and then an operator had the last word."""
-    sink = Held(edits=2, n=9, position="i")
-    assert agree(LEFT.held, sink) == sink
-    assert agree(after(LEFT, Edit("a")).held, sink) == Held(edits=3, n=9, position="a")
+    sink = Progress(generation=2, commits=9, position="i")
+    assert agree(LEFT.progress, sink) == sink
+    assert agree(after(LEFT, Edit("a")).progress, sink) == Progress(generation=3, commits=9, position="a")
 
 
 def test_a_sink_that_has_taken_an_edit_over_is_right_again() -> None:
-    """It keeps the edits that its run began with, so the next run goes on from what it wrote since."""
-    begins = agree(after(LEFT, Edit("a")).held, Held(edits=2, n=9, position="i"))
-    sink = replace(begins, n=begins.n + 1, position="b")
-    assert agree(after(LEFT, Edit("a")).held, sink) == Held(edits=3, n=10, position="b")
+    """It keeps the generation that its run began with, so the next run goes on from what it wrote since."""
+    begins = agree(after(LEFT, Edit("a")).progress, Progress(generation=2, commits=9, position="i"))
+    sink = replace(begins, commits=begins.commits + 1, position="b")
+    assert agree(after(LEFT, Edit("a")).progress, sink) == Progress(generation=3, commits=10, position="b")
 
 
 def test_a_sink_that_is_written_to_again_does_not_bring_its_old_position_back() -> None:
-    """A, then B, then A again: what A kept from the first time has fewer edits than the registry by now."""
+    """A, then B, then A again: what A kept from the first time has a lower generation than the registry by now."""
     first = after(FREE, CLAIM, Checkpoint(ME, 1, 5, "e"))
-    kept_in_a = first.held
+    kept_in_a = first.progress
     second = after(first, replace(ACQUIRE, sink_identity="b"), Checkpoint(ME, 2, 8, "h"))
     third = after(second, ACQUIRE)
-    assert third.held == Held(edits=2, n=8, position="h")
-    assert agree(third.held, kept_in_a) == third.held
+    assert third.progress == Progress(generation=2, commits=8, position="h")
+    assert agree(third.progress, kept_in_a) == third.progress
 
 
-# Home, and dealt.
+# Settled, and dealt.
 
 
-def test_a_stream_comes_home_with_a_run_that_knows_what_became_of_its_last_write() -> None:
-    assert FREE.home
-    assert not after(FREE, Grant(ME), ACQUIRE).home
-    assert not after(MINE, CHECKPOINT).home
-    assert after(MINE, replace(RELEASE, is_home=True)).home
-    assert not after(MINE, RELEASE).home
-    assert not after(MINE, Revoke(ME)).home
+def test_a_stream_settles_with_a_run_that_knows_what_became_of_its_last_write() -> None:
+    assert FREE.settled
+    assert not after(FREE, Grant(ME), ACQUIRE).settled
+    assert not after(MINE, CHECKPOINT).settled
+    assert after(MINE, replace(RELEASE, is_settled=True)).settled
+    assert not after(MINE, RELEASE).settled
+    assert not after(MINE, Revoke(ME)).settled
 
 
-@pytest.mark.parametrize("home", [True, False])
-@pytest.mark.parametrize("end", [Release(ME, 6, 0, None), Release(ME, 6, 0, None, is_home=True), Revoke(ME)])
-def test_a_grant_that_no_run_came_of_changes_nothing_about_it(end: Command, home: bool) -> None:
-    assert after(structs.replace(LEFT, home=home), Grant(ME), end).home == home
-    assert after(structs.replace(LEFT, home=home), Grant(ME), end).held == LEFT.held
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("end", [Release(ME, 6, 0, None), Release(ME, 6, 0, None, is_settled=True), Revoke(ME)])
+def test_a_grant_that_no_run_came_of_changes_nothing_about_it(end: Command, settled: bool) -> None:
+    assert after(structs.replace(LEFT, settled=settled), Grant(ME), end).settled == settled
+    assert after(structs.replace(LEFT, settled=settled), Grant(ME), end).progress == LEFT.progress
 
 
-def test_an_edit_does_not_bring_a_stream_home() -> None:
+def test_an_edit_does_not_settle_a_stream() -> None:
     """Whoever had it may still be about to write: a run has to open the sink first."""
-    assert not after(LEFT, Edit("a")).home
-    assert after(structs.replace(LEFT, home=True), Edit("a")).home
+    assert not after(LEFT, Edit("a")).settled
+    assert after(structs.replace(LEFT, settled=True), Edit("a")).settled
 
 
-def test_a_release_from_home_has_the_position_that_the_sink_has() -> None:
+def test_a_release_that_settles_has_the_position_that_the_sink_has() -> None:
     """A sink that was restored from a backup is right, and its run may have had nothing to commit."""
-    assert after(MINE, Release(ME, 5, 7, "c", is_home=True)).held == Held(2, 7, "c")
+    assert after(MINE, Release(ME, 5, 7, "c", is_settled=True)).progress == Progress(2, 7, "c")
 
 
 def test_a_dealt_stream_outranks_its_sink_and_fences_whoever_had_it() -> None:
-    free = structs.replace(RESTING, home=True)
+    free = structs.replace(RESTING, settled=True)
     dealt = after(free, Deal({"a": 1}, 3, "another"))
     assert dealt == Stream(
-        free.id, None, None, 6, Held(3, 7, {"a": 1}), 3, source_identity="another", sink_identity="sink"
+        free.id, None, None, 6, Progress(3, 7, {"a": 1}), 3, source_identity="another", sink_identity="sink"
     )
-    assert agree(dealt.held, Held(2, 9, "i")).position == {"a": 1}
+    assert agree(dealt.progress, Progress(2, 9, "i")).position == {"a": 1}
     assert answers(dealt, CHECKPOINT) == Fenced("stale")
 
 
@@ -454,13 +461,13 @@ def test_a_stream_that_somebody_has_is_not_dealt() -> None:
 @pytest.mark.parametrize(
     ("registry", "sink", "begins"),
     [
-        (Held(1, 4, "r"), None, Held(1, 4, "r")),
-        (Held(2, 4, "r"), Held(1, 9, "s"), Held(2, 9, "r")),
-        (Held(2, 9, "r"), Held(1, 4, "s"), Held(2, 9, "r")),
-        (Held(1, 4, "r"), Held(1, 9, "s"), Held(1, 9, "s")),
-        (Held(1, 9, "r"), Held(1, 4, "s"), Held(1, 9, "s")),
-        (Held(1, 9, "r"), Held(2, 4, "s"), Held(2, 9, "s")),
-        (Held(3, 9, None), Held(2, 9, "s"), Held(3, 9, None)),
+        (Progress(1, 4, "r"), None, Progress(1, 4, "r")),
+        (Progress(2, 4, "r"), Progress(1, 9, "s"), Progress(2, 9, "r")),
+        (Progress(2, 9, "r"), Progress(1, 4, "s"), Progress(2, 9, "r")),
+        (Progress(1, 4, "r"), Progress(1, 9, "s"), Progress(1, 9, "s")),
+        (Progress(1, 9, "r"), Progress(1, 4, "s"), Progress(1, 9, "s")),
+        (Progress(1, 9, "r"), Progress(2, 4, "s"), Progress(2, 9, "s")),
+        (Progress(3, 9, None), Progress(2, 9, "s"), Progress(3, 9, None)),
     ],
     ids=[
         "no transactional sink",
@@ -472,7 +479,9 @@ def test_a_stream_that_somebody_has_is_not_dealt() -> None:
         "edited to nothing yet",
     ],
 )
-def test_the_higher_edits_wins_then_the_sink_and_n_never_falls(registry: Held, sink: Held | None, begins: Held) -> None:
+def test_the_higher_edits_wins_then_the_sink_and_n_never_falls(
+    registry: Progress, sink: Progress | None, begins: Progress
+) -> None:
     assert agree(registry, sink) == begins
 
 
@@ -484,22 +493,24 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
     done = step(before, command)
     after = done.stream
     assert after.id == before.id
-    assert after.held.n >= before.held.n
-    assert after.held.edits in (before.held.edits, before.held.edits + 1)
+    assert after.progress.commits >= before.progress.commits
+    assert after.progress.generation in (before.progress.generation, before.progress.generation + 1)
     assert after.run is None or after.owner is not None, "a run of nobody"
     is_revoked = isinstance(command, Revoke) and before.owner == command.owner and after.owner is None
     is_edited = isinstance(command, Edit | Deal) and done.reply == Done()
     is_released = isinstance(command, Release) and done.reply == Done()
     raises_epoch = isinstance(done.reply, Granted) or is_revoked or is_edited
     assert after.epoch == before.epoch + raises_epoch
-    if after.held.position != before.held.position:
+    if after.progress.position != before.progress.position:
         is_another = after.source_identity != before.source_identity
-        is_home = is_released and after.home
-        is_later = after.held.n > before.held.n or (after.held.edits > before.held.edits and (is_edited or is_another))
-        assert is_later or is_home
-    if after.home and not before.home:
-        assert (is_released and command.is_home) or isinstance(command, Deal)  # type: ignore[union-attr]
-    if before.home and not after.home:
+        is_settled = is_released and after.settled
+        is_later = after.progress.commits > before.progress.commits or (
+            after.progress.generation > before.progress.generation and (is_edited or is_another)
+        )
+        assert is_later or is_settled
+    if after.settled and not before.settled:
+        assert (is_released and command.is_settled) or isinstance(command, Deal)  # type: ignore[union-attr]
+    if before.settled and not after.settled:
         assert isinstance(command, Acquire), "only a run can write what the registry does not know"
     if before.owner is not None:
         assert after.owner in (None, before.owner), "taken from its owner for another"
@@ -511,7 +522,7 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
         assert after.rests is None
     if after.rests not in (None, before.rests):
         assert isinstance(command, Release)
-        assert (command.outcome, command.wish) == ("finished", after.rests), "rests, and has not come to its end"
+        assert (command.outcome, command.wanted_key) == ("finished", after.rests), "rests, and has not come to its end"
     return done
 
 
@@ -530,7 +541,7 @@ def commands() -> Iterator[Command]:
             for n in (0, 1, 2):
                 yield Checkpoint(owner, epoch, n, f"{owner.int}:{n}")
                 yield Release(owner, epoch, n, f"{owner.int}:{n}")
-                yield Release(owner, epoch, n, f"{owner.int}:{n}", is_home=True)
+                yield Release(owner, epoch, n, f"{owner.int}:{n}", is_settled=True)
             yield Release(owner, epoch, 0, None, "finished", "wish")
         for claims in (False, True):
             yield Acquire(owner, RUN, 1, "source", "sink", claims)
@@ -551,7 +562,7 @@ def test_every_order_of_commands_keeps_the_rules() -> None:
                 frontier.append(following)
     assert len(seen) > 1000
     assert {row.owner for row in seen} == {None, ME, OTHER}
-    assert {row.held.n for row in seen} == {0, 1, 2}
+    assert {row.progress.commits for row in seen} == {0, 1, 2}
 
 
 nodes = st.sampled_from([ME, OTHER, UUID(int=8)])
@@ -622,7 +633,7 @@ class Row(RuleBasedStateMachine):
         done = self.apply(Edit(position))
         assert (done.reply == Done()) == (self.live is None)
         if done.reply == Done():
-            assert self.row.held.position == position
+            assert self.row.progress.position == position
 
     @invariant()
     def the_row_names_the_one_live_grant(self) -> None:

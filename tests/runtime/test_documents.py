@@ -16,12 +16,12 @@ from headgate.datasources.documents import (
     prepare,
     read_all,
     read_yaml,
-    seconds,
     write_yaml,
 )
 from headgate.errors import ConfigError, Problem
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
+from headgate.text import parse_duration
 
 SOURCE = {"type": "generator", "rate": 1}
 SINK = {"type": "blackhole"}
@@ -218,32 +218,38 @@ def test_all_problems_are_found_at_once_each_with_its_place_and_a_hint() -> None
             "sink": {"type": "postgres", "url": {"$secret": "warehouse"}, "mode": "upsert"},
             "mapping": {"set": {"id": "lower("}},
             "expect": {"fresh_within": "soon"},
-            "partitions": 0,
+            "streams": 0,
         }
     )
     assert found["datasources.orders.source.rte"].hint == "did you mean rate?"
     assert "headgate secrets set warehouse" in found["datasources.orders.sink.url"].hint
     assert found["datasources.orders.sink.table"] == Problem("datasources.orders.sink.table", "is missing", "required")
     expected = {"source.rte", "source.batch", "sink.url", "sink.table", "mapping.set.id"}
-    expected |= {"expect.fresh_within", "partitions"}
+    expected |= {"expect.fresh_within", "streams"}
     assert {f"datasources.orders.{path}" for path in expected} == set(found)
 
 
-@pytest.mark.parametrize("partitions", [0, 1001, 2.0, "2", True, None])
-def test_the_number_of_streams_is_a_whole_number_up_to_a_thousand(partitions: Any) -> None:
-    found = problems_with({"source": SOURCE, "sink": SINK, "partitions": partitions})
-    assert set(found) == {"datasources.orders.partitions"}
-    assert found["datasources.orders.partitions"].hint
+@pytest.mark.parametrize("streams", [0, 1001, 2.0, "2", True, None])
+def test_the_number_of_streams_is_a_whole_number_up_to_a_thousand(streams: Any) -> None:
+    found = problems_with({"source": SOURCE, "sink": SINK, "streams": streams})
+    assert set(found) == {"datasources.orders.streams"}
+    assert found["datasources.orders.streams"].hint
 
 
 def test_several_streams_need_a_source_that_can_be_read_in_parts() -> None:
-    parted = {"source": {"type": "generator", "parts": 8}, "sink": SINK, "partitions": 1000}
-    assert prepare(read_all({"datasources": {"orders": parted}})["orders"].content, {}).options.partitions == 1000
+    parted = {"source": {"type": "generator", "parts": 8}, "sink": SINK, "streams": 1000}
+    assert prepare(read_all({"datasources": {"orders": parted}})["orders"].content, {}).options.streams == 1000
     whole = {**parted, "source": {"type": "files", "path": "/data/*.jsonl"}}
-    found = problems_with({**whole, "partitions": 2})
-    assert found["datasources.orders.partitions"].message == "files cannot be read in parts: one stream reads it"
-    assert found["datasources.orders.partitions"].hint == "leave it out"
-    prepare(read_all({"datasources": {"orders": {**whole, "partitions": 1}}})["orders"].content, {})
+    found = problems_with({**whole, "streams": 2})
+    assert found["datasources.orders.streams"].message == "files cannot be read in parts: one stream reads it"
+    assert found["datasources.orders.streams"].hint == "leave it out"
+    prepare(read_all({"datasources": {"orders": {**whole, "streams": 1}}})["orders"].content, {})
+
+
+def test_an_option_that_had_another_name_is_refused_with_the_new_one() -> None:
+    found = problems_with({"source": {"type": "generator", "parts": 8}, "sink": SINK, "partitions": 4})
+    problem = Problem("datasources.orders.partitions", "`partitions` is now called `streams`", "streams: 4")
+    assert found == {"datasources.orders.partitions": problem}
 
 
 def test_an_unknown_connector_is_named_with_those_that_are_meant() -> None:
@@ -285,10 +291,10 @@ def test_secrets_are_put_in_place_also_inside_lists() -> None:
 
 @pytest.mark.parametrize(("text", "expected_s"), [("30s", 30), ("10m", 600), ("1.5 h", 5400), ("2d", 172800)])
 def test_durations_are_written_as_people_write_them(text: str, expected_s: float) -> None:
-    assert seconds(text) == expected_s
+    assert parse_duration(text) == expected_s
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1s", "10 min", "1e3s", "10ms"])
 def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be a duration"):
-        seconds(text)
+        parse_duration(text)

@@ -33,7 +33,7 @@ async def test_a_published_datasource_runs_and_a_stopped_one_does_not(hg: Harnes
     await hg.until("orders", status="STOPPED")
     await hg.until_owners(orders=None)
     before = await hg.ids()
-    row = (await hg.sql("SELECT n, position FROM headgate.stream"))[0]
+    row = (await hg.sql("SELECT commits, position FROM headgate.stream"))[0]
     assert int(row["position"]) == before[-1] or int(row["position"]) + 1 == before[-1]
     await hg.node.registry.set_enabled("orders", True, "tester")
     await hg.until_rows(len(before))
@@ -229,7 +229,7 @@ class Misbehaving:
     async def check(self) -> None:
         pass
 
-    async def partitions(self) -> list[str]:
+    async def parts(self) -> list[str]:
         return [""]
 
     async def open(self, position: Any) -> Any:
@@ -374,7 +374,7 @@ async def test_a_connector_that_blocks_its_thread_does_not_hold_up_the_node(hg: 
             self.made = 0
 
         def check(self) -> None: ...
-        def partitions(self) -> list[str]:
+        def parts(self) -> list[str]:
             return [""]
 
         def open(self, position: Any) -> None:
@@ -440,7 +440,7 @@ async def test_a_record_is_acknowledged_only_after_it_is_durable(hg: Harness, pl
     class Sink(Misbehaving):
         async def write(self, batch: Any) -> None:
             await asyncio.sleep(0.005)
-            order.append(("durable", batch.held.position))
+            order.append(("durable", batch.progress.position))
 
     plug(Connector("s", "s", source=SourceKind(Nothing, Source), sink=SinkKind(Nothing, Sink)))
     await hg.apply(orders={"source": {"type": "s"}, "sink": {"type": "s"}})

@@ -288,7 +288,7 @@ class Counting:
     async def check(self) -> None:
         pass
 
-    async def partitions(self) -> list[str]:
+    async def parts(self) -> list[str]:
         return [""]
 
     async def open(self, position: Any) -> None:
@@ -519,4 +519,4 @@ async def test_another_source_begins_at_nothing_once_and_the_next_node_goes_on_i
     assert set(counts) == set(range(max(counts) + 1))
     assert set(counts.values()) <= {1, 2}, "each source once"
     assert counts[0] == 2
-    assert (await right.node.streams.find("orders:0"))["edits"] == 1
+    assert (await right.node.streams.find("orders:0"))["generation"] == 1

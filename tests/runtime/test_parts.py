@@ -35,7 +35,7 @@ class Part:
     async def check(self) -> None:
         pass
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         return self.names
 
     async def open(self, position: Position) -> None:
@@ -255,7 +255,7 @@ class Builder:
 @pytest.mark.parametrize(("index", "mine"), [(0, ["a", "d"]), (1, ["b"]), (2, ["c"])])
 async def test_a_stream_takes_the_parts_whose_place_is_its_own(index: int, mine: list[str]) -> None:
     build = Builder("a", "b", "c", "d")
-    assert await (await take(build, Share(index, 3))).partitions() == mine
+    assert await (await take(build, Share(index, 3))).parts() == mine
     assert build.built[0].closed == 1, "the one that listed them"
 
 
@@ -264,8 +264,8 @@ async def test_places_are_those_of_the_registry_and_only_what_the_source_lists_i
         return with_new(["x", "b", "y"], found)  # x b y a c
 
     build = Builder("a", "b", "c")
-    assert await (await take(build, Share(0, 2, listed))).partitions() == ["c"]
-    assert await (await take(build, Share(1, 2, listed))).partitions() == ["b", "a"]
+    assert await (await take(build, Share(0, 2, listed))).parts() == ["c"]
+    assert await (await take(build, Share(1, 2, listed))).parts() == ["b", "a"]
 
 
 async def test_one_unnamed_part_is_the_first_streams_as_it_is() -> None:

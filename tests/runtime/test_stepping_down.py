@@ -95,7 +95,7 @@ class Stubborn:
     async def check(self) -> None:
         pass
 
-    async def partitions(self) -> list[str]:
+    async def parts(self) -> list[str]:
         return [""]
 
     async def open(self, position: Any) -> None:

@@ -73,7 +73,7 @@ class Rows:
         """As a restart or a changed secret does."""
         datasource = await self.datasource(name)
         async with self.datasources.change(ME) as change:
-            await change.mark([datasource])
+            await change.restart([datasource])
 
     async def start(self, name: str = "orders") -> None:
         """As a stop and a start do."""
@@ -82,10 +82,10 @@ class Rows:
             await change.set_enabled(datasource, False)
             await change.set_enabled(datasource, True)
 
-    async def wish(self, name: str = "orders") -> str:
-        """The registry's wish, as a node reads it."""
+    async def wanted_key(self, name: str = "orders") -> str:
+        """The key of what the registry wants, as a node reads it."""
         entries = {entry.name: entry for entry in await self.datasources.entries_since(0)}
-        return entries[name].wish
+        return entries[name].wanted_key
 
     async def row(self, stream: UUID) -> Stream:
         """A stream as it is now."""

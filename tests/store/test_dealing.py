@@ -32,7 +32,7 @@ class Streams:
         """Another version that asks for so many streams."""
         async with self.rows.datasources.change(ME) as change:
             found = await change.find("orders") or await change.create("orders", True)
-            options = {"partitions": n} if source != "push" else {}
+            options = {"streams": n} if source != "push" else {}
             number = await change.publish_content(found.id, replace(content(source), options=options), ME)
             if proved:
                 await change.set_running(found.id, number)
@@ -59,10 +59,10 @@ class Streams:
                 if says_so:
                     await States(self.rows.database).save(self.node, [state])
 
-    async def stop(self, index: int, position: Any = None, *, n: int = 1, is_home: bool = True) -> None:
+    async def stop(self, index: int, position: Any = None, *, n: int = 1, is_settled: bool = True) -> None:
         """A run comes to its end in good order."""
         row = (await self.all())[index]
-        release = Release(self.node, row["epoch"], row["n"] + n, position, is_home=is_home)
+        release = Release(self.node, row["epoch"], row["commits"] + n, position, is_settled=is_settled)
         await self.rows.tell(self.node, row["id"], release)
 
     async def registered(self) -> Any:
@@ -126,7 +126,11 @@ async def test_streams_that_run_are_stopped_and_dealt_when_all_are_home(orders: 
     after = await orders.all()
     assert await orders.positions() == ['{"a":1,"d":4}', '{"b":2,"e":5}', '{"c":3}']
     for was, now in zip(before, after, strict=False):
-        assert (now["epoch"], now["edits"], now["n"]) == (was["epoch"] + 1, was["edits"] + 1, was["n"])
+        assert (now["epoch"], now["generation"], now["commits"]) == (
+            was["epoch"] + 1,
+            was["generation"] + 1,
+            was["commits"],
+        )
     assert (after[2]["source_identity"], after[2]["version"]) == ("source", 1)
     entry = await orders.entry()
     assert (entry.dealt, entry.is_to_run) == (3, True)
@@ -174,7 +178,7 @@ async def test_a_stream_that_does_not_come_home_is_granted_once_more(
     elif how == "revoked":
         await orders.rows.tell(orders.node, ids[1], Revoke(orders.node))
     else:
-        await orders.stop(1, {"b": 2}, is_home=False)
+        await orders.stop(1, {"b": 2}, is_settled=False)
     assert await orders.dealing.act() == 1
     assert not (await orders.registered())["dealing"]
     await orders.run()
@@ -249,7 +253,9 @@ async def test_one_that_is_stopped_is_dealt_while_it_is_home(orders: Streams) ->
 async def test_a_stream_that_rested_begins_again_when_it_was_dealt(orders: Streams) -> None:
     await ready(orders, 1)
     row = (await orders.all())[0]
-    finished = Release(orders.node, row["epoch"], 1, {"a": 1}, "finished", await orders.rows.wish(), is_home=True)
+    finished = Release(
+        orders.node, row["epoch"], 1, {"a": 1}, "finished", await orders.rows.wanted_key(), is_settled=True
+    )
     await orders.rows.tell(orders.node, row["id"], finished)
     await orders.publish(2)
     await orders.dealing.act()

@@ -62,7 +62,7 @@ async def test_a_stream_that_is_given_back_is_granted_again_with_its_position(ro
     epoch = await rows.acquire(node, stream)
     assert await rows.tell(node, stream, Release(node, epoch, 7, {"page": 7})) == Done()
     assert await rows.placement.grant([]) == {stream: node}
-    assert (await rows.row(stream)).held.position == {"page": 7}
+    assert (await rows.row(stream)).progress.position == {"page": 7}
 
 
 async def test_without_nodes_nothing_is_granted(rows: Rows) -> None:
@@ -107,10 +107,10 @@ async def test_where_everyone_drains_or_is_silent_a_stream_stays_free(rows: Rows
 
 
 async def give_up(rows: Rows, stream: UUID, name: str = "orders") -> UUID:
-    """Whoever has this stream cannot run it, for the present wish."""
+    """Whoever has this stream cannot run it, under the present key."""
     row = await rows.row(stream)
     assert row.owner is not None
-    release = Release(row.owner, row.epoch, 0, None, "unable", await rows.wish(name), "no driver")
+    release = Release(row.owner, row.epoch, 0, None, "unable", await rows.wanted_key(name), "no driver")
     assert await rows.tell(row.owner, stream, release) == Done()
     return row.owner
 
@@ -220,7 +220,7 @@ async def finished(rows: Rows) -> None:
     stream = (await rows.streams.find("orders:0"))["id"]
     node = await rows.node("gone")
     epoch = await rows.acquire(node, stream)
-    await rows.tell(node, stream, Release(node, epoch, 1, 99, "finished", await rows.wish()))
+    await rows.tell(node, stream, Release(node, epoch, 1, 99, "finished", await rows.wanted_key()))
     await rows.nodes.end(node)
 
 
@@ -324,13 +324,13 @@ async def test_many_ticks_grant_each_stream_once(rows: Rows, others: Rows) -> No
 
 async def test_a_tick_passes_over_a_row_that_somebody_holds(rows: Rows, url: str) -> None:
     node = await rows.node()
-    held, free = await rows.many(["a", "b"])
+    locked, free = await rows.many(["a", "b"])
     async with session(url) as connection:
         await connection.execute("BEGIN")
-        await connection.fetch(sql("streams/lock"), [held])
+        await connection.fetch(sql("streams/lock"), [locked])
         assert await rows.placement.grant([]) == {free: node}
         await connection.execute("ROLLBACK")
-    assert await rows.placement.grant([]) == {held: node}
+    assert await rows.placement.grant([]) == {locked: node}
 
 
 @pytest.mark.parametrize("how", ["it leaves", "it is taken for dead"])
@@ -461,7 +461,7 @@ async def test_a_stream_that_is_handed_over_is_the_preferred_nodes_in_the_same_t
     assert await balance(rows) == 1
     await hand_over(rows, stream)
     row = await rows.row(stream)
-    assert (row.owner, row.epoch, row.held.position) == (right, epoch + 1, {"at": 9})
+    assert (row.owner, row.epoch, row.progress.position) == (right, epoch + 1, {"at": 9})
     assert await wishes(rows) == {stream: (right, True, False)}, "pinned, and nobody is to step down"
     assert [offer.steps_down for offer in await rows.streams.granted(right)] == [False]
     assert await balance(rows) == 0
@@ -632,7 +632,9 @@ async def test_nothing_is_moved_to_a_node_that_is_unable_nor_is_such_a_wish_kept
         row = await rows.row(stream)
         assert row.owner == right
         name = (await rows.streams.find(str(stream)))["datasource"]
-        await rows.tell(right, stream, Release(right, row.epoch, 9, None, "unable", await rows.wish(name), "no driver"))
+        await rows.tell(
+            right, stream, Release(right, row.epoch, 9, None, "unable", await rows.wanted_key(name), "no driver")
+        )
     await rows.placement.grant([])
     assert await rows.owners() == dict.fromkeys(streams, left)
     refused = set(await wishes(rows))

@@ -20,7 +20,7 @@ from headgate.core.streams import (
     Fenced,
     Grant,
     Granted,
-    Held,
+    Progress,
     Release,
     Reply,
     Revoke,
@@ -56,7 +56,7 @@ async def test_a_thousand_streams_are_claimed_saved_and_given_back_in_a_transact
     assert await apply({s: Release(node, 1, 2, {"file": f"{i}b"}) for i, s in enumerate(streams)}) == {Done}
     for number in (0, 500, 999):
         row = await rows.row(streams[number])
-        assert (row.owner, row.held) == (None, Held(0, 2, {"file": f"{number}b"}))
+        assert (row.owner, row.progress) == (None, Progress(0, 2, {"file": f"{number}b"}))
     assert await rows.database.fetchval("SELECT count(*) FROM headgate.stream_history") == 2000
 
 
@@ -83,7 +83,7 @@ async def test_each_stream_of_a_batch_gets_its_own_answer(rows: Rows) -> None:
     assert steps[theirs].reply == Busy(right)
     assert steps[ours].reply == Done()
     assert steps[free].reply == Fenced("stale")
-    assert (await rows.row(ours)).held == Held(0, 3, 30)
+    assert (await rows.row(ours)).progress == Progress(0, 3, 30)
     assert await rows.history(theirs) == [("acquired", "right")]
 
 
@@ -151,7 +151,7 @@ async def test_what_a_node_says_of_a_stream_that_is_taken_from_it_meanwhile_chan
     reply = await interrupted(rows, monkeypatch, left, stream, commands[what], taking())
     assert reply == Fenced("owned_by_other")
     row = await rows.row(stream)
-    assert (row.owner, row.held) == (right, Held())
+    assert (row.owner, row.progress) == (right, Progress())
     assert await unable(rows) == {}
 
 
@@ -162,7 +162,7 @@ async def test_a_checkpoint_that_is_overtaken_by_a_later_one_takes_nothing_back(
     epoch = await rows.acquire(node, stream)
     late, later = Checkpoint(node, epoch, 7, 70), Checkpoint(node, epoch, 8, 80)
     assert await interrupted(rows, monkeypatch, node, stream, late, others.tell(node, stream, later)) == Done()
-    assert (await rows.row(stream)).held == Held(0, 8, 80)
+    assert (await rows.row(stream)).progress == Progress(0, 8, 80)
 
 
 async def test_a_claim_sees_the_position_that_was_edited_meanwhile(
@@ -172,7 +172,7 @@ async def test_a_claim_sees_the_position_that_was_edited_meanwhile(
     editing = others.streams.edit("orders:0", 40, "ada")
     assert await interrupted(rows, monkeypatch, node, stream, claim(node), editing) == Granted()
     row = await rows.row(stream)
-    assert (row.owner, row.held, row.epoch) == (node, Held(1, 0, 40), 2)
+    assert (row.owner, row.progress, row.epoch) == (node, Progress(1, 0, 40), 2)
 
 
 async def test_one_changed_row_does_not_cost_the_others_their_commands(
@@ -209,7 +209,9 @@ async def test_checkpoints_of_many_streams_are_saved_together(rows: Rows) -> Non
     epoch = await rows.acquire(node, *streams)
     replies = await rows.streams.checkpoint(node, {s: Checkpoint(node, epoch, 1, i) for i, s in enumerate(streams)})
     assert replies == dict.fromkeys(streams, Done())
-    assert [(await rows.row(stream)).held for stream in streams] == [Held(0, 1, number) for number in range(100)]
+    assert [(await rows.row(stream)).progress for stream in streams] == [
+        Progress(0, 1, number) for number in range(100)
+    ]
 
 
 async def test_among_many_checkpoints_each_gets_its_own_answer(rows: Rows) -> None:
@@ -231,7 +233,7 @@ async def test_among_many_checkpoints_each_gets_its_own_answer(rows: Rows) -> No
         theirs: Fenced("owned_by_other"),
         free: Fenced("already_inactive"),
     }
-    positions = [(await rows.row(stream)).held.position for stream in (fresh, known, regranted, theirs, free)]
+    positions = [(await rows.row(stream)).progress.position for stream in (fresh, known, regranted, theirs, free)]
     assert positions == [50, 90, None, 10, 10]
 
 
@@ -243,7 +245,7 @@ async def test_a_checkpoint_of_an_ended_incarnation_is_fenced(rows: Rows) -> Non
     await rows.database.execute("UPDATE headgate.stream SET owner = $1, epoch = $2", node, epoch)
     replies = await rows.streams.checkpoint(node, {stream: Checkpoint(node, epoch, 1, 10)})
     assert isinstance(replies[stream], Fenced)
-    assert (await rows.row(stream)).held == Held()
+    assert (await rows.row(stream)).progress == Progress()
 
 
 async def test_a_row_of_any_position_comes_back_as_it_was(rows: Rows) -> None:
@@ -251,7 +253,7 @@ async def test_a_row_of_any_position_comes_back_as_it_was(rows: Rows) -> None:
     epoch = await rows.acquire(node, stream)
     for n, position in enumerate([0, "", False, [], {}, {"é": [1.5, None]}, "\\u2028", 2**63, None], 1):
         assert await rows.tell(node, stream, Checkpoint(node, epoch, n, position)) == Done()
-        assert (await rows.row(stream)).held == Held(0, n, position)
+        assert (await rows.row(stream)).progress == Progress(0, n, position)
 
 
 # An incarnation that has ended.
@@ -270,7 +272,7 @@ async def test_an_ended_incarnation_saves_nothing(rows: Rows) -> None:
     epoch = await rows.acquire(node, stream)
     await rows.nodes.end(node)
     after = await rows.row(stream)
-    unable = Release(node, epoch, 5, 5, "unable", await rows.wish(), "no driver")
+    unable = Release(node, epoch, 5, 5, "unable", await rows.wanted_key(), "no driver")
     for command in (Checkpoint(node, epoch, 5, 5), unable, Revoke(node)):
         assert isinstance(await rows.tell(node, stream, command), Fenced)
     assert await rows.row(stream) == after
@@ -365,7 +367,7 @@ async def test_every_change_of_hands_leaves_a_line_with_the_nodes_name(rows: Row
         ("revoked", "right"),
         ("edited", "ada"),
     ]
-    assert [(line["epoch"], line["edits"], line["n"], line["position"]) for line in lines] == [
+    assert [(line["epoch"], line["generation"], line["commits"], line["position"]) for line in lines] == [
         (1, 0, 0, None),
         (1, 0, 3, 30),
         (2, 0, 3, 30),
@@ -424,7 +426,7 @@ async def test_old_history_is_forgotten_but_for_the_last_lines_of_each_stream(
     long, short, young = await rows.many(["a", "b", "c"])
     old, new = 2 * store.KEEP_HISTORY, store.KEEP_HISTORY / 2
     lines = (
-        "INSERT INTO headgate.stream_history (stream, at, kind, actor, epoch, edits, n)"
+        "INSERT INTO headgate.stream_history (stream, at, kind, actor, epoch, generation, commits)"
         " SELECT $1, now() - $2::interval, 'edited', 'ada', g, 0, 0 FROM generate_series(1, $3) AS g"
     )
     for stream, age, number in ((long, old, 9), (short, old, 2), (young, new, 9)):
@@ -445,11 +447,11 @@ async def test_old_history_is_forgotten_but_for_the_last_lines_of_each_stream(
 async def test_an_edit_moves_the_stream_and_is_written_down(rows: Rows) -> None:
     node, stream = await rows.node(), await rows.stream()
     epoch = await rows.acquire(node, stream)
-    await rows.tell(node, stream, Release(node, epoch, 8, 80, "finished", await rows.wish()))
+    await rows.tell(node, stream, Release(node, epoch, 8, 80, "finished", await rows.wanted_key()))
     edited = await rows.streams.edit("orders:0", 40, "ada")
-    assert (edited["name"], edited["position"], edited["before"], edited["edits"]) == ("orders:0", 40, 80, 1)
+    assert (edited["name"], edited["position"], edited["before"], edited["generation"]) == ("orders:0", 40, 80, 1)
     row = await rows.row(stream)
-    assert (row.held, row.epoch, row.rests) == (Held(1, 8, 40), epoch + 1, None)
+    assert (row.progress, row.epoch, row.rests) == (Progress(1, 8, 40), epoch + 1, None)
     (event,) = await rows.database.fetch("SELECT * FROM headgate.datasource_events WHERE type = 'position_edited'")
     assert (event["name"], event["actor"]) == ("orders", "ada")
     assert event["payload"] == '{"stream":"orders:0","before":80,"after":40}'
@@ -461,7 +463,7 @@ async def test_an_edit_fences_whoever_may_still_be_at_work(rows: Rows) -> None:
     await rows.tell(node, stream, Release(node, epoch, 1, 1))
     await rows.streams.edit("orders:0", 40, "ada")
     assert await rows.tell(node, stream, Checkpoint(node, epoch, 2, 2)) == Fenced("stale")
-    assert (await rows.row(stream)).held.position == 40
+    assert (await rows.row(stream)).progress.position == 40
 
 
 async def test_an_edit_is_undone_and_undoing_twice_is_doing_it_again(rows: Rows) -> None:
@@ -480,7 +482,7 @@ async def test_an_undo_leads_to_what_the_last_edit_replaced_wherever_it_ran_to_s
     epoch = await rows.acquire(node, stream)
     await rows.tell(node, stream, Release(node, epoch, 5, 90))
     undone = await rows.streams.undo_edit("orders:0", "ada")
-    assert (undone["before"], undone["position"], undone["edits"]) == (90, 30, 3)
+    assert (undone["before"], undone["position"], undone["generation"]) == (90, 30, 3)
 
 
 async def test_what_was_never_edited_cannot_be_undone(rows: Rows) -> None:
@@ -518,7 +520,7 @@ async def test_an_edit_and_a_grant_at_once_come_one_after_the_other(rows: Rows, 
         await connection.execute("COMMIT")
     with pytest.raises(Refused, match="is running on"):
         await editing
-    assert (await rows.row(stream)).held == Held()
+    assert (await rows.row(stream)).progress == Progress()
 
 
 # Finding one.
@@ -565,23 +567,23 @@ async def test_a_name_that_means_two_streams_is_refused_with_their_ids(rows: Row
     assert str(numbered) in refused.value.hint
     assert str(labelled) in refused.value.hint
     assert (await rows.streams.edit(str(labelled), 5, "ada"))["position"] == 5
-    assert (await rows.row(numbered)).held.position is None
+    assert (await rows.row(numbered)).progress.position is None
 
 
 # Nodes that cannot run a stream.
 
 
 async def unable(rows: Rows) -> dict[tuple[UUID, UUID], tuple[str, str]]:
-    """Which node cannot run which stream, for which wish, and why."""
-    found = await rows.database.fetch("SELECT stream, node, wish, reason FROM headgate.unable")
-    return {(row["stream"], row["node"]): (row["wish"], row["reason"]) for row in found}
+    """Which node cannot run which stream, for which key, and why."""
+    found = await rows.database.fetch("SELECT stream, node, wanted_key, reason FROM headgate.unable")
+    return {(row["stream"], row["node"]): (row["wanted_key"], row["reason"]) for row in found}
 
 
 async def test_who_cannot_run_a_datasource_as_it_is_wished_now_can_be_asked(rows: Rows) -> None:
     left, right, stream = await rows.node("left"), await rows.node("right"), await rows.stream()
-    for node, wish, reason in ((left, "0/0", "long ago"), (right, await rows.wish(), "no driver")):
+    for node, wanted_key, reason in ((left, "0/0", "long ago"), (right, await rows.wanted_key(), "no driver")):
         epoch = await rows.acquire(node, stream)
-        await rows.tell(node, stream, Release(node, epoch, 0, None, "unable", wish, reason))
+        await rows.tell(node, stream, Release(node, epoch, 0, None, "unable", wanted_key, reason))
     (found,) = await rows.streams.unable(await rows.datasource())
     assert (found["stream"], found["id"], found["node"], found["reason"]) == (stream, right, "right", "no driver")
 
@@ -601,11 +603,11 @@ async def test_a_node_that_gives_streams_back_as_unable_is_remembered_for_each(r
     assert [(await rows.row(stream)).rests for stream in (first, second, third, stopped)] == [None, None, "1/0", None]
 
 
-async def test_the_last_wish_that_a_node_could_not_fulfil_counts(rows: Rows) -> None:
+async def test_the_last_key_that_a_node_could_not_run_counts(rows: Rows) -> None:
     node, stream = await rows.node(), await rows.stream()
-    for wish, reason in (("1/0", "no driver"), ("2/0", "no secret")):
+    for wanted_key, reason in (("1/0", "no driver"), ("2/0", "no secret")):
         epoch = await rows.acquire(node, stream)
-        await rows.tell(node, stream, Release(node, epoch, 0, None, "unable", wish, reason))
+        await rows.tell(node, stream, Release(node, epoch, 0, None, "unable", wanted_key, reason))
     assert await unable(rows) == {(stream, node): ("2/0", "no secret")}
 
 

@@ -20,7 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from headgate.config import Settings
-from headgate.connectors.api import Connector, Grant, Held, Options, Outgoing, SinkKind
+from headgate.connectors.api import Connector, Grant, Options, Outgoing, Progress, SinkKind
 from headgate.datasources.documents import read_all
 from headgate.errors import ConnectorError
 from headgate.runtime.node import Node
@@ -259,7 +259,7 @@ class Gate:
         self.is_stubborn = False  # A write that is cancelled goes on all the same.
         self.failures: list[ConnectorError] = []  # Raised by the next writes, one each.
         self.open_failure: ConnectorError | None = None
-        self.held: dict[UUID, Held] = {}
+        self.progress: dict[UUID, Progress] = {}
         self.records: list[dict[str, Any]] = []
 
     @property
@@ -276,13 +276,13 @@ class _GateSink:
     async def check(self) -> None:
         """Nothing is amiss."""
 
-    async def open(self, grant: Grant) -> Held | None:
+    async def open(self, grant: Grant) -> Progress | None:
         self._stream = grant.stream
         self._gate.opening.release()
         await self._gate.may_open.wait()
         if self._gate.open_failure is not None:
             raise copy(self._gate.open_failure)  # What was raised keeps whoever raised it.
-        return self._gate.held.get(grant.stream)
+        return self._gate.progress.get(grant.stream)
 
     async def write(self, batch: Outgoing) -> None:
         self._gate.writing.release()
@@ -291,7 +291,7 @@ class _GateSink:
             raise copy(self._gate.failures.pop(0))
         assert self._stream is not None
         self._gate.records += batch.records
-        self._gate.held[self._stream] = batch.held
+        self._gate.progress[self._stream] = batch.progress
 
     async def _permission(self) -> None:
         while True:

@@ -271,9 +271,9 @@ MISTAKES = {
     "source": {"type": "generator", "rte": 5},
     "sink": {"type": "postgres", "url": {"$secret": "nowhere"}, "mode": "merge"},
     "mapping": {"set": {"id": "lower("}},
-    "partitions": 0,
+    "streams": 0,
 }
-PLACES = ["source.rte", "sink.url", "sink.table", "sink.mode", "partitions", "mapping.set.id"]
+PLACES = ["source.rte", "sink.url", "sink.table", "sink.mode", "streams", "mapping.set.id"]
 
 
 def test_a_document_with_many_mistakes_gets_them_all_and_nothing_changes(web: Web, name: str) -> None:
@@ -663,7 +663,7 @@ def test_explain_says_that_a_source_has_ended(web: Web, name: str) -> None:
     explained(web, name, "Its source has ended")
 
 
-def test_explain_says_that_it_is_set_aside_and_what_ends_that(web: Web, name: str) -> None:
+def test_explain_says_that_it_is_quarantined_and_what_ends_that(web: Web, name: str) -> None:
     web.publish(name)
     web.running(name)
     quarantine(web, name)

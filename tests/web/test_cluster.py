@@ -108,7 +108,7 @@ def test_a_stream_is_shown_with_everything_about_it_by_its_name_and_by_its_id(we
     found = stream(web, f"{name}:0")
     assert (found["name"], found["datasource"], found["index"], found["label"]) == (f"{name}:0", name, 0, None)
     assert (found["owner"], found["node"], found["version"]) == (node["id"], node["name"], 1)
-    assert (found["epoch"] >= 2, found["edits"], found["rests"], found["unable"]) == (True, 0, False, [])
+    assert (found["epoch"] >= 2, found["generation"], found["rests"], found["unable"]) == (True, 0, False, [])
     assert (found["state"]["worker_status"], found["state"]["detail"]) == ("RUNNING", "running")
     assert found["state"]["error"] is None
     assert stream(web, found["id"])["name"] == f"{name}:0"
@@ -120,7 +120,10 @@ def test_a_stream_is_shown_with_everything_about_it_by_its_name_and_by_its_id(we
 def test_a_position_moves_with_the_records(web: Web, name: str) -> None:
     web.publish(name, source=FASTER)
     found = web.until(lambda: stream(web, f"{name}:0"), lambda s: s["position"] is not None)
-    web.until(lambda: stream(web, f"{name}:0"), lambda s: s["position"] > found["position"] and s["n"] > found["n"])
+    web.until(
+        lambda: stream(web, f"{name}:0"),
+        lambda s: s["position"] > found["position"] and s["commits"] > found["commits"],
+    )
 
 
 def test_a_stream_whose_source_has_ended_rests(web: Web, name: str) -> None:
@@ -192,8 +195,8 @@ def test_history_says_who_had_it_and_where_it_stood_the_latest_first(web: Web, n
     edited, released, acquired, granted = items
     assert acquired["epoch"] == granted["epoch"] + 1
     assert (edited["position"], edited["before"]) == (3, released["position"])
-    assert (edited["edits"], edited["epoch"]) == (released["edits"] + 1, released["epoch"] + 1)
-    assert (acquired["position"], acquired["n"]) == (None, 0)
+    assert (edited["generation"], edited["epoch"]) == (released["generation"] + 1, released["epoch"] + 1)
+    assert (acquired["position"], acquired["commits"]) == (None, 0)
     assert "before" not in released
     assert [item["id"] for item in items] == sorted((item["id"] for item in items), reverse=True)
     assert web.call("GET", f"/api/streams/{named}/history?limit=1")["items"] == [edited]
@@ -212,7 +215,7 @@ def test_an_edit_is_refused_while_a_node_has_the_stream(web: Web, name: str) -> 
     assert this(web)["name"] in found["detail"]
     assert found["hint"] == f"headgate ds stop {name} first"
     refused(web.ask("PUT", f"/api/streams/{name}:0/position", json={"undo": True}), 409, "nothing_to_undo")
-    assert stream(web, f"{name}:0")["edits"] == 0
+    assert stream(web, f"{name}:0")["generation"] == 0
     assert "position_edited" not in web.events(name)
 
 
@@ -224,7 +227,7 @@ def test_an_edit_wins_over_a_transactional_sink_that_is_ahead(web: Web, name: st
     named = stopped(web, name, source=FASTER, mapping={"set": {"id": "id"}}, sink=sink)
     (before,) = web.rows(f"SELECT max(id) AS last FROM {table}")
     done = set_position(web, named, position=4)
-    assert (done["name"], done["before"], done["position"], done["edits"]) == (named, before["last"], 4, 1)
+    assert (done["name"], done["before"], done["position"], done["generation"]) == (named, before["last"], 4, 1)
     web.call("POST", f"/api/datasources/{name}/start")
 
     def written() -> dict[int, int]:
@@ -259,7 +262,7 @@ def test_an_edit_can_be_undone_and_undoing_twice_is_doing_it_again(web: Web, nam
     undone = set_position(web, named, undo=True)
     assert (undone["before"], undone["position"]) == (3, before)
     again = set_position(web, named, undo=True)
-    assert (again["before"], again["position"], again["edits"]) == (before, 3, 3)
+    assert (again["before"], again["position"], again["generation"]) == (before, 3, 3)
     assert stream(web, named)["position"] == 3
 
 
@@ -286,7 +289,7 @@ def test_a_body_with_neither_or_both_is_a_problem(web: Web, body: Any) -> None:
     web.publish("for-edits", enabled=False)
     found = refused(web.ask("PUT", "/api/streams/for-edits:0/position", json=body), 422, "invalid")
     assert found["problems"][0]["message"] == "the body must have either `position` or `undo: true`"
-    assert stream(web, "for-edits:0")["edits"] == 0
+    assert stream(web, "for-edits:0")["generation"] == 0
 
 
 def test_an_edit_is_recorded_with_what_was_before_and_who_did_it(web: Web, name: str) -> None:
@@ -334,7 +337,7 @@ def test_a_viewer_may_look_and_only_an_operator_may_act(web: Web, name: str) -> 
         refused(web.ask(method, path, json=body, headers=viewer), 403, "forbidden")
         assert httpx.request(method, web.node.url + path, json=body).status_code == 401
         assert web.ask(method, path, json=body, headers=operator).status_code in (200, 404)
-    assert stream(web, f"{name}:0")["edits"] == 1
+    assert stream(web, f"{name}:0")["generation"] == 1
 
 
 # Nodes.

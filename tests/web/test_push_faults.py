@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api import Held
+from headgate.connectors.api import Progress
 from headgate.core import backoff, frames, lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
 from headgate.runtime.push import listener as push
@@ -542,7 +542,7 @@ async def test_a_sink_that_is_ahead_of_the_registry_decides_where_a_stream_begin
         await program.have("s")
         await program.end("s")
         stream = (await here.row(name, "s"))["id"]
-        gate.held[stream] = Held(0, 5, 42)
+        gate.progress[stream] = Progress(0, 5, 42)
         assert await program.have("s") == 42
         await program.push("s", [41, 42, 43])
         assert await program.end("s") == 43

@@ -171,7 +171,7 @@ class World:
             await asyncio.sleep(self.dice.random() * 0.05)
 
     async def spoil(self) -> None:
-        """The sink cannot be written to for a while; whoever tries is set aside."""
+        """The sink cannot be written to for a while; each stream that tries is quarantined."""
         table = self.name.replace("-", "_")
         await self.here.sql(f"ALTER TABLE {table} RENAME COLUMN v TO w")
         await asyncio.sleep(self.dice.random() * 0.1)

@@ -163,7 +163,7 @@ def _page(one: dict[str, Any]) -> str:
             ("enabled", "yes" if one["enabled"] else "no"),
             ("state", state),
             ("error", one_line(f"{error['cause']}: {error['message']}") if error else None),
-            ("set aside", one.get("quarantine")),
+            ("quarantined", one.get("quarantine")),
             ("records", f"{metrics.get('records_in', 0):,} read, {metrics.get('records_out', 0):,} written"),
             ("version", _version(one)),
             ("published", _written(one.get("published"))),

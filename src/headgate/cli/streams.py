@@ -115,8 +115,8 @@ def _page(one: dict[str, Any]) -> str:
             *(("unable", one_line(f"{node['node']}: {node['reason']}, {ago(node['at'])}")) for node in one["unable"]),
             ("version", one["version"]),
             ("epoch", one["epoch"]),
-            ("edits", one["edits"]),
-            ("commits", one["n"]),
+            ("generation", one["generation"]),
+            ("commits", one["commits"]),
             ("position", _exact(one["position"])),
         ]
     )
@@ -140,11 +140,11 @@ def _moved(done: dict[str, Any]) -> str:
 
 def _lines(found: dict[str, Any]) -> str:
     rows = [
-        (ago(one["at"]), one["kind"], one["actor"], one["epoch"], one["edits"], one["n"], _stood(one))
+        (ago(one["at"]), one["kind"], one["actor"], one["epoch"], one["generation"], one["commits"], _stood(one))
         for one in found["items"]
     ]
-    heads = ("WHEN", "WHAT", "BY", "EPOCH", "EDITS", "COMMITS", "POSITION")
-    return table(heads, rows, empty="it has never run", right=("EPOCH", "EDITS", "COMMITS"))
+    heads = ("WHEN", "WHAT", "BY", "EPOCH", "GENERATION", "COMMITS", "POSITION")
+    return table(heads, rows, empty="it has never run", right=("EPOCH", "GENERATION", "COMMITS"))
 
 
 def _stood(one: dict[str, Any]) -> str:

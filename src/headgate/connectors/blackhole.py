@@ -6,7 +6,7 @@ import asyncio
 
 from pydantic import Field
 
-from headgate.connectors.api import Connector, Context, Grant, Held, Options, Outgoing, SinkKind
+from headgate.connectors.api import Connector, Context, Grant, Options, Outgoing, Progress, SinkKind
 
 
 class BlackholeOptions(Options):
@@ -25,7 +25,7 @@ class Blackhole:
     async def check(self) -> None:
         """A black hole is always there."""
 
-    async def open(self, grant: Grant) -> Held | None:
+    async def open(self, grant: Grant) -> Progress | None:
         return None
 
     async def write(self, batch: Outgoing) -> None:

@@ -109,7 +109,7 @@ class Generator:
     async def check(self) -> None:
         """There is nothing that could be missing."""
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         return [""] if self._options.parts is None else [str(part) for part in range(self._options.parts)]
 
     async def open(self, position: Position) -> None:
@@ -291,7 +291,7 @@ CONNECTOR = Connector(
     source=SourceKind(
         options=GeneratorOptions,
         build=Generator,
-        partitioned=True,
+        in_parts=True,
     ),
     reader=ReaderKind(of_source=lambda options: None if options.count is None else _History(options)),
 )

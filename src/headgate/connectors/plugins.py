@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headgate.connectors import own
 from headgate.connectors.api import Connector, Reader, Writer
-from headgate.connectors.urls import redacted, scheme_of
+from headgate.connectors.urls import path_of, redacted, scheme_of
 from headgate.errors import ConfigError, NotFound
 
 GROUP = "headgate.connectors"
@@ -102,6 +102,17 @@ def whole(url: str) -> str:
         f"{redacted(url)!r} is not a storage",
         hint="a URL such as postgresql://…, or a path with a scheme or an ending: csv:folder, orders.parquet",
     )
+
+
+def absolute(url: str) -> str:
+    """The URL with the whole path, if it is one of files, so that it means the same in another folder."""
+    scheme = scheme_of(url)
+    connector = by_scheme(scheme)
+    if connector is None or not connector.is_local:
+        return url
+    path, question, query = url.partition("?")
+    text = str(path_of(path).absolute())
+    return f"{scheme}:{text}{'/' if path.endswith('/') else ''}{question}{query}"
 
 
 def by_scheme(scheme: str) -> Connector | None:

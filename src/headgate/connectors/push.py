@@ -30,7 +30,7 @@ class PushSource:
     async def check(self) -> None:
         """There is nothing that could be missing: programs come by themselves."""
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         """One: each stream is a program's own."""
         return [""]
 

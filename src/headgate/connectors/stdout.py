@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api import Connector, Context, Grant, Held, Options, Outgoing, SinkKind
+from headgate.connectors.api import Connector, Context, Grant, Options, Outgoing, Progress, SinkKind
 from headgate.errors import BadRecord, NotConnected
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
@@ -35,7 +35,7 @@ class Stdout:
     async def check(self) -> None:
         _descriptor()
 
-    async def open(self, grant: Grant) -> Held | None:
+    async def open(self, grant: Grant) -> Progress | None:
         _descriptor()
         return None
 

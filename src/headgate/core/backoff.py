@@ -2,14 +2,14 @@
 
 Waits double from `FIRST_S` to `LONGEST_S`; full jitter spreads the upper half of each wait, so that a thousand streams
 that failed together do not come back together. The budget counts failures in a sliding window: a stream that keeps
-failing for a reason of its own is set aside instead of burning a core.
+failing for a reason of its own is quarantined instead of burning a core.
 """
 
 from __future__ import annotations
 
 FIRST_S = 0.5  # Short enough that a dropped connection is not noticed.
 LONGEST_S = 60.0  # Long enough that a thousand streams against a dead sink cost nothing.
-BUDGET = 10  # Failures in a window before a stream is set aside.
+BUDGET = 10  # Failures in a window before a stream is quarantined.
 WINDOW_S = 600.0
 
 

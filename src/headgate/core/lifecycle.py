@@ -50,7 +50,7 @@ class Wanted:
 
     published: int  # The version that the author asked for.
     running: int | None  # The version that has proved itself, if any has.
-    mark: int  # Rises when somebody asks for a restart or changes a secret.
+    restarts: int  # Rises when somebody asks for a restart or changes a secret.
     rejected: bool = False  # The published version has been tried and rejected.
 
     @property
@@ -178,7 +178,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class Acquired:
     """The stream is ours, for this run."""
 
     run: int
@@ -187,7 +187,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class AcquireDenied:
     """The stream is not ours."""
 
     run: int
@@ -229,7 +229,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class OwnershipLost:
     """The stream is not ours any more: the run was fenced, or the node's incarnation ended."""
 
     now_s: float
@@ -252,7 +252,9 @@ class Tick:
     now_s: float
 
 
-Event: TypeAlias = Want | Granted | Denied | Opened | Committed | Ended | Failed | Lost | Checked | Tick
+Event: TypeAlias = (
+    Want | Acquired | AcquireDenied | Opened | Committed | Ended | Failed | OwnershipLost | Checked | Tick
+)
 
 
 # Effects.
@@ -317,7 +319,7 @@ class Prove:
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class RejectVersion:
     """Write down that this version was tried and why it failed."""
 
     version: int
@@ -333,7 +335,7 @@ class Report:
 
 
 Effect: TypeAlias = (
-    AcquireStream | Launch | Drain | Cancel | Abandon | ReleaseStream | CheckVersion | Prove | Reject | Report
+    AcquireStream | Launch | Drain | Cancel | Abandon | ReleaseStream | CheckVersion | Prove | RejectVersion | Report
 )
 
 
@@ -350,9 +352,9 @@ def step(worker: Worker, event: Event) -> Step:
     match event:
         case Want():
             return _want(worker, event)
-        case Granted():
-            return _granted(worker, event)
-        case Denied():
+        case Acquired():
+            return _acquired(worker, event)
+        case AcquireDenied():
             return _denied(worker, event)
         case Opened():
             return _opened(worker, event)
@@ -362,7 +364,7 @@ def step(worker: Worker, event: Event) -> Step:
             return _ended(worker, event)
         case Failed():
             return _failed(worker, event)
-        case Lost():
+        case OwnershipLost():
             return _lost(worker, event)
         case Checked():
             return _checked(worker, event)
@@ -383,7 +385,7 @@ def _want(worker: Worker, event: Want) -> Step:
     worker = replace(worker, wanted=wanted, phase=_settled(worker.phase, wanted))
     if wanted is None:
         return _stop(worker, event.now_s)
-    anew = before is None or before.mark != wanted.mark
+    anew = before is None or before.restarts != wanted.restarts
     if anew or before is None or before.published != wanted.published:
         worker = replace(worker, attempt=0, failures=(), trials=0, try_at_s=0.0)
     phase = worker.phase
@@ -404,7 +406,7 @@ def _known(before: Wanted | None, wanted: Wanted | None) -> Wanted | None:
         return wanted
     if before.running is not None:
         wanted = replace(wanted, running=max(before.running, wanted.running or 0))
-    if before.rejected and (before.published, before.mark) == (wanted.published, wanted.mark):
+    if before.rejected and (before.published, before.restarts) == (wanted.published, wanted.restarts):
         wanted = replace(wanted, rejected=True)
     return wanted
 
@@ -506,7 +508,7 @@ def _acquire(worker: Worker, version: int | None, trial: Trial | None = None) ->
 # What happens.
 
 
-def _granted(worker: Worker, event: Granted) -> Step:
+def _acquired(worker: Worker, event: Acquired) -> Step:
     match worker.phase:
         case Acquiring(run=run, version=version, trial=trial) if run == event.run:
             if _is_outdated(worker, version, trial):
@@ -529,7 +531,7 @@ def _is_outdated(worker: Worker, version: int, trial: Trial | None) -> bool:
     return wanted is not None and version != wanted.target and (trial is not None or version != wanted.running)
 
 
-def _denied(worker: Worker, event: Denied) -> Step:
+def _denied(worker: Worker, event: AcquireDenied) -> Step:
     match worker.phase:
         case Acquiring(run=run) | Draining(run=run) if run == event.run:
             return Step(replace(worker, phase=Idle("elsewhere")))
@@ -654,7 +656,7 @@ def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
     # Another version may have been published meanwhile; that one has not been tried.
     is_rejected = wanted.rejected or version == wanted.published
     worker = replace(worker, wanted=replace(wanted, rejected=is_rejected), attempt=0)
-    rejected = Reject(version, event.failure)
+    rejected = RejectVersion(version, event.failure)
     if trial.starts_anew:
         quarantined = Quarantined(version, event.failure)
         effects = (rejected, Report("quarantined", event.failure), ReleaseStream("unable"))
@@ -675,7 +677,7 @@ def _postponed(worker: Worker, now_s: float, jitter: float) -> Worker:
     return replace(worker, trials=trials, try_at_s=try_at_s, attempt=0)
 
 
-def _lost(worker: Worker, event: Lost) -> Step:
+def _lost(worker: Worker, event: OwnershipLost) -> Step:
     """Whatever ran has no right to any more. Its task is cancelled."""
     gone = replace(worker, phase=Idle("elsewhere"))
     match worker.phase:
@@ -702,7 +704,7 @@ def _checked(worker: Worker, event: Checked) -> Step:
         return _restart(worker, event.version, event.now_s, Trial(phase.version, event.now_s))
     if event.failure.cause not in OUTSIDE:
         worker = replace(worker, wanted=replace(wanted, rejected=True))
-        return Step(worker, (Reject(event.version, event.failure),))
+        return Step(worker, (RejectVersion(event.version, event.failure),))
     trials = worker.trials + 1
     worker = replace(worker, trials=trials, try_at_s=event.now_s + backoff.wait_s(trials, event.jitter))
     return Step(worker, (Report("check_failed", event.failure),))

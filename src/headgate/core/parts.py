@@ -5,14 +5,14 @@ removes none. Stream i of n reads the parts whose place in that list is i mod n,
 position. A source with one unnamed part belongs to stream 0, with the plain position that it makes.
 
 Another n means that parts change hands, and their positions with them. A position is worth nothing until it is known
-what the sink has, so nothing moves before every stream is *home* (`core.streams`):
+what the sink has, so nothing moves before every stream is *settled* (`core.streams`):
 
-    wanted ≠ dealt ──▶ stop ──▶ all streams are free and home ──▶ deal ──▶ dealt = wanted
+    wanted ≠ dealt ──▶ stop ──▶ all streams are free and settled ──▶ deal ──▶ dealt = wanted
                         ▲                    │
-                        └───── take back ◀───┘ one is free and not home
+                        └───── take back ◀───┘ one is free and not settled
 
-**Stop** asks all streams to step down, once each of them either runs, so that it will come home, or is home already. If
-one does not come home, since its node died or its last write was cut off, the stop is **taken back**: that stream is
+**Stop** asks all streams to step down, once each of them either runs, so that it will settle, or is settled already. If
+one does not settle, since its node died or its last write was cut off, the stop is **taken back**: that stream is
 granted once more, its run opens the sink, which fences whoever was there before and says how far it is, and then all is
 tried again. **Deal** shares all positions out anew in one transaction, while nobody has any of the streams. So nobody
 ever reads a part under an old deal: a run's n is constant.
@@ -37,13 +37,13 @@ UNNAMED = ("",)  # The parts of a source that cannot be read in parts.
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DealtStream:
     """One stream of a datasource, as the decision sees it."""
 
     index: int
     is_owned: bool = False
-    is_running: bool = False  # Under the present epoch: it has opened its sink, and will come home.
-    is_home: bool = True
+    is_running: bool = False  # Under the present epoch: it has opened its sink, and will settle.
+    is_settled: bool = True
     source_identity: str | None = None
 
 
@@ -54,7 +54,7 @@ class Dealt:
     wanted: int
     dealt: int
     is_dealing: bool = False
-    members: tuple[Member, ...] = ()
+    members: tuple[DealtStream, ...] = ()
 
 
 # What to do next.
@@ -90,18 +90,18 @@ def next_step(found: Dealt) -> Next:
     if found.wanted == found.dealt:
         return TakeBack() if found.is_dealing else Keep()
     used = [one for one in found.members if one.index < found.dealt]
-    is_possible = len({one.source_identity for one in used} - {None}) <= 1 and all(map(_comes_home, used))
+    is_possible = len({one.source_identity for one in used} - {None}) <= 1 and all(map(_settles, used))
     if not is_possible:
         # While it is dealing, a stream that is owned and does not run yet was stopped while it started.
-        gone = any(not one.is_owned and not one.is_home for one in used)
+        gone = any(not one.is_owned and not one.is_settled for one in used)
         return TakeBack() if found.is_dealing and (gone or not any(one.is_owned for one in used)) else Keep()
     if any(one.is_owned for one in found.members):
         return Keep() if found.is_dealing else Stop()
     return Share(found.wanted)
 
 
-def _comes_home(one: Member) -> bool:
-    return one.is_running if one.is_owned else one.is_home
+def _settles(one: DealtStream) -> bool:
+    return one.is_running if one.is_owned else one.is_settled
 
 
 # Who reads what.

@@ -1,7 +1,7 @@
 """What the registry wants, as one node sees it: which of its workers should run, and with which version.
 
-The answer is a whole wish, not a difference. A worker that is told the same wish twice does nothing, so whoever calls
-this may do so as often as it likes, and for those entries only that changed.
+The answer is all that is wanted, not a difference. A worker that is told the same twice does nothing, so the caller may
+ask as often as it likes, and for those entries only that changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Entry:
     enabled: bool
     deleted: bool
     wanted: Wanted | None  # None: nothing has been published.
-    quarantine: str | None = None  # Set aside, and why, until a publish, a changed secret or a restart.
+    quarantine: str | None = None  # Quarantined, and why, until a publish, a changed secret or a restart.
     is_pushed: bool = False  # Programs push its streams; no node reads them by itself.
     dealt: int = 1  # How many streams read it,
     is_dealing: bool = False  # and whether they are to stop, so that there can be more or fewer.
@@ -38,17 +38,17 @@ class Entry:
         wanted = self.wanted
         if index == 0 or wanted is None or wanted.running is None:
             return wanted
-        return Wanted(published=wanted.running, running=wanted.running, mark=wanted.mark)
+        return Wanted(published=wanted.running, running=wanted.running, restarts=wanted.restarts)
 
     @property
-    def wish(self) -> str:
-        """What is wished of the first stream."""
-        return self.wish_of(0)
+    def wanted_key(self) -> str:
+        """The key for the first stream."""
+        return self.wanted_key_of(0)
 
-    def wish_of(self, index: int) -> str:
-        """A name for what is wished of a stream: it changes with a publish, a restart and a changed secret."""
+    def wanted_key_of(self, index: int) -> str:
+        """A key for what is wanted of a stream: it changes with a publish, a restart and a changed secret."""
         wanted = self.wanted_of(index)
-        return f"{wanted.published}/{wanted.mark}" if wanted is not None else ""
+        return f"{wanted.published}/{wanted.restarts}" if wanted is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ swap of versions acquires again (same owner, epoch + 1) before its run opens the
 A worker stream is *granted* to a node by whoever runs the tick, and acquired by that node for its first run. A stream
 that a program pushes is *claimed*: the node of its session acquires it while nobody has it.
 
-Where a stream stands is (edits, n, position). `n` counts commits and never falls; `edits` counts operators' edits and
-changes of source or sink. A transactional sink keeps the same three with the data, and may be ahead of the registry,
-because a checkpoint follows a commit. `agree` says who is right when a run opens. A stream is *home* when the two are
-known to be the same: nobody has written since a run ended that knew what became of its last write. Only streams that
-are home are *dealt*: the parts of the source that they read are shared out anew (`core.partitions`).
+Where a stream stands is its progress: (generation, commits, position). `commits` never falls; `generation` rises with
+each operator's edit and each change of source or sink. A transactional sink keeps the same three with the data, and may
+be ahead of the registry, because a checkpoint follows a commit. `agree` says who is right when a run opens. A stream is
+*settled* when the two are known to be the same: nobody has written since a run ended that knew what became of its last
+write. Only settled streams are *dealt*: the parts of the source that they read are shared out again (`core.parts`).
 
 A command is applied to a locked row and answered with the row to save and a reply. `Fenced` and `Busy` change nothing.
 """
@@ -32,11 +32,11 @@ Outcome: TypeAlias = Literal["stopped", "finished", "unable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Progress:
     """Where a stream stands, as kept by the registry and by a transactional sink."""
 
-    edits: int = 0  # Operators' edits and changes of source or sink. The higher one wins.
-    n: int = 0  # The number of the stream's commits. Never falls.
+    generation: int = 0  # Rises with an operator's edit, and with another source or sink. The higher one wins.
+    commits: int = 0  # The number of the stream's commits. Never falls.
     position: Position = None
 
 
@@ -47,12 +47,12 @@ class Stream(msgspec.Struct, frozen=True):
     owner: UUID | None = None
     run: UUID | None = None  # The run that the epoch belongs to.
     epoch: int = 0
-    held: Held = Held()
+    progress: Progress = Progress()
     version: int | None = None  # Of the last run.
     source_identity: str | None = None  # Which data the position is a position in.
     sink_identity: str | None = None  # Where the last run wrote.
-    rests: str | None = None  # The wish for which its source has come to an end: nothing is left to do.
-    home: bool = True  # The position is the sink's own.
+    rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
+    settled: bool = True  # The position is the sink's own.
 
 
 # Commands.
@@ -83,7 +83,7 @@ class Checkpoint:
 
     owner: UUID
     epoch: int
-    n: int
+    commits: int
     position: Position
 
 
@@ -91,19 +91,19 @@ class Checkpoint:
 class Release:
     """The last checkpoint of a run that has drained, and the end of its ownership.
 
-    `outcome` says why, and `wish` for which wish of the registry: a finished stream rests until the wish changes, and a
-    node that is unable gets it again only for another wish, or when nobody else can have it.
+    `outcome` says why, and `wanted_key` what was wanted then: a finished stream rests until another key is wanted. A
+    node that is unable gets it again only under another key, or when nobody else can have it.
     """
 
     owner: UUID
     epoch: int
-    n: int
+    commits: int
     position: Position
     outcome: Outcome = "stopped"
-    wish: str = ""
+    wanted_key: str = ""
     reason: str = ""  # Why it is unable.
     hands_over: bool = False  # It goes on elsewhere: the next is granted it in the same transaction.
-    is_home: bool = False  # The sink has this position, and nothing that follows it.
+    is_settled: bool = False  # The sink has this position, and nothing that follows it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def step(stream: Stream, command: Command) -> Step:
 def _grant(stream: Stream, command: Grant) -> Step:
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    return Step(_moved(stream, command.owner, stream.epoch + 1, stream.held), Granted())
+    return Step(_moved(stream, command.owner, stream.epoch + 1, stream.progress), Granted())
 
 
 def _acquire(stream: Stream, command: Acquire) -> Step:
@@ -217,36 +217,38 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
     if source_changed and stream.version is not None and command.version <= stream.version:
         return Step(stream, IdentityChanged())
     sink_changed = stream.sink_identity not in (None, command.sink_identity)
-    held = stream.held
+    progress = stream.progress
     if source_changed:
-        held = replace(held, position=None)
+        progress = replace(progress, position=None)
     if source_changed or sink_changed:
-        held = replace(held, edits=held.edits + 1)
+        progress = replace(progress, generation=progress.generation + 1)
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
-    granted = Stream(stream.id, command.owner, command.run, epoch, held, command.version, *identities, home=False)
+    granted = Stream(
+        stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
+    )
     return Step(granted, Granted(starts_anew=source_changed))
 
 
 def _checkpoint(stream: Stream, command: Checkpoint) -> Step:
     if (stream.owner, stream.epoch) != (command.owner, command.epoch):
         return Step(stream, Fenced(_why(stream, command.owner, command.epoch)))
-    if stream.held.n >= command.n:
+    if stream.progress.commits >= command.commits:
         return Step(stream, Done())
-    held = Held(stream.held.edits, command.n, command.position)
-    return Step(_moved(stream, stream.owner, stream.epoch, held, stream.run), Done())
+    progress = Progress(stream.progress.generation, command.commits, command.position)
+    return Step(_moved(stream, stream.owner, stream.epoch, progress, stream.run), Done())
 
 
 def _release(stream: Stream, command: Release) -> Step:
-    saved = _checkpoint(stream, Checkpoint(command.owner, command.epoch, command.n, command.position))
+    saved = _checkpoint(stream, Checkpoint(command.owner, command.epoch, command.commits, command.position))
     if isinstance(saved.reply, Fenced):
         return saved
-    rests = command.wish if command.outcome == "finished" else None
-    held = saved.stream.held
+    rests = command.wanted_key if command.outcome == "finished" else None
+    progress = saved.stream.progress
     if stream.run is None:  # No run began, so nothing was written.
-        return Step(_moved(stream, None, stream.epoch, held, rests=rests), Done())
-    if command.is_home and command.n == held.n and command.position != held.position:
-        held = replace(held, position=command.position)  # The sink was right when the run opened it.
-    return Step(_moved(stream, None, stream.epoch, held, rests=rests, home=command.is_home), Done())
+        return Step(_moved(stream, None, stream.epoch, progress, rests=rests), Done())
+    if command.is_settled and command.commits == progress.commits and command.position != progress.position:
+        progress = replace(progress, position=command.position)  # The sink was right when the run opened it.
+    return Step(_moved(stream, None, stream.epoch, progress, rests=rests, settled=command.is_settled), Done())
 
 
 def _why(stream: Stream, owner: UUID, epoch: int) -> Why:
@@ -259,26 +261,26 @@ def _why(stream: Stream, owner: UUID, epoch: int) -> Why:
 def _revoke(stream: Stream, command: Revoke) -> Step:
     if stream.owner != command.owner or (command.epoch is not None and stream.epoch > command.epoch):
         return Step(stream, Done())
-    return Step(_moved(stream, None, stream.epoch + 1, stream.held), Done())
+    return Step(_moved(stream, None, stream.epoch + 1, stream.progress), Done())
 
 
 def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences whoever may still be at work."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    held = Held(stream.held.edits + 1, stream.held.n, command.position)
-    return Step(_moved(stream, None, stream.epoch + 1, held), Done())
+    progress = Progress(stream.progress.generation + 1, stream.progress.commits, command.position)
+    return Step(_moved(stream, None, stream.epoch + 1, progress), Done())
 
 
 def _deal(stream: Stream, command: Deal) -> Step:
     """As an edit: whatever the sink and an old run still have of it counts no more."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    held = Held(stream.held.edits + 1, stream.held.n, command.position)
+    progress = Progress(stream.progress.generation + 1, stream.progress.commits, command.position)
     dealt = Stream(
         stream.id,
         epoch=stream.epoch + 1,
-        held=held,
+        progress=progress,
         version=command.version,
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
@@ -290,10 +292,10 @@ def _moved(
     stream: Stream,
     owner: UUID | None,
     epoch: int,
-    held: Held,
+    progress: Progress,
     run: UUID | None = None,
     rests: str | None = None,
-    home: bool | None = None,
+    settled: bool | None = None,
 ) -> Stream:
     """The row with another owner, epoch or position."""
     return Stream(
@@ -301,18 +303,18 @@ def _moved(
         owner,
         run,
         epoch,
-        held,
+        progress,
         stream.version,
         stream.source_identity,
         stream.sink_identity,
         rests,
-        stream.home if home is None else home,
+        stream.settled if settled is None else settled,
     )
 
 
-def agree(registry: Held, sink: Held | None) -> Held:
-    """Where a run begins: the higher `edits` wins; if equal, the sink, since its position lies with the data."""
+def agree(registry: Progress, sink: Progress | None) -> Progress:
+    """Where a run begins: the higher `generation` wins; if equal, the sink, since its position lies with the data."""
     if sink is None:
         return registry
-    winner = registry if registry.edits > sink.edits else sink
-    return replace(winner, n=max(registry.n, sink.n))
+    winner = registry if registry.generation > sink.generation else sink
+    return replace(winner, commits=max(registry.commits, sink.commits))

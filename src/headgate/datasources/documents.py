@@ -28,7 +28,8 @@ from headgate.store.datasources import Content
 from headgate.text import one_line, parse_duration
 
 PARTS = ("enabled", "source", "mapping", "sink")
-OF_NODES = ("partitions", "assignment")  # Options about streams that nodes run.
+OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
+RENAMED = {"partitions": "streams"}  # Options that had another name.
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
 
@@ -50,7 +51,7 @@ class Expect(Options):
 class DatasourceOptions(Options):
     """What a document says beside source, mapping and sink."""
 
-    partitions: int = Field(
+    streams: int = Field(
         1, ge=1, le=1000, strict=True, description="How many streams read the source, if it can be read in parts."
     )
     assignment: Literal["sticky", "modulo"] = Field(
@@ -307,7 +308,13 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
     problems: list[Problem] = []
     source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
     sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
-    options = _model(DatasourceOptions, content.options, path, problems)
+    given = {key: value for key, value in content.options.items() if key not in RENAMED}
+    problems += [
+        Problem(f"{at}{old}", f"`{old}` is now called `{new}`", f"{new}: {content.options[old]}")
+        for old, new in RENAMED.items()
+        if old in content.options
+    ]
+    options = _model(DatasourceOptions, given, path, problems)
     mapping = None
     try:
         mapping = compile_mapping(content.mapping, f"{at}mapping")
@@ -320,8 +327,8 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
     if content.source.get("type") == PUSH:
         said, hint = "does not go with push: programs make its streams", "leave it out"
         problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
-    if options is not None and options.partitions > 1 and source is not None:
-        problems += _not_in_parts(source, f"{at}partitions")
+    if options is not None and options.streams > 1 and source is not None:
+        problems += _not_in_parts(source, f"{at}streams")
     if problems:
         raise ConfigError(problems)
     assert source is not None
@@ -334,7 +341,7 @@ def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "")
 def _not_in_parts(source: Connector, path: str) -> list[Problem]:
     """Why several streams cannot read this source."""
     assert source.source is not None
-    if source.source.partitioned or source.name == PUSH:
+    if source.source.in_parts or source.name == PUSH:
         return []
     return [Problem(path, f"{source.name} cannot be read in parts: one stream reads it", "leave it out")]
 

@@ -107,7 +107,7 @@ def explain(facts: Facts) -> list[str]:
     if published is None:
         lines.append(f"Nothing has been published. Publish its draft with: headgate ds publish {found.name}")
     if found.quarantine is not None:
-        lines.append(f"It is set aside: {found.quarantine}. A publish, a changed secret or a restart tries it again.")
+        lines.append(f"It is quarantined: {found.quarantine}. A publish, a changed secret or a restart tries it again.")
     if published is not None and published.status == "rejected":
         lines.append(
             f"Version {published.number} was tried and rejected: {published.reason}."
@@ -116,10 +116,10 @@ def explain(facts: Facts) -> list[str]:
     if not facts.nodes:
         lines.append("No node is running. Start one with: headgate up")
     if found.dealing:
-        lines.append(f"Its streams stop, so that there can be {found.partitions} in place of {found.dealt}.")
-    elif found.partitions != found.dealt:
+        lines.append(f"Its streams stop, so that there can be {found.streams} in place of {found.dealt}.")
+    elif found.streams != found.dealt:
         lines.append(
-            f"{counted(found.partitions, 'stream')} should read it and {found.dealt} do: that changes once each "
+            f"{counted(found.streams, 'stream')} should read it and {found.dealt} do: that changes once each "
             "of them runs, or has stopped in good order."
         )
     if found.enabled and published is not None and found.quarantine is None:

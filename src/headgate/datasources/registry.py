@@ -251,7 +251,7 @@ class Registry:
                 await change.set_enabled(found.id, True)
                 change.event(found, "started")
             if found.quarantine is not None or rest.quarantined:
-                await change.mark([found.id])
+                await change.restart([found.id])
                 change.event(found, "restarted")
         self._woken(change)
         return replace(found, enabled=True, quarantine=None)
@@ -260,7 +260,7 @@ class Registry:
         """Run anew. A quarantine ends, and a rejected version gets another chance."""
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
-            await change.mark([found.id])
+            await change.restart([found.id])
             change.event(found, "restarted")
         self._woken(change)
         return found
@@ -283,7 +283,7 @@ class Registry:
         self._woken(change)
 
     async def quarantine(self, id: UUID, reason: str) -> None:
-        """Set aside on all nodes until somebody acts."""
+        """Quarantine it on all nodes until somebody acts."""
         async with self.datasources.change(SYSTEM) as change:
             await change.quarantine(id, reason)
             change.event(await change.find_by_id(id), "quarantined", reason=reason)
@@ -359,7 +359,7 @@ class Registry:
             await change.execute("secrets/put", name, *sealed, actor)
             users = await change.using_secret(name)
             if users:
-                await change.mark(users)
+                await change.restart(users)
             change.event(None, "secret_changed", secret=name)
         self._woken(change)
         return users

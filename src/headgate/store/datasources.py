@@ -55,10 +55,10 @@ class Datasource:
     published_version: int | None
     running_version: int | None
     revision: int
-    mark: int
+    restarts: int
     quarantine: str | None
     created_at: datetime
-    partitions: int = 1  # How many streams should read it,
+    streams: int = 1  # How many streams should read it,
     dealt: int = 1  # and how many do.
     dealing: bool = False  # They are stopping, so that there can be more or fewer.
 
@@ -162,13 +162,13 @@ class Change:
         row = await self._connection.fetchrow(sql("streams/at_rest"), datasource)
         return AtRest(row["finished"], row["quarantined"])
 
-    async def mark(self, datasources: list[UUID]) -> None:
+    async def restart(self, datasources: list[UUID]) -> None:
         """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""
-        await self._connection.execute(sql("datasources/mark"), datasources, self.revision)
+        await self._connection.execute(sql("datasources/restart"), datasources, self.revision)
         await self._connection.execute(sql("versions/forgive"), datasources)
 
     async def quarantine(self, datasource: UUID, reason: str) -> None:
-        """Set aside on all nodes."""
+        """Quarantine it on all nodes."""
         await self._connection.execute(sql("datasources/quarantine"), datasource, reason, self.revision)
 
     async def delete(self, datasource: UUID) -> None:
@@ -299,7 +299,7 @@ def _entry(row: Any) -> Entry:
     wanted = None
     if row["published_version"] is not None:
         rejected = row["published_status"] == "rejected"
-        wanted = Wanted(row["published_version"], row["running_version"], row["mark"], rejected)
+        wanted = Wanted(row["published_version"], row["running_version"], row["restarts"], rejected)
     return Entry(
         row["id"],
         row["name"],

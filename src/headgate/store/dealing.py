@@ -1,4 +1,4 @@
-"""More or fewer streams for a datasource: what `core.partitions` decides, carried out by whoever has the tick.
+"""More or fewer streams for a datasource: what `core.streams` decides, carried out by whoever has the tick.
 
 Each step is a transaction of its own. The last one, in which the parts are dealt, holds the rows of all streams, and
 finds that nobody has any of them: so it is over before anyone reads under the new deal, and begins when nobody reads
@@ -13,15 +13,15 @@ from typing import Any
 from uuid import UUID
 
 from headgate.connectors.api import PUSH
-from headgate.core import parts as partitions
-from headgate.core.parts import Dealt, Keep, Member, Share, Stop, TakeBack
+from headgate.core import parts as of_parts
+from headgate.core.parts import Dealt, DealtStream, Keep, Share, Stop, TakeBack
 from headgate.core.streams import Command, Deal, Stream
 from headgate.ids import lock_key, new_id
 from headgate.store.database import Database, sql
 from headgate.store.events import Event, append
 from headgate.store.rows import decode, step_and_save, stream_of
 
-PAUSE = timedelta(seconds=5)  # After a try that one stream did not come home from.
+PAUSE = timedelta(seconds=5)  # After a try that left one stream unsettled.
 
 _TICK = lock_key("tick")
 
@@ -66,22 +66,22 @@ class Dealing:
             return True
 
 
-def _decided(found: Any, rows: Sequence[Any]) -> partitions.Next:
+def _decided(found: Any, rows: Sequence[Any]) -> of_parts.Next:
     members = tuple(
-        Member(row["index"], row["owner"] is not None, row["is_running"], row["home"], row["source_identity"])
+        DealtStream(row["index"], row["owner"] is not None, row["is_running"], row["settled"], row["source_identity"])
         for row in rows
         if row["datasource"] == found["id"]
     )
-    decided = partitions.next_step(Dealt(found["wanted"], found["dealt"], found["dealing"], members))
+    decided = of_parts.next_step(Dealt(found["wanted"], found["dealt"], found["dealing"], members))
     return Keep() if isinstance(decided, Stop) and found["is_paused"] else decided
 
 
 async def _deal(connection: Any, found: Any, rows: Sequence[Any], n: int) -> None:
-    """Share the positions out among `n` streams. All rows are locked, free and home."""
+    """Share the positions out among `n` streams. All rows are locked, free and settled."""
     streams = {row["index"]: stream_of(row) for row in rows}
     used = [streams[index] for index in range(found["dealt"])]
     parts = _parts(found)
-    shares = partitions.deal([stream.held.position for stream in used], parts, n)
+    shares = of_parts.deal([stream.progress.position for stream in used], parts, n)
     streams |= await _made(connection, found["id"], [index for index in range(n) if index not in streams])
     version = max((stream.version for stream in used if stream.version is not None), default=None)
     identity = next((stream.source_identity for stream in used if stream.source_identity is not None), None)
@@ -94,7 +94,7 @@ async def _deal(connection: Any, found: Any, rows: Sequence[Any], n: int) -> Non
 
 async def _record(connection: Any, found: Any, n: int) -> None:
     payload = {"from": found["dealt"], "to": n, "parts": len(_parts(found))}
-    await append(connection, [Event(found["id"], found["name"], "partitions_dealt", payload, "headgate")])
+    await append(connection, [Event(found["id"], found["name"], "streams_dealt", payload, "headgate")])
 
 
 def _parts(found: Any) -> list[str]:

@@ -9,7 +9,19 @@ from uuid import UUID
 import msgspec
 
 from headgate.core import streams as core
-from headgate.core.streams import Acquire, Checkpoint, Command, Deal, Edit, Grant, Held, Release, Revoke, Step, Stream
+from headgate.core.streams import (
+    Acquire,
+    Checkpoint,
+    Command,
+    Deal,
+    Edit,
+    Grant,
+    Progress,
+    Release,
+    Revoke,
+    Step,
+    Stream,
+)
 from headgate.store.database import sql
 
 _KINDS: dict[type, str] = {Grant: "granted", Release: "released", Revoke: "revoked", Edit: "edited"}
@@ -62,9 +74,9 @@ async def _advance(connection: Any, owner: UUID | None, changes: Changes) -> Non
         owner,
         [s.id for _, s in changes],
         [s.epoch for _, s in changes],
-        [was.held.n for was, _ in changes],
-        [s.held.n for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [was.progress.commits for was, _ in changes],
+        [s.progress.commits for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
     )
     _check(status, "UPDATE", changes)
 
@@ -76,11 +88,11 @@ async def _acquire(connection: Any, was_owner: UUID | None, owner: UUID | None, 
         owner,
         [s.id for _, s in changes],
         [was.epoch for was, _ in changes],
-        [was.held.n for was, _ in changes],
+        [was.progress.commits for was, _ in changes],
         [s.run for _, s in changes],
         [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [s.progress.generation for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
         [s.sink_identity for _, s in changes],
@@ -97,17 +109,17 @@ async def _move(
         owner,
         [s.id for _, s in changes],
         [was.epoch for was, _ in changes],
-        [was.held.n for was, _ in changes],
+        [was.progress.commits for was, _ in changes],
         [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [s.held.n for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [s.progress.generation for _, s in changes],
+        [s.progress.commits for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
         [s.rests for _, s in changes],
-        [s.home for _, s in changes],
+        [s.settled for _, s in changes],
         kind,
         actor,
         owner or was_owner,
-        encode(changes[0][0].held.position) if kind == "edited" else None,  # An edit is of one stream.
+        encode(changes[0][0].progress.position) if kind == "edited" else None,  # An edit is of one stream.
     )
     _check(status, "INSERT 0", changes)
 
@@ -117,8 +129,8 @@ async def _deal(connection: Any, changes: Changes) -> None:
         sql("streams/deal"),
         [s.id for _, s in changes],
         [s.epoch for _, s in changes],
-        [s.held.edits for _, s in changes],
-        [encode(s.held.position) for _, s in changes],
+        [s.progress.generation for _, s in changes],
+        [encode(s.progress.position) for _, s in changes],
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
     )
@@ -137,12 +149,12 @@ def stream_of(row: Any) -> Stream:
         owner=row["owner"],
         run=row["run"],
         epoch=row["epoch"],
-        held=Held(row["edits"], row["n"], decode(row["position"])),
+        progress=Progress(row["generation"], row["commits"], decode(row["position"])),
         version=row["version"],
         source_identity=row["source_identity"],
         sink_identity=row["sink_identity"],
         rests=row["rests"],
-        home=row["home"],
+        settled=row["settled"],
     )
 
 

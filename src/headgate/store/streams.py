@@ -41,7 +41,7 @@ class Offer:
     index: int
     dealt: int  # Of so many streams of its datasource, for as long as anyone has one of them.
     epoch: int
-    is_home: bool = True  # The registry has the position that the sink has.
+    is_settled: bool = True  # The registry has the position that the sink has.
     steps_down: bool = False  # Or one that it has, and was told to step down from.
 
 
@@ -95,7 +95,7 @@ class Streams:
                 node,
                 list(commands),
                 [command.epoch for command in commands.values()],
-                [command.n for command in commands.values()],
+                [command.commits for command in commands.values()],
                 [encode(command.position) for command in commands.values()],
             )
             if not alive or status != f"UPDATE {len(commands)}":
@@ -111,7 +111,7 @@ class Streams:
                 row["index"],
                 row["dealt"],
                 row["epoch"],
-                row["home"],
+                row["settled"],
                 row["steps_down"],
             )
             for row in rows
@@ -153,7 +153,7 @@ class Streams:
         return [plain(row) for row in await self._database.fetch(sql("streams/list"), PUSH)]
 
     async def unable(self, datasource: UUID) -> list[dict[str, Any]]:
-        """Which nodes said that they cannot run which stream of a datasource, as it is wished now, and why."""
+        """Which nodes said that they cannot run which stream of a datasource, as it is wanted now, and why."""
         return [dict(row) for row in await self._database.fetch(sql("streams/unable"), datasource)]
 
     async def history(self, stream: UUID, limit: int) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ class Streams:
             if not rows:
                 raise NotFound(f"stream {name!r} does not exist", hint="headgate streams list")
             before = stream_of(rows[0])
-            position = await choose(connection, before.id, before.held.position)
+            position = await choose(connection, before.id, before.progress.position)
             step = (await step_and_save(connection, [before], {before.id: Edit(position)}, actor=actor))[before.id]
             if isinstance(step.reply, Busy):
                 node = found["node"] or step.reply.owner
@@ -214,11 +214,16 @@ class Streams:
                     hint=f"headgate ds stop {found['datasource']} first",
                 )
             await connection.execute(sql("streams/forgive"), before.id)
-            payload = {"stream": found["name"], "before": before.held.position, "after": position}
+            payload = {"stream": found["name"], "before": before.progress.position, "after": position}
             event = Event(found["datasource_id"], found["datasource"], "position_edited", payload, actor)
             await append(connection, [event])
-        changed = {"position": position, "edits": step.stream.held.edits, "epoch": step.stream.epoch, "rests": False}
-        return {**found, **changed, "before": before.held.position}
+        changed = {
+            "position": position,
+            "generation": step.stream.progress.generation,
+            "epoch": step.stream.epoch,
+            "rests": False,
+        }
+        return {**found, **changed, "before": before.progress.position}
 
     async def clear_unable(self, node: UUID) -> None:
         """This node's own view of things has changed: it may be able now."""
@@ -231,7 +236,7 @@ class Streams:
 
 def plain(row: Any) -> dict[str, Any]:
     """A stream as people see it."""
-    fields = ("id", "index", "label", "owner", "run", "epoch", "edits", "n", "version", "node")
+    fields = ("id", "index", "label", "owner", "run", "epoch", "generation", "commits", "version", "node")
     part = row["index"] if row["label"] is None else row["label"]
     return {
         **{field: row[field] for field in fields},
@@ -248,14 +253,14 @@ async def _mark_unable(
 ) -> None:
     """What this node could not run is given to another for a while."""
     found = [
-        (stream, command.wish, command.reason)
+        (stream, command.wanted_key, command.reason)
         for stream, command in commands.items()
         if isinstance(command, Release) and command.outcome == "unable" and stream in steps
         if isinstance(steps[stream].reply, Done)
     ]
     if found:
-        streams, wishes, reasons = zip(*found, strict=True)
-        await connection.execute(sql("streams/mark_unable"), node, list(streams), list(wishes), list(reasons))
+        streams, keys, reasons = zip(*found, strict=True)
+        await connection.execute(sql("streams/mark_unable"), node, list(streams), list(keys), list(reasons))
 
 
 def _is_handed_over(command: Command, step: Step) -> bool:

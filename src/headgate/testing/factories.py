@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 
 import structlog
 
-from headgate.connectors.api import Context, Grant, Held, Inbox, Shared
+from headgate.connectors.api import Context, Grant, Inbox, Progress, Shared
 from headgate.runtime.streams.shared import SharedThings
 
 INSTALLATION = UUID("6f1c2c0e-2f0b-4d6e-9a53-0d5c1b7f8e21")
@@ -31,7 +31,7 @@ def make_grant(
     name: str = "test",
     *,
     epoch: int = 1,
-    held: Held | None = None,
+    progress: Progress | None = None,
     trust_left_s: float | Callable[[], float] = 30.0,
     installation: UUID = INSTALLATION,
     stream: UUID | None = None,
@@ -42,6 +42,6 @@ def make_grant(
         stream=stream or uuid5(installation, name),
         name=name,
         epoch=epoch,
-        held=held or Held(),
+        progress=progress or Progress(),
         trust_left_s=trust_left_s if callable(trust_left_s) else lambda: trust_left_s,
     )

@@ -196,13 +196,13 @@ def _events(worker: machine.Worker) -> Iterator[tuple[str, machine.Event]]:
     yield "wanted", machine.Want(wanted or machine.Wanted(1, None, 0), now_s)
     yield "not wanted", machine.Want(None, now_s)
     if wanted is not None and wanted.published == 1:
-        yield "publish", machine.Want(machine.Wanted(2, 1, wanted.mark), now_s)
-        if wanted.mark == 0:
+        yield "publish", machine.Want(machine.Wanted(2, 1, wanted.restarts), now_s)
+        if wanted.restarts == 0:
             yield "restart", machine.Want(machine.Wanted(1, wanted.running, 1), now_s)
-    yield "granted", machine.Granted(run, now_s)
-    yield "denied", machine.Denied(run, now_s)
+    yield "granted", machine.Acquired(run, now_s)
+    yield "denied", machine.AcquireDenied(run, now_s)
     yield "opened", machine.Opened(run, now_s)
-    yield "lost", machine.Lost(now_s)
+    yield "lost", machine.OwnershipLost(now_s)
     if isinstance(worker.phase, machine.Draining):  # However it ends: it was asked to.
         yield "ended", machine.Ended(run, now_s)
     else:

@@ -158,6 +158,8 @@ class Table:
     counts: str = ""  # The column that counts by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
     foreign: tuple[Foreign, ...] = ()
+    plain: str = ""  # What it is called where there are no schemas, if that is not its name.
+    generated: tuple[str, ...] = ()  # Columns that a target of the same family computes by itself.
 
     def named(self, columns: Sequence[str]) -> tuple[Column, ...]:
         """The columns of these names, in this order."""

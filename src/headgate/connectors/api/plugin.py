@@ -27,7 +27,7 @@ class SourceKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Source]
-    partitioned: bool = False  # Can be read in parts: it is asked for `partitions`, and built once for each.
+    in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +79,6 @@ class Connector:
     reader: ReaderKind | None = None
     writer: WriterKind | None = None
     schemes: tuple[str, ...] = ()  # Of the URLs that reader and writer understand: `postgresql`.
+    is_local: bool = False  # Its URLs are paths: they mean something on this machine, and relative to a folder.
     endings: dict[str, str] = field(default_factory=dict)  # Of files, with the scheme that each stands for: `.csv`.
     runs: Literal["async", "thread"] = "async"  # A connector whose source and sink block says "thread".

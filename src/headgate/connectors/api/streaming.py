@@ -4,7 +4,7 @@ metrics, checkpoints.
 A `Source` holds no state between runs. Everything it needs to go on comes in `open(position)`, where `position` is the
 value it put into the last batch that became durable, or None for "nothing yet". A position names the last record
 handled, inclusive, and is any JSON value. `read` waits until there is something to read; it may be cancelled at any
-await, and what it had read but not returned is read again later. A source that can be read in parts (`partitioned`)
+await, and what it had read but not returned is read again later. A source that can be read in parts (`in_parts`)
 is built once to list them, and once for each part that a stream reads, with its name in `Context.part`.
 
 A `Sink` writes batches. `write` returns when the batch is durable, and only then. A transactional sink also keeps the
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from headgate.core.streams import Held, Position
+from headgate.core.streams import Position, Progress
 
 __all__ = [
     "PUSH",
@@ -32,10 +32,10 @@ __all__ = [
     "Context",
     "Feed",
     "Grant",
-    "Held",
     "Inbox",
     "Outgoing",
     "Position",
+    "Progress",
     "Received",
     "Shared",
     "Sink",
@@ -64,7 +64,7 @@ class Grant:
     stream: UUID
     name: str  # For people; never a key.
     epoch: int
-    held: Held  # What the registry knows.
+    progress: Progress  # What the registry knows.
     trust_left_s: Callable[[], float]  # How long this node may still act. A write must not last longer.
 
 
@@ -73,7 +73,7 @@ class Outgoing:
     """Mapped records to write, and where the stream stands once they are durable."""
 
     records: list[dict[str, Any]]
-    held: Held
+    progress: Progress
     key: tuple[str, ...] = ()  # The fields that identify a record; empty if the mapping names none.
 
 
@@ -83,7 +83,7 @@ class Source(Protocol):
     async def check(self) -> None:
         """Raise if this source could not be opened. Take nothing that a running source holds."""
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         """The names of the parts that can be read apart, in an order that never changes: new ones come at the end.
 
         One unnamed part, `[""]`, if it cannot be read in parts. Which of the two it is, its identity decides.
@@ -108,7 +108,7 @@ class Sink(Protocol):
     async def check(self) -> None:
         """Raise if this sink could not be opened. Change nothing."""
 
-    async def open(self, grant: Grant) -> Held | None:
+    async def open(self, grant: Grant) -> Progress | None:
         """Get ready to write under this grant. A transactional sink fences older epochs and says what it holds."""
 
     async def write(self, batch: Outgoing) -> None:

@@ -70,5 +70,6 @@ CONNECTOR = Connector(
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer),
     schemes=("csv", "jsonl", "parquet"),
+    is_local=True,
     endings={".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"},
 )

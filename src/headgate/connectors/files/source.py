@@ -72,7 +72,7 @@ class FilesSource:
         with _opened(self._files()[0]):
             pass
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         return [""]
 
     async def open(self, position: api.Position) -> None:
@@ -193,7 +193,7 @@ class FilesSink:
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise ConnectorError(f"{path} may not be written", cause=Cause.CONFIG)
 
-    async def open(self, grant: api.Grant) -> api.Held | None:
+    async def open(self, grant: api.Grant) -> api.Progress | None:
         await self.check()
         self._trust_left_s = grant.trust_left_s
         await asyncio.to_thread(self._append, b"")

@@ -38,6 +38,7 @@ from headgate.connectors.postgres.catalog import (
     foreign_of,
     indexes_of,
     key_of,
+    parts_of,
     proper,
     tables,
 )
@@ -142,6 +143,8 @@ class PostgresReader:
                 counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
                 indexes=await indexes_of(connection, found["oid"]),
                 foreign=await foreign_of(connection, found["oid"]),
+                plain=(await parts_of(connection, name))[-1],
+                generated=tuple(more["generated"]),
             )
             return replace(described, rows=await about_rows(connection, found, relation(described)))
 

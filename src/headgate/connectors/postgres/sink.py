@@ -1,6 +1,7 @@
 """PostgreSQL sink: rows and the stream's position in one transaction, fenced by the epoch.
 
-`headgate_position`, beside the data, holds for each stream (installation, stream): epoch, edits, n, position.
+`headgate_position`, beside the data, holds for each stream (installation, stream): epoch, generation, commits and
+position.
 
 `open` raises the epoch in a transaction of its own, before the source is opened. From then on no older run can commit:
 the last statement of every write is an update of that row `WHERE epoch = mine`, and a write that updates nothing rolls
@@ -29,7 +30,7 @@ import asyncpg
 import msgspec
 from asyncpg import Connection, Pool
 
-from headgate.connectors.api import Context, Grant, Held, Outgoing
+from headgate.connectors.api import Context, Grant, Outgoing, Progress
 from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
@@ -41,6 +42,8 @@ from headgate.errors import Cause, ConnectorError, Fenced
 
 OPEN_S = 15.0
 
+# The columns `edits` and `n` are the generation and the commits. They keep these names: existing tables have them, and
+# a user who may write to such a table need not be its owner, who alone could rename them.
 _CREATE_POSITION = """
 CREATE TABLE IF NOT EXISTS headgate_position (
     installation uuid NOT NULL, stream uuid NOT NULL, epoch bigint NOT NULL,
@@ -55,7 +58,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid <> pg_backend_p
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND (classid::bigint << 32 | objid::bigint) = $1
 """
-# A new row has fewer edits than any registry has, so the registry decides where its stream begins.
+# A new row has a lower generation than any registry has, so the registry decides where its stream begins.
 _RAISE_EPOCH = """
 INSERT INTO headgate_position AS p (installation, stream, epoch, edits, n) VALUES ($1, $2, $3, -1, 0)
 ON CONFLICT (installation, stream) DO UPDATE SET epoch = excluded.epoch WHERE p.epoch < excluded.epoch
@@ -102,16 +105,16 @@ class PostgresSink:
             finally:
                 await close(connection)
 
-    async def open(self, grant: Grant) -> Held | None:
+    async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
         self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url))
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._ensure_position_table(connection)
-                held = await self._raise_epoch(connection, grant)
+                progress = await self._raise_epoch(connection, grant)
                 await self._look(connection)
-                return held
+                return progress
 
     async def write(self, batch: Outgoing) -> None:
         """Rows and position, in one transaction. Cancelled, it lets go of the session at once."""
@@ -139,7 +142,7 @@ class PostgresSink:
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_position', 0))")
                 await connection.execute(_CREATE_POSITION)
 
-    async def _raise_epoch(self, connection: Connection, grant: Grant) -> Held:
+    async def _raise_epoch(self, connection: Connection, grant: Grant) -> Progress:
         present = await connection.fetchval(_READ_EPOCH, grant.installation, grant.stream)
         if present is not None and present >= grant.epoch:
             raise Fenced(f"epoch {present} has been here; ours is {grant.epoch}")
@@ -150,7 +153,7 @@ class PostgresSink:
         if row is None:
             raise Fenced(f"a newer epoch than {grant.epoch} has been here")
         position = None if row["position"] is None else msgspec.json.decode(row["position"])
-        return Held(row["edits"], row["n"], position)
+        return Progress(row["edits"], row["n"], position)
 
     async def _look(self, connection: Connection) -> None:
         """Read the table's columns."""
@@ -170,10 +173,10 @@ class PostgresSink:
             await connection.execute(_BEGIN.format(key=lock_key(grant.installation, grant.stream)))
             if batch.records:
                 await self._insert(connection, columns, rows, batch)
-            held = batch.held
-            position = msgspec.json.encode(held.position).decode()
+            progress = batch.progress
+            position = msgspec.json.encode(progress.position).decode()
             status = await connection.execute(
-                _ADVANCE, grant.installation, grant.stream, grant.epoch, held.edits, held.n, position
+                _ADVANCE, grant.installation, grant.stream, grant.epoch, progress.generation, progress.commits, position
             )
             if status != "UPDATE 1":
                 raise Fenced(f"another run holds this stream; our epoch was {grant.epoch}")

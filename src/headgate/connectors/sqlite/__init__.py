@@ -23,5 +23,6 @@ CONNECTOR = Connector(
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer),
     schemes=("sqlite",),
+    is_local=True,
     endings={".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite"},
 )

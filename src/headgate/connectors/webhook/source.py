@@ -29,7 +29,7 @@ class WebhookSource:
     async def check(self) -> None:
         """The inbox is the runtime's own: there is nothing that could be missing."""
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         """One."""
         return [""]
 

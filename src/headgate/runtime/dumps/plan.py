@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
-from headgate.connectors.plugins import open_reader, open_writer, whole
-from headgate.connectors.urls import path_of, redacted
+from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
+from headgate.connectors.urls import redacted
 from headgate.connectors.values.kinds import is_read_strictly, type_from_text
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
@@ -108,7 +108,7 @@ def as_json(plan: Plan) -> Any:
 
 async def create(dumps: Dumps, request: Request) -> UUID:
     """Look at everything, refuse what cannot be, and write the dump down. Nothing is copied yet."""
-    request = replace(request, source=_absolute(whole(request.source)), target=_absolute(whole(request.target)))
+    request = replace(request, source=absolute(whole(request.source)), target=absolute(whole(request.target)))
     _check(request)
     storages = Storages(request.source, request.target, request.options.own)
     dump = new_id()
@@ -167,16 +167,6 @@ def _check(request: Request) -> None:
     parse_rate(request.rate)
 
 
-def _absolute(url: str) -> str:
-    """A file's URL that means the same in another folder."""
-    scheme = url.partition(":")[0].lower()
-    if scheme not in ("csv", "jsonl", "parquet", "sqlite"):
-        return url
-    path, question, query = url.partition("?")
-    text = str(path_of(path).absolute())
-    return f"{scheme}:{text}{'/' if path.endswith('/') else ''}{question}{query}"
-
-
 async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
     name, _, given = name.partition("=")
     table = await reader.describe(name)
@@ -223,10 +213,7 @@ async def _refuse_unfinished(dumps: Dumps, request: Request, targets: Sequence[s
 
 def target_name(table: Table, family: str) -> str:
     """What a table is called at the target: the same, without a schema where there are none."""
-    if table.family == family == "postgresql":
-        return table.name
-    plain = re.sub(r'^.*\.(?=[^."]+$|"[^"]*"$)', "", table.name) if table.family == "postgresql" else table.name
-    return plain.strip('"')
+    return table.name if table.family == family else (table.plain or table.name).strip('"')
 
 
 def _with_columns(table: Table, request: Request, family: str) -> Table:
@@ -237,7 +224,7 @@ def _with_columns(table: Table, request: Request, family: str) -> Table:
     for name in (*typed, *excluded, *request.key):
         if name is not None and name not in names:
             raise NotFound(f"{table.name} has no column {name!r}", hint=f"it has {', '.join(sorted(names))}")
-    generated = set(table.details.get("generated", ())) if table.family == family == "postgresql" else set()
+    generated = set(table.generated) if table.family == family else set()
     kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
     if not kept:
         raise ConfigError(f"nothing is left of {table.name}", hint="exclude fewer columns")

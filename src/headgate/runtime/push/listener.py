@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.connectors.api import Held as HeldPosition
+from headgate.connectors.api import Progress
 from headgate.core.push import local_registry as local
 from headgate.core.push import notifier
 from headgate.core.streams import Why
@@ -162,7 +162,7 @@ class Pushed:
         self.session = session
         self.handle: Handle | None = None
         self.epoch = 0
-        self.acked_n = -1  # The commit that the program was last told of.
+        self.acked_commits = -1  # The commit that the program was last told of.
         self._listener = listener
         self._key = key
 
@@ -177,13 +177,13 @@ class Pushed:
         self._listener.step(self._key, local.GlobalDenied(reason, retry_after_ms))
         self._listener.forget(self._key, self)
 
-    def opened(self, epoch: int, held: HeldPosition) -> None:
+    def opened(self, epoch: int, progress: Progress) -> None:
         """A run has opened it: the first one makes it active, a later one goes on with it."""
         if not self._listener.is_current(self._key, self):
             self._listener.give_back(self)  # Its session has been told that it is over.
             return
         self.epoch = epoch
-        self._listener.step(self._key, local.GlobalGranted(epoch, held.position))
+        self._listener.step(self._key, local.GlobalGranted(epoch, progress.position))
         self.session.step(self._key[1], notifier.Regranted(epoch))
         self._listener.due.set()
 
@@ -411,14 +411,14 @@ class PushListener:
             self._reached(number, key, pushed)
         for session in list(self.sessions):
             session.flush()
-        if any(handle.epoch is not None and handle.held.n > handle.saved.n for handle in handles):
+        if any(handle.epoch is not None and handle.progress.commits > handle.saved.commits for handle in handles):
             self.due.set()  # The database was away, or more has become durable meanwhile.
 
     def _reached(self, number: int, key: Key, pushed: Pushed) -> None:
         if pushed.handle is None or pushed.handle.epoch is None:
             return
         position, stream, session = pushed.handle.saved.position, key[1], pushed.session
-        pushed.acked_n = pushed.handle.saved.n
+        pushed.acked_commits = pushed.handle.saved.commits
         session.step(stream, notifier.BarrierCompleted(number, pushed.epoch, position))
         session.credits_due += pushed.feed.trim(position)
         phase = session.streams.get(stream)
@@ -447,4 +447,4 @@ def _is_due(key: Key, pushed: Pushed) -> bool:
     if handle is None or not handle.is_opened:
         return False
     is_closing = isinstance(pushed.session.streams.get(key[1]), notifier.PendingClose)
-    return is_closing or handle.held.n > pushed.acked_n
+    return is_closing or handle.progress.commits > pushed.acked_commits

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from headgate.connectors.api import Feed, Held
+from headgate.connectors.api import Feed, Progress
 from headgate.core import lifecycle
 from headgate.core.push.notifier import Reason
 from headgate.core.streams import Why
@@ -26,7 +26,7 @@ class Pusher(Protocol):
     def refused(self, reason: Reason) -> None:
         """The stream could not be had, or not be opened."""
 
-    def opened(self, epoch: int, held: Held) -> None:
+    def opened(self, epoch: int, progress: Progress) -> None:
         """A run has opened it, the first or a later one, and it stands here."""
 
     def committed(self) -> None:
@@ -52,22 +52,22 @@ class Handle:
     config: Config | None = None  # Of the run that is being started.
     epoch: int | None = None  # Of our grant; None: not ours.
     last_epoch: int | None = None  # Of the newest grant that we had.
-    held: Held = field(default_factory=Held)  # Where the stream stands.
-    saved: Held = field(default_factory=Held)  # What the registry knows.
+    progress: Progress = field(default_factory=Progress)  # Where the stream stands.
+    saved: Progress = field(default_factory=Progress)  # What the registry knows.
     timer: asyncio.TimerHandle | None = None
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
     pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
-    wish: str = ""  # The registry's, as last told.
+    wanted_key: str = ""  # The registry's, as last told.
     is_opened: bool = False  # At least once.
     is_given_back: bool = False  # Its session is done with it, or it was told to step down.
     index: int = 0  # Which of the streams that nodes run for its datasource,
     dealt: int = 1  # and how many there are.
-    was_home: bool = False  # Whether the registry had the sink's own position before the last run began.
+    was_settled: bool = False  # Whether the registry had the sink's own position before the last run began.
 
     @property
-    def is_home(self) -> bool:
-        """Whether `held` is known to be what the sink has."""
-        return self.was_home if self.run is None else self.run.is_home
+    def is_settled(self) -> bool:
+        """Whether `progress` is known to be what the sink has."""
+        return self.was_settled if self.run is None else self.run.is_settled
 
 
 def state_of(handle: Handle) -> State:

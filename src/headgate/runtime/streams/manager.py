@@ -1,7 +1,7 @@
 """The worker manager: runs the streams that this node has been granted, or that its push sessions claim.
 
 One small loop for each concern. `look` asks what was granted and what the registry changed, and tells each worker what
-is wanted of it; every wish and every fact goes through `_dispatch`, which steps the pure machine in `core.lifecycle`
+is wanted of it; each `Want` and each fact goes through `_dispatch`, which steps the pure machine in `core.lifecycle`
 and performs its effects; `checkpoint` saves positions once a second, all in one statement; the reporter writes states
 and events. A worker exists as long as its grant: streams of other nodes cost nothing here.
 """
@@ -20,7 +20,7 @@ from uuid import UUID
 import structlog
 
 from headgate.clock import boot_s, unix_s
-from headgate.connectors.api import Context, Grant, Held
+from headgate.connectors.api import Context, Grant, Progress
 from headgate.core import lifecycle, streams
 from headgate.core.lifecycle import Wanted
 from headgate.core.push.notifier import Reason
@@ -155,14 +155,14 @@ class WorkerManager:
             return
         handle = self._add(offer.stream, entry, stream_name(entry.name, offer.index))
         handle.epoch = handle.last_epoch = offer.epoch
-        handle.index, handle.dealt, handle.was_home = offer.index, offer.dealt, offer.is_home
+        handle.index, handle.dealt, handle.was_settled = offer.index, offer.dealt, offer.is_settled
         self._want(handle)
 
     async def _decline(self, offer: Offer, entry: Entry | None) -> None:
         release = streams.Release(self.node, offer.epoch, 0, None, hands_over=offer.steps_down or self._draining)
         if entry is not None and entry.is_to_run and not self._is_listed(entry.name):
             reason = "the registry file of this node does not name the datasource"
-            release = replace(release, outcome="unable", wish=entry.wish_of(offer.index), reason=reason)
+            release = replace(release, outcome="unable", wanted_key=entry.wanted_key_of(offer.index), reason=reason)
         with contextlib.suppress(StoreError, NotFound):
             await self._ownership.submit(offer.stream, release)
         self._declining.discard(offer.stream)
@@ -201,21 +201,25 @@ class WorkerManager:
 
     async def checkpoint(self, handles: Iterable[Handle]) -> None:
         """Save where these streams stand. A stream that is not ours any more loses its run."""
-        due = {h.stream: (h, h.epoch, h.held) for h in handles if h.epoch is not None and h.held.n > h.saved.n}
+        due = {
+            h.stream: (h, h.epoch, h.progress)
+            for h in handles
+            if h.epoch is not None and h.progress.commits > h.saved.commits
+        }
         commands = [
-            (stream, streams.Checkpoint(self.node, epoch, held.n, held.position))
-            for stream, (_, epoch, held) in due.items()
+            (stream, streams.Checkpoint(self.node, epoch, progress.commits, progress.position))
+            for stream, (_, epoch, progress) in due.items()
         ]
         for stream, reply in (await self._ownership.checkpoint(commands)).items():
-            handle, epoch, held = due[stream]
+            handle, epoch, progress = due[stream]
             if isinstance(reply, streams.Fenced):
                 # Our own release may have been faster. And where nothing runs, the fence may be that of a newer grant
                 # of ours whose answer was lost: the next acquisition tells.
                 between = isinstance(handle.state.phase, lifecycle.Acquiring | lifecycle.BackingOff)
                 if reply.why != "already_inactive" and not between:
                     self._lose(handle, epoch)
-            elif held.n > handle.saved.n:
-                handle.saved = held
+            elif progress.commits > handle.saved.commits:
+                handle.saved = progress
 
     # The machine and its effects.
 
@@ -224,7 +228,7 @@ class WorkerManager:
         entry = self._registry.entry_of(handle.datasource)
         wanted = self._wanted(entry, is_pushed=handle.pusher is not None, index=handle.index)
         wanted = None if handle.is_given_back else wanted
-        handle.wish = entry.wish_of(handle.index) if entry is not None else ""
+        handle.wanted_key = entry.wanted_key_of(handle.index) if entry is not None else ""
         self._dispatch(handle, lifecycle.Want(wanted, boot_s()))
 
     def _dispatch(self, handle: Handle, event: lifecycle.Event) -> None:
@@ -281,7 +285,7 @@ class WorkerManager:
                 self._spawn(self._check(handle, version))
             case lifecycle.Prove(version=version):
                 self._reporter.proved(handle, version)
-            case lifecycle.Reject(version=version, failure=failure):
+            case lifecycle.RejectVersion(version=version, failure=failure):
                 handle.log.error("version rejected", version=version, cause=failure.cause, error=failure.message)
                 reason = f"{failure.cause}: {failure.message}"
                 self._spawn(self._persist(lambda: self._registry.reject(handle.datasource, version, reason)))
@@ -324,39 +328,41 @@ class WorkerManager:
             case streams.Granted(starts_anew=starts_anew):
                 handle.config = config
                 handle.epoch = handle.last_epoch = step.stream.epoch
-                handle.held = handle.saved = step.stream.held
+                handle.progress = handle.saved = step.stream.progress
                 if starts_anew:
                     handle.log.warning("another source: its position begins at nothing")
                     self._reporter.event(handle, "position_reset", version=version)
-                self._dispatch(handle, lifecycle.Granted(run, now_s, starts_anew))
+                self._dispatch(handle, lifecycle.Acquired(run, now_s, starts_anew))
             case streams.IdentityChanged():
                 text = "this version reads another source than the stream's position is from; publish it to begin anew"
                 self._fail(handle, run, ConfigError(text))
             case _:
-                self._dispatch(handle, lifecycle.Denied(run, now_s))
+                self._dispatch(handle, lifecycle.AcquireDenied(run, now_s))
                 if handle.pusher is not None:
                     handle.pusher.refused("owned")
 
     async def _catch_up(self, handle: Handle) -> None:
         """Save what the last run had committed while the database was away: the next one goes on behind it."""
-        epoch, held = handle.epoch, handle.held
-        if epoch is not None and held.n > handle.saved.n:
-            await self._ownership.submit(handle.stream, streams.Checkpoint(self.node, epoch, held.n, held.position))
+        epoch, progress = handle.epoch, handle.progress
+        if epoch is not None and progress.commits > handle.saved.commits:
+            await self._ownership.submit(
+                handle.stream, streams.Checkpoint(self.node, epoch, progress.commits, progress.position)
+            )
 
     def _launch(self, handle: Handle, run: int) -> None:
         config, epoch = handle.config, handle.epoch
         assert config is not None
         assert epoch is not None
-        grant = Grant(self._installation, handle.stream, handle.name, epoch, handle.held, self._trust_left_s)
+        grant = Grant(self._installation, handle.stream, handle.name, epoch, handle.progress, self._trust_left_s)
         handle.run = Run(
             config.prepared,
             self._context(handle, run=run, epoch=epoch, version=config.version),
             grant,
             handle.stats,
-            on_opened=lambda held: self._opened(handle, run, held),
-            on_commit=lambda held, written: self._committed(handle, run, held, written),
+            on_opened=lambda progress: self._opened(handle, run, progress),
+            on_commit=lambda progress, written: self._committed(handle, run, progress, written),
             share=Share(handle.index, handle.dealt, partial(self._registry.list_parts, handle.datasource)),
-            is_home=handle.is_home,
+            is_settled=handle.is_settled,
         )
         handle.run_number = run
         handle.config = None
@@ -398,24 +404,24 @@ class WorkerManager:
     async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
         """What a run had committed when it ended, unless it was abandoned before. Not at any price."""
         if handle.run is run:
-            if run.held is not None and run.held.n >= handle.held.n:
-                handle.held = run.held
+            if run.progress is not None and run.progress.commits >= handle.progress.commits:
+                handle.progress = run.progress
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_CHECKPOINT_S):
                     await self.checkpoint([handle])
 
-    def _opened(self, handle: Handle, run: int, held: Held) -> None:
+    def _opened(self, handle: Handle, run: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != run:
             return  # Abandoned, and still at it: nothing of it counts.
-        handle.held, handle.is_opened = held, True
+        handle.progress, handle.is_opened = progress, True
         self._dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.epoch is not None:
-            handle.pusher.opened(handle.epoch, held)
+            handle.pusher.opened(handle.epoch, progress)
 
-    def _committed(self, handle: Handle, run: int, held: Held, written: int) -> None:
+    def _committed(self, handle: Handle, run: int, progress: Progress, written: int) -> None:
         if handle.run is None or handle.run_number != run:
             return
-        handle.held = held
+        handle.progress = progress
         phase = handle.state.phase
         # A batch of which the mapping kept nothing shows nothing about the sink.
         if written and isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):
@@ -438,7 +444,7 @@ class WorkerManager:
             handle.epoch = None
             if handle.run is not None:
                 handle.run.abandoned = True
-            self._dispatch(handle, lifecycle.Lost(boot_s()))
+            self._dispatch(handle, lifecycle.OwnershipLost(boot_s()))
             if handle.pusher is not None:
                 handle.pusher.released("stale")
 
@@ -449,7 +455,7 @@ class WorkerManager:
             handle.task.cancel()
         epoch, handle.epoch = handle.epoch, None
         handle.run = handle.task = None
-        handle.was_home = False
+        handle.was_settled = False
         handle.log.warning("abandoned: the run did not end in time")
         self._spawn(self._revoke(handle, epoch))
 
@@ -467,12 +473,20 @@ class WorkerManager:
 
     async def _release(self, handle: Handle, epoch: int | None, outcome: streams.Outcome, reason: str) -> None:
         """Give the stream back, and forget it: another grant begins with a new worker."""
-        held, runs = handle.held, handle.state.runs
+        progress, runs = handle.progress, handle.state.runs
         command: streams.Command = streams.Revoke(self.node)
         if epoch is not None:
             goes_on = handle.pusher is None and outcome == "stopped" and (self._draining or handle.is_given_back)
             command = streams.Release(
-                self.node, epoch, held.n, held.position, outcome, handle.wish, reason, goes_on, handle.is_home
+                self.node,
+                epoch,
+                progress.commits,
+                progress.position,
+                outcome,
+                handle.wanted_key,
+                reason,
+                goes_on,
+                handle.is_settled,
             )
         reply = await self._persist_command(handle, command)
         if isinstance(reply, streams.Fenced) and reply.why == "stale":
@@ -537,8 +551,8 @@ class WorkerManager:
 
     def kept(self) -> list[str]:
         """The streams that are still ours."""
-        held = {handle.name for handle in self._handles.values() if handle.epoch is not None}
-        return sorted(held | self._revoking)
+        progress = {handle.name for handle in self._handles.values() if handle.epoch is not None}
+        return sorted(progress | self._revoking)
 
     def handles(self) -> list[Handle]:
         """All streams here, for figures."""

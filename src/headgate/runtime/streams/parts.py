@@ -41,7 +41,7 @@ async def take(build: Callable[[str], Source], share: Share) -> Source:
     """What a run reads: one source as it is, if it has one unnamed part, or the parts of this share as one."""
     whole = build("")
     try:
-        names = tuple(await whole.partitions())
+        names = tuple(await whole.parts())
         _check_names(names)
         if names == UNNAMED and share.index == 0:
             return whole
@@ -70,7 +70,7 @@ class Nothing:
     async def check(self) -> None:
         """There is nothing that could be missing."""
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         return []
 
     async def open(self, position: Position) -> None:
@@ -101,7 +101,7 @@ class Merged:
     async def check(self) -> None:
         await _all(source.check() for source in self._sources.values())
 
-    async def partitions(self) -> Sequence[str]:
+    async def parts(self) -> Sequence[str]:
         return list(self._sources)
 
     async def open(self, position: Position) -> None:

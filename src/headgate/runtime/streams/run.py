@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api import Batch, Context, Grant, Held, Outgoing, Sink, Source
+from headgate.connectors.api import Batch, Context, Grant, Outgoing, Progress, Sink, Source
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
@@ -186,10 +186,10 @@ class Run:
         context: Context,
         grant: Grant,
         stats: Stats,
-        on_opened: Callable[[Held], None],
-        on_commit: Callable[[Held, int], None],
+        on_opened: Callable[[Progress], None],
+        on_commit: Callable[[Progress, int], None],
         share: Share = WHOLE,
-        is_home: bool = False,
+        is_settled: bool = False,
     ) -> None:
         self._prepared = prepared
         self._context = context
@@ -200,8 +200,8 @@ class Run:
         self._share = share
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._draining = False
-        self.held: Held | None = None  # Where the stream stands, once the sink has said so.
-        self.is_home = is_home  # Whether the sink is known to have just that.
+        self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
+        self.is_settled = is_settled  # Whether the sink is known to have just that.
         self.abandoned = False  # Nothing may be written any more, whatever still runs.
 
     def drain(self) -> None:
@@ -216,12 +216,12 @@ class Run:
         source: Source | None = None
         try:
             # The sink first: it fences whoever was there before, whatever may be wrong with the source.
-            held = self.held = agree(self._grant.held, await sink.open(self._grant))
-            self.is_home = True
+            progress = self.progress = agree(self._grant.progress, await sink.open(self._grant))
+            self.is_settled = True
             source = await self._build_source()
-            await source.open(held.position)
-            self._on_opened(held)
-            return await self._move(source, sink, held)
+            await source.open(progress.position)
+            self._on_opened(progress)
+            return await self._move(source, sink, progress)
         finally:
             if self._reading is not None:
                 self._reading.cancel()
@@ -229,11 +229,11 @@ class Run:
 
     async def _build_source(self) -> Source:
         prepared, context = self._prepared, self._context
-        if prepared.source_kind.partitioned:
+        if prepared.source_kind.in_parts:
             return await parts.take(lambda part: build_source(prepared, context, part), self._share)
         return parts.Nothing() if self._share.index else build_source(prepared, context)
 
-    async def _move(self, source: Source, sink: Sink, held: Held) -> bool:
+    async def _move(self, source: Source, sink: Sink, progress: Progress) -> bool:
         while not self._draining:
             if self._reading is None:
                 self._reading = self._read(source)
@@ -250,8 +250,8 @@ class Run:
                 await asyncio.sleep(later.after_s)
                 continue
             self._reading = self._read(source)
-            held = replace(held, n=held.n + 1, position=batch.position)
-            await self._write(sink, batch, mapped, held)
+            progress = replace(progress, commits=progress.commits + 1, position=batch.position)
+            await self._write(sink, batch, mapped, progress)
             await source.ack(batch.position)
         return False
 
@@ -278,7 +278,7 @@ class Run:
             await asyncio.sleep(0)
         return batch, Mapped(records, failed, skipped)
 
-    async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, held: Held) -> None:
+    async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, progress: Progress) -> None:
         stats = self._stats
         if mapped.failed:
             if self._prepared.mapping.on_error == "fail":
@@ -286,7 +286,7 @@ class Run:
                 raise BadRecord(f"record {index + 1} of {len(batch.records)} cannot be mapped: {text}", index=index)
             stats.records_failed += len(mapped.failed)
             self._context.log.warning("records skipped", count=len(mapped.failed), first=mapped.failed[0][1])
-        outgoing = Outgoing(mapped.records, held, self._prepared.mapping.key)
+        outgoing = Outgoing(mapped.records, progress, self._prepared.mapping.key)
         began = time.perf_counter()
         await self._write_durably(sink, outgoing)
         stats.last_write_s = time.perf_counter() - began
@@ -300,22 +300,22 @@ class Run:
         stats.last_hour.add(len(mapped.records), stats.last_record_at_s)
         if batch.event_time_s is not None:
             stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
-        self._on_commit(held, len(mapped.records))
+        self._on_commit(progress, len(mapped.records))
 
     async def _write_durably(self, sink: Sink, outgoing: Outgoing) -> None:
         while True:
             left_s = await self._trust()
             try:
                 async with while_trusted(self._grant.trust_left_s, left_s):
-                    self.is_home = False
+                    self.is_settled = False
                     await sink.write(outgoing)
-                    self.held, self.is_home = outgoing.held, True
+                    self.progress, self.is_settled = outgoing.progress, True
                     return
             except RetryLater as later:
-                self.is_home = True
+                self.is_settled = True
                 await asyncio.sleep(later.after_s)
             except BadRecord:
-                self.is_home = True  # Nothing of the batch was written.
+                self.is_settled = True  # Nothing of the batch was written.
                 raise
             except TimeoutError:
                 raise NotConnected("our trust ended during a write") from None

@@ -3,17 +3,17 @@ writers. pytest and pytest-asyncio are needed."""
 
 from headgate.testing.contract.bulk import ReaderContract, WriterContract
 from headgate.testing.contract.streaming import (
-    PartitionedSourceContract,
     SinkContract,
     SourceContract,
+    SourceInPartsContract,
     TransactionalSinkContract,
 )
 
 __all__ = [
-    "PartitionedSourceContract",
     "ReaderContract",
     "SinkContract",
     "SourceContract",
+    "SourceInPartsContract",
     "TransactionalSinkContract",
     "WriterContract",
 ]

@@ -1,6 +1,6 @@
 """The acceptance suite that every connector passes, ours and yours.
 
-Derive a class from `SourceContract`, `PartitionedSourceContract`, `SinkContract` or `TransactionalSinkContract` in a
+Derive a class from `SourceContract`, `SourceInPartsContract`, `SinkContract` or `TransactionalSinkContract` in a
 test module, say how to make the source or sink and what to expect, and pytest finds the tests:
 
     class TestFilesSource(SourceContract):
@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.connectors.api import Batch, Held, Outgoing, Position, Sink, Source
+from headgate.connectors.api import Batch, Outgoing, Position, Progress, Sink, Source
 from headgate.errors import ConnectorError, EndOfStream, Fenced
 from headgate.runtime.streams.parts import Merged
 from headgate.testing.contract.patience import held_resources, soon, until_no_more_than
@@ -107,9 +107,9 @@ class SourceContract(ABC):
                 batches += await self._read(source, len(self.expected()) - handled)
             self._same(batches, self.expected())
 
-    async def test_names_each_partition_once(self) -> None:
+    async def test_names_each_part_once(self) -> None:
         source = self.make_source()
-        names = list(await soon(source.partitions()))
+        names = list(await soon(source.parts()))
         await source.close()
         assert names
         assert len(names) == len(set(names))
@@ -155,7 +155,7 @@ class SourceContract(ABC):
         assert found == [self.comparable(record) for record in expected]
 
 
-class PartitionedSourceContract(SourceContract):
+class SourceInPartsContract(SourceContract):
     """What every source does that can be read in parts: each part is a source, and together they are everything.
 
     The tests of `SourceContract` read the first part. Choose options that make three parts or more.
@@ -179,8 +179,8 @@ class PartitionedSourceContract(SourceContract):
         for _ in range(3):
             source = self.make_part("")
             try:
-                assert list(await soon(source.partitions())) == list(self.expected_parts())
-                assert list(await soon(source.partitions())) == list(self.expected_parts())
+                assert list(await soon(source.parts())) == list(self.expected_parts())
+                assert list(await soon(source.parts())) == list(self.expected_parts())
             finally:
                 await soon(source.close())
         assert "" not in self.expected_parts(), "a part has a name"
@@ -254,29 +254,29 @@ class SinkContract(ABC):
 
     async def test_records_are_there_when_a_write_returns(self) -> None:
         async with self._opened(1) as sink:
-            await self._write(sink, 0, 10, n=1)
+            await self._write(sink, 0, 10, commits=1)
             await self._has(10)
-            await self._write(sink, 10, 20, n=2)
+            await self._write(sink, 10, 20, commits=2)
             await self._has(20)
 
     async def test_goes_on_after_a_close_and_a_reopen(self) -> None:
         for epoch in (1, 2, 3):
             async with self._opened(epoch) as sink:
-                await self._write(sink, 10 * (epoch - 1), 10 * epoch, n=epoch)
+                await self._write(sink, 10 * (epoch - 1), 10 * epoch, commits=epoch)
         await self._has(30)
 
     async def test_takes_an_empty_batch(self) -> None:
         async with self._opened(1) as sink:
-            await self._write(sink, 0, 0, n=1)
+            await self._write(sink, 0, 0, commits=1)
         await self._has(0)
 
     async def test_a_check_changes_nothing(self) -> None:
         async with self._opened(1) as sink:
-            await self._write(sink, 0, 10, n=1)
+            await self._write(sink, 0, 10, commits=1)
             other = self.make_sink()
             await soon(other.check())
             await other.close()
-            await self._write(sink, 10, 20, n=2)
+            await self._write(sink, 10, 20, commits=2)
         await self._has(20)
 
     async def test_may_be_closed_twice_and_without_being_opened(self) -> None:
@@ -286,11 +286,11 @@ class SinkContract(ABC):
 
     async def test_leaks_no_files_and_no_tasks(self) -> None:
         async with self._opened(1) as sink:  # Whatever the client library keeps for good is there from now on.
-            await self._write(sink, 0, 10, n=1)
+            await self._write(sink, 0, 10, commits=1)
         before = held_resources()
         for epoch in (2, 3, 4):
             async with self._opened(epoch) as sink:
-                await self._write(sink, 10 * epoch, 10 * epoch + 10, n=epoch)
+                await self._write(sink, 10 * epoch, 10 * epoch + 10, commits=epoch)
         await until_no_more_than(before)
 
     @asynccontextmanager
@@ -302,9 +302,9 @@ class SinkContract(ABC):
         finally:
             await soon(sink.close())
 
-    async def _write(self, sink: Sink, first: int, end: int, n: int) -> None:
+    async def _write(self, sink: Sink, first: int, end: int, commits: int) -> None:
         records = self.make_records(first, end - first)
-        await soon(sink.write(Outgoing(records, Held(n=n, position=end), key=("id",))))
+        await soon(sink.write(Outgoing(records, Progress(commits=commits, position=end), key=("id",))))
 
     async def _has(self, number: int) -> None:
         """The sink has exactly the first so many records."""
@@ -321,39 +321,39 @@ class TransactionalSinkContract(SinkContract):
 
     async def test_open_returns_what_was_committed(self) -> None:
         async with self._opened(1) as sink:
-            await self._write(sink, 0, 10, n=1)
-            await self._write(sink, 10, 20, n=2)
-        assert await self._held(2) == Held(n=2, position=20)
+            await self._write(sink, 0, 10, commits=1)
+            await self._write(sink, 10, 20, commits=2)
+        assert await self._progress(2) == Progress(commits=2, position=20)
 
     async def test_open_with_a_stale_epoch_is_fenced(self) -> None:
         async with self._opened(5) as sink:
-            await self._write(sink, 0, 10, n=1)
+            await self._write(sink, 0, 10, commits=1)
             for epoch in (4, 5):
                 with pytest.raises(Fenced):
-                    await self._held(epoch)
-            await self._write(sink, 10, 20, n=2)
+                    await self._progress(epoch)
+            await self._write(sink, 10, 20, commits=2)
         await self._has(20)
 
     async def test_a_write_with_a_stale_epoch_is_fenced_and_changes_nothing(self) -> None:
         async with self._opened(1) as old, self._opened(2) as new:
-            await self._write(new, 0, 10, n=1)
+            await self._write(new, 0, 10, commits=1)
             with pytest.raises(Fenced):
-                await self._write(old, 10, 20, n=2)
+                await self._write(old, 10, 20, commits=2)
         await self._has(10)
-        assert await self._held(3) == Held(n=1, position=10)
+        assert await self._progress(3) == Progress(commits=1, position=10)
 
     async def test_position_and_data_commit_together_or_not_at_all(self) -> None:
         refused = self.make_refused_records()
         if refused is None:
             pytest.skip("this sink refuses no record")
         async with self._opened(1) as sink:
-            await self._write(sink, 0, 10, n=1)
+            await self._write(sink, 0, 10, commits=1)
             with pytest.raises(ConnectorError):
-                await soon(sink.write(Outgoing(refused, Held(n=2, position=20), key=("id",))))
+                await soon(sink.write(Outgoing(refused, Progress(commits=2, position=20), key=("id",))))
         await self._has(10)
-        assert await self._held(2) == Held(n=1, position=10)
+        assert await self._progress(2) == Progress(commits=1, position=10)
 
-    async def _held(self, epoch: int) -> Held | None:
+    async def _progress(self, epoch: int) -> Progress | None:
         sink = self.make_sink()
         try:
             return await soon(sink.open(make_grant(epoch=epoch)))

@@ -167,11 +167,11 @@ def _stopped(node: Node, row: Mapping[str, Any]) -> str:
     if not row["enabled"]:
         return "its datasource is stopped"
     if row["quarantine"] is not None:
-        return f"its datasource is set aside: {row['quarantine']}"
+        return f"its datasource is quarantined: {row['quarantine']}"
     if row["dealing"]:
         return "the parts of its source are dealt to another number of streams"
     if row["is_surplus"]:
-        return "its datasource has fewer partitions now"
+        return "its datasource has fewer streams now"
     return "its source has ended" if row["rests"] else ""
 
 

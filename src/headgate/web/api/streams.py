@@ -58,7 +58,7 @@ async def edit_position(node: Node, request: Req, id: str, data: dict[str, Any])
         raise ConfigError([Problem("", "the body must have either `position` or `undo: true`", "and nothing else")])
     node.waker.wake("streams")
     node.waker.wake("events")
-    return {field: done[field] for field in ("id", "name", "before", "position", "edits")}
+    return {field: done[field] for field in ("id", "name", "before", "position", "generation")}
 
 
 @post("/api/streams/{id:str}/move", guards=OPERATE, status_code=200, tags=["streams"], summary="Move a stream")

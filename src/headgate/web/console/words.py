@@ -64,7 +64,7 @@ def why(summary: dict[str, Any]) -> str:
     """What is wrong, in one line."""
     error, number = summary["error"], summary["published_version"]
     if summary["quarantine"]:
-        return f"Set aside: {summary['quarantine']}"
+        return f"Quarantined: {summary['quarantine']}"
     if summary["health"] == "stopped":
         return "" if number else "Nothing has been published yet."
     if error:

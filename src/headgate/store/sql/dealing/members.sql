@@ -1,4 +1,4 @@
-SELECT s.datasource, s.id, s.index, s.owner, s.run, s.epoch, s.edits, s.n, s.position, s.version, s.source_identity,
-       s.sink_identity, s.rests, s.home, coalesce(st.worker_status = 'RUNNING' AND st.epoch = s.epoch, false) AS is_running
+SELECT s.datasource, s.id, s.index, s.owner, s.run, s.epoch, s.generation, s.commits, s.position, s.version, s.source_identity,
+       s.sink_identity, s.rests, s.settled, coalesce(st.worker_status = 'RUNNING' AND st.epoch = s.epoch, false) AS is_running
 FROM headgate.stream s LEFT JOIN headgate.datasource_state st ON st.stream = s.id
 WHERE s.datasource = ANY ($1::uuid[]) AND s.label IS NULL ORDER BY s.id

@@ -4,7 +4,7 @@ SELECT s.id, s.owner, s.epoch, w.node AS preferred, coalesce(w.pinned, false) AS
        1 + floor(coalesce((st.metrics ->> 'last_hour')::float, 0) / 3.6e6) AS weight,
        CASE WHEN v.options ->> 'assignment' = 'modulo' THEN s.index END AS number,
        ARRAY(SELECT node FROM headgate.unable u
-             WHERE u.stream = s.id AND u.wish = headgate.wish_of(d, s.index)) AS unable
+             WHERE u.stream = s.id AND u.wanted_key = headgate.wanted_key(d, s.index)) AS unable
 FROM headgate.stream s
 JOIN headgate.datasource d ON d.id = s.datasource
 LEFT JOIN headgate.datasource_version p ON p.datasource = d.id AND p.number = d.published_version

@@ -1,12 +1,12 @@
 -- Free rows, locked, that get another share of the parts, with a line of history each.
 WITH saved AS (
     UPDATE headgate.stream s
-    SET run = NULL, epoch = u.epoch, edits = u.edits, position = u.position, version = u.version,
-        source_identity = u.source_identity, rests = NULL, home = true
+    SET run = NULL, epoch = u.epoch, generation = u.generation, position = u.position, version = u.version,
+        source_identity = u.source_identity, rests = NULL, settled = true
     FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::json[], $5::integer[], $6::text[])
-        AS u (id, epoch, edits, position, version, source_identity)
+        AS u (id, epoch, generation, position, version, source_identity)
     WHERE s.id = u.id AND s.owner IS NULL
-    RETURNING s.id, s.epoch, s.edits, s.n, s.position
+    RETURNING s.id, s.epoch, s.generation, s.commits, s.position
 )
-INSERT INTO headgate.stream_history (stream, kind, actor, epoch, edits, n, position)
-SELECT id, 'dealt', 'headgate', epoch, edits, n, position FROM saved
+INSERT INTO headgate.stream_history (stream, kind, actor, epoch, generation, commits, position)
+SELECT id, 'dealt', 'headgate', epoch, generation, commits, position FROM saved

@@ -1,2 +1,2 @@
-SELECT id, at, kind, actor, epoch, edits, n, position, before FROM headgate.stream_history
+SELECT id, at, kind, actor, epoch, generation, commits, position, before FROM headgate.stream_history
 WHERE stream = $1 ORDER BY id DESC LIMIT $2

@@ -1,2 +1,2 @@
-SELECT id, owner, run, epoch, edits, n, position, version, source_identity, sink_identity, rests, home
+SELECT id, owner, run, epoch, generation, commits, position, version, source_identity, sink_identity, rests, settled
 FROM headgate.stream WHERE id = ANY ($1::uuid[])

@@ -35,7 +35,7 @@ export function ago(span_s) {
 
 function why(one) {
   const number = one.published_version;
-  if (one.quarantine) return `Set aside: ${one.quarantine}`;
+  if (one.quarantine) return `Quarantined: ${one.quarantine}`;
   if (one.health === "stopped") return number ? "" : "Nothing has been published yet.";
   if (one.error) return `${one.error.cause}: ${one.error.message}`;
   if (one.published_status === "rejected") return `Version ${number} was tried and rejected.`;

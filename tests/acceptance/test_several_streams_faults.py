@@ -29,11 +29,11 @@ async def cluster(tmp_path: Path, url: str) -> AsyncIterator[Cluster]:
 def orders(cluster: Cluster, n: int) -> dict[str, Any]:
     """A source of eight parts, read by so many streams."""
     (document,) = cluster.counting("orders", rate=800).values()
-    return {"orders": {**document, "source": {**document["source"], "parts": PARTS, "batch": 20}, "partitions": n}}
+    return {"orders": {**document, "source": {**document["source"], "parts": PARTS, "batch": 20}, "streams": n}}
 
 
 async def row(cluster: Cluster) -> Any:
-    return (await cluster.fetch("SELECT dealt, dealing, partitions FROM headgate.datasource"))[0]
+    return (await cluster.fetch("SELECT dealt, dealing, streams FROM headgate.datasource"))[0]
 
 
 async def until_dealt(cluster: Cluster, n: int) -> None:

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headgate.core.parts import (
     Dealt,
+    DealtStream,
     Keep,
-    Member,
     Next,
     Share,
     Stop,
@@ -29,12 +29,12 @@ from headgate.errors import Refused
 
 # The next step.
 
-HOME, GONE = Member(0), Member(0, is_home=False)
-RUNS = Member(0, is_owned=True, is_running=True, is_home=False)
-STARTS = Member(0, is_owned=True, is_home=False)
+SETTLED, GONE = DealtStream(0), DealtStream(0, is_settled=False)
+RUNS = DealtStream(0, is_owned=True, is_running=True, is_settled=False)
+STARTS = DealtStream(0, is_owned=True, is_settled=False)
 
 
-def found(*members: Member, wanted: int = 5, dealing: bool = False, dealt: int | None = None) -> Dealt:
+def found(*members: DealtStream, wanted: int = 5, dealing: bool = False, dealt: int | None = None) -> Dealt:
     """A datasource with these streams."""
     numbered = tuple(replace(one, index=index) for index, one in enumerate(members))
     return Dealt(wanted, len(members) if dealt is None else dealt, dealing, numbered)
@@ -43,59 +43,59 @@ def found(*members: Member, wanted: int = 5, dealing: bool = False, dealt: int |
 @pytest.mark.parametrize(
     ("members", "before", "dealing"),
     [
-        ((HOME, HOME), Share(5), Share(5)),
+        ((SETTLED, SETTLED), Share(5), Share(5)),
         ((RUNS, RUNS), Stop(), Keep()),
-        ((RUNS, HOME), Stop(), Keep()),
+        ((RUNS, SETTLED), Stop(), Keep()),
         ((STARTS, RUNS), Keep(), Keep()),
-        ((STARTS, HOME), Keep(), Keep()),
+        ((STARTS, SETTLED), Keep(), Keep()),
         ((GONE, RUNS), Keep(), TakeBack()),
         ((GONE, STARTS), Keep(), TakeBack()),
-        ((GONE, HOME), Keep(), TakeBack()),
+        ((GONE, SETTLED), Keep(), TakeBack()),
         ((GONE, GONE), Keep(), TakeBack()),
     ],
     ids=lambda value: "+".join(_name(one) for one in value) if isinstance(value, tuple) else type(value).__name__,
 )
 def test_the_next_step_towards_another_number_of_streams(
-    members: tuple[Member, ...], before: Next, dealing: Next
+    members: tuple[DealtStream, ...], before: Next, dealing: Next
 ) -> None:
     assert next_step(found(*members)) == before
     assert next_step(found(*members, dealing=True)) == dealing
 
 
-def _name(one: Member) -> str:
-    return {HOME: "home", GONE: "gone", RUNS: "runs", STARTS: "starts"}[replace(one, index=0)]
+def _name(one: DealtStream) -> str:
+    return {SETTLED: "settled", GONE: "gone", RUNS: "runs", STARTS: "starts"}[replace(one, index=0)]
 
 
 def test_where_all_is_as_wanted_there_is_nothing_to_do_but_to_take_a_stop_back() -> None:
-    for members in ((HOME, HOME), (RUNS, GONE)):
+    for members in ((SETTLED, SETTLED), (RUNS, GONE)):
         assert next_step(found(*members, wanted=2)) == Keep()
         assert next_step(found(*members, wanted=2, dealing=True)) == TakeBack()
 
 
 def test_streams_that_read_different_sources_are_not_dealt() -> None:
-    old, new = replace(HOME, source_identity="old"), replace(HOME, source_identity="new")
+    old, new = replace(SETTLED, source_identity="old"), replace(SETTLED, source_identity="new")
     assert next_step(found(new, old)) == Keep()
     assert next_step(found(new, replace(RUNS, source_identity="old"))) == Keep()
     assert next_step(found(new, old, dealing=True)) == TakeBack()
-    assert next_step(found(new, HOME)) == Share(5), "one that has never run reads nothing else"
+    assert next_step(found(new, SETTLED)) == Share(5), "one that has never run reads nothing else"
     assert next_step(found(new, new)) == Share(5)
 
 
 def test_streams_that_are_not_in_use_do_not_matter_unless_somebody_has_one() -> None:
-    assert next_step(found(HOME, GONE, dealt=1)) == Share(5)
-    assert next_step(found(HOME, replace(HOME, source_identity="x"), dealt=1)) == Share(5)
-    assert next_step(found(HOME, STARTS, dealt=1)) == Stop()
-    assert next_step(found(HOME, STARTS, dealt=1, dealing=True)) == Keep(), "it is declined soon"
+    assert next_step(found(SETTLED, GONE, dealt=1)) == Share(5)
+    assert next_step(found(SETTLED, replace(SETTLED, source_identity="x"), dealt=1)) == Share(5)
+    assert next_step(found(SETTLED, STARTS, dealt=1)) == Stop()
+    assert next_step(found(SETTLED, STARTS, dealt=1, dealing=True)) == Keep(), "it is declined soon"
 
 
 class Nodes(RuleBasedStateMachine):
-    """Nodes that grant, run, stop and die as they like: a deal happens only at home, and comes about in the end."""
+    """Nodes grant, run, stop and die as they like: a deal happens only when all are settled, and happens in the end."""
 
-    streams: list[Member]
+    streams: list[DealtStream]
 
     @initialize(n=st.integers(1, 3), wanted=st.integers(1, 3))
     def begin(self, n: int, wanted: int) -> None:
-        self.streams, self.dealt, self.wanted, self.dealing = [Member(i) for i in range(n)], n, wanted, False
+        self.streams, self.dealt, self.wanted, self.dealing = [DealtStream(i) for i in range(n)], n, wanted, False
 
     @rule(wanted=st.integers(1, 3))
     def publish(self, wanted: int) -> None:
@@ -111,19 +111,19 @@ class Nodes(RuleBasedStateMachine):
     def run(self, data: Any) -> None:
         one = data.draw(st.sampled_from(self.streams))
         if one.is_owned and not self.dealing:
-            self._put(replace(one, is_running=True, is_home=False))
+            self._put(replace(one, is_running=True, is_settled=False))
 
     @rule(data=st.data())
     def let_go(self, data: Any) -> None:
         one = data.draw(st.sampled_from(self.streams))
         if one.is_owned:
-            self._put(Member(one.index, is_home=one.is_home or one.is_running))
+            self._put(DealtStream(one.index, is_settled=one.is_settled or one.is_running))
 
     @rule(data=st.data())
     def die(self, data: Any) -> None:
         one = data.draw(st.sampled_from(self.streams))
         if one.is_owned:
-            self._put(Member(one.index, is_home=one.is_home))
+            self._put(DealtStream(one.index, is_settled=one.is_settled))
 
     @rule()
     def tick(self) -> None:
@@ -139,9 +139,9 @@ class Nodes(RuleBasedStateMachine):
                 self.dealing = False
             case Share(n=n):
                 assert not any(one.is_owned for one in self.streams), "dealt under somebody's hands"
-                assert all(one.is_home for one in self.streams[: self.dealt]), "dealt what was not known"
-                more = [Member(index) for index in range(len(self.streams), n)]
-                self.streams = [Member(one.index) for one in self.streams] + more
+                assert all(one.is_settled for one in self.streams[: self.dealt]), "dealt what was not known"
+                more = [DealtStream(index) for index in range(len(self.streams), n)]
+                self.streams = [DealtStream(one.index) for one in self.streams] + more
                 self.dealt, self.dealing = n, False
             case Keep():
                 pass
@@ -153,16 +153,16 @@ class Nodes(RuleBasedStateMachine):
         for _ in range(6):
             for one in list(self.streams):
                 if self.dealing and one.is_owned:
-                    self._put(Member(one.index, is_home=one.is_home or one.is_running))
+                    self._put(DealtStream(one.index, is_settled=one.is_settled or one.is_running))
                 elif one.index >= self.dealt:
-                    self._put(Member(one.index, is_home=one.is_home))
+                    self._put(DealtStream(one.index, is_settled=one.is_settled))
                 elif not self.dealing:
-                    self._put(replace(one, is_owned=True, is_running=True, is_home=False))
+                    self._put(replace(one, is_owned=True, is_running=True, is_settled=False))
             self._tick()
         assert self.dealt == self.wanted
         self.streams, self.dealt, self.dealing = saved
 
-    def _put(self, one: Member) -> None:
+    def _put(self, one: DealtStream) -> None:
         self.streams = [one if other.index == one.index else other for other in self.streams]
 
 

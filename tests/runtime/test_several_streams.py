@@ -27,7 +27,7 @@ Plug: TypeAlias = Callable[..., None]
 def parted(hg: Harness, n: int, *, parts: int | None = 8, table: str = "target", **options: Any) -> dict[str, Any]:
     """A generator of so many parts into a table, read by n streams."""
     source = generator(**{"parts": parts, "rate": 400, **options})
-    return {"source": source, "mapping": IDS, "sink": postgres(hg.url, table), "partitions": n}
+    return {"source": source, "mapping": IDS, "sink": postgres(hg.url, table), "streams": n}
 
 
 async def dealt(hg: Harness, name: str = "orders") -> int:
@@ -84,7 +84,7 @@ async def test_a_datasource_is_read_by_as_many_streams_as_it_asks_for_from_the_s
     await stopped(right)
     assert_once(await left.ids())
     assert [set(position) for position in await positions(left)] == [{"0", "4"}, {"1", "5"}, {"2", "6"}, {"3", "7"}]
-    assert (await left.events("orders")).count("partitions_dealt") == 1
+    assert (await left.events("orders")).count("streams_dealt") == 1
 
 
 async def test_n_changes_while_it_runs_over_two_nodes_and_each_record_comes_once(join: Join) -> None:
@@ -101,7 +101,7 @@ async def test_n_changes_while_it_runs_over_two_nodes_and_each_record_comes_once
     assert "revoked" not in {kind for kind, _ in await left.history("orders")}
 
 
-async def test_a_stream_that_is_not_home_is_run_once_more_before_the_parts_are_dealt(
+async def test_a_stream_that_is_not_settled_is_run_once_more_before_the_parts_are_dealt(
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sink is ahead of the registry, as after a crash, when all streams have already been told to stop."""
@@ -112,16 +112,16 @@ async def test_a_stream_that_is_not_home_is_run_once_more_before_the_parts_are_d
     await more_rows(left)
     await stopped(left)
     await left.stop()
-    behind = 'n = n - 3, position = \'{"1": 1, "3": 3, "5": 5, "7": 7}\', home = false WHERE index = 1'
+    behind = 'commits = commits - 3, position = \'{"1": 1, "3": 3, "5": 5, "7": 7}\', settled = false WHERE index = 1'
     await left.sql(f"UPDATE headgate.stream SET {behind}")
-    await left.sql("UPDATE headgate.datasource SET enabled = true, partitions = 3, dealing = true")
+    await left.sql("UPDATE headgate.datasource SET enabled = true, streams = 3, dealing = true")
     right = await join("right")
     await until_dealt(right, 3)
     await more_rows(right)
     await stopped(right)
     assert_once(await right.ids())
     acquired = [kind for kind, actor in await right.history("orders") if actor == "right" and kind == "acquired"]
-    assert len(acquired) == 2, "once to bring the position home, and once after the deal"
+    assert len(acquired) == 2, "once to settle the position, and once after the deal"
 
 
 async def test_a_source_that_ends_is_read_whole_by_any_number_of_streams(join: Join) -> None:
@@ -187,8 +187,8 @@ class Moody(generators.Generator):
     is_silent = False
     names: tuple[str, ...] | None = None
 
-    async def partitions(self) -> Any:
-        return self.names or await super().partitions()
+    async def parts(self) -> Any:
+        return self.names or await super().parts()
 
     async def open(self, position: Any) -> None:
         if self.fails:
@@ -204,7 +204,7 @@ class Moody(generators.Generator):
 @pytest.fixture
 def moody(plug: Plug) -> type[Moody]:
     kind = type("Moody", (Moody,), {})
-    plug(Connector("moody", "as it likes", source=SourceKind(generators.GeneratorOptions, kind, partitioned=True)))
+    plug(Connector("moody", "as it likes", source=SourceKind(generators.GeneratorOptions, kind, in_parts=True)))
     return kind
 
 
@@ -232,7 +232,7 @@ async def test_a_version_that_is_rejected_deals_nothing_and_disturbs_no_other_st
     await more_rows(left)
     assert await dealt(left) == 2
     assert (await left.node.streams.find("orders:1"))["run"] == other
-    assert (await left.events("orders")).count("partitions_dealt") == 1
+    assert (await left.events("orders")).count("streams_dealt") == 1
     await stopped(left)
     assert_once(await left.ids())
 
@@ -334,8 +334,8 @@ async def test_an_edit_is_not_undone_when_parts_have_changed_hands_since(join: J
 
 async def test_a_source_that_cannot_be_read_in_parts_is_refused_with_more_than_one(join: Join) -> None:
     left = await join("left")
-    document = {"source": {"type": "files", "path": "/tmp/none"}, "sink": BLACKHOLE, "partitions": 2}
-    with pytest.raises(ConfigError, match=r"datasources\.orders\.partitions: files cannot be read in parts"):
+    document = {"source": {"type": "files", "path": "/tmp/none"}, "sink": BLACKHOLE, "streams": 2}
+    with pytest.raises(ConfigError, match=r"datasources\.orders\.streams: files cannot be read in parts"):
         await left.apply(orders=document)
 
 
@@ -356,7 +356,7 @@ class Deaf:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stream_whose_last_write_was_cut_off_is_not_home_when_it_is_given_back(
+async def test_a_stream_whose_last_write_was_cut_off_is_not_settled_when_it_is_given_back(
     join: Join, plug: Plug, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, real = type("Deaf", (Deaf,), {}), connectors.get("postgres")
@@ -370,12 +370,12 @@ async def test_a_stream_whose_last_write_was_cut_off_is_not_home_when_it_is_give
     kind.is_deaf = True
     await asyncio.sleep(0.2)  # Until a write is under way: at this pace, long enough for some.
     await stopped(left)
-    assert [row["home"] for row in await left.sql("SELECT home FROM headgate.stream")] == [False]
+    assert [row["settled"] for row in await left.sql("SELECT settled FROM headgate.stream")] == [False]
     kind.is_deaf = False
     await left.node.registry.set_enabled("orders", True, "tester")
     await left.apply(orders=parted(left, 3))
     await until_dealt(left, 3)
     await more_rows(left)
     await stopped(left)
-    assert all(row["home"] for row in await left.sql("SELECT home FROM headgate.stream"))
+    assert all(row["settled"] for row in await left.sql("SELECT settled FROM headgate.stream"))
     assert_once(await left.ids())

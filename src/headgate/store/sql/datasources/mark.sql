@@ -1,2 +1,0 @@
--- A restart or a changed secret: begin anew, whatever was decided against it before.
-UPDATE headgate.datasource SET mark = $2, revision = $2, quarantine = NULL WHERE id = ANY ($1::uuid[])
