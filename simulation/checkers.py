@@ -15,7 +15,20 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headgate.core.parts import UNNAMED
-from headgate.core.streams import Acquire, Checkpoint, Command, Deal, Edit, Grant, Progress, Release, Revoke, Stream
+from headgate.core.streams import (
+    Acquire,
+    Checkpoint,
+    Command,
+    Deal,
+    Done,
+    Edit,
+    Grant,
+    Progress,
+    Release,
+    Reply,
+    Revoke,
+    Stream,
+)
 from simulation.database import NodeRow
 from simulation.eras import Eras, positions_of
 from simulation.sinks import Batch, PlainSink, Write
@@ -51,6 +64,7 @@ class Checkers:
         self._eras = Eras()
         self._durable: dict[tuple[str, str, UUID, str], set[int]] = {}  # By sink, source, datasource and part.
         self._verified: dict[int, int] = {}  # Up to where everything was found durable, in each era.
+        self._taken: set[tuple[UUID, int]] = set()  # Grants that an operator ended: only the sink tells the holder.
         self._late: dict[tuple[UUID, int], list[Write]] = {}  # Writes that arrived after their grant was over.
 
     def _fail(self, guarantee: str, text: str, stream: UUID | None, *names: str) -> None:
@@ -73,11 +87,17 @@ class Checkers:
         self._check_progress(before, after, command)
         if after.progress.generation > before.progress.generation:
             if not isinstance(command, Deal):
-                self._eras.begin(
-                    after.id, after.progress.generation, self._positions(after.id, after.progress.position)
-                )
+                positions = self._positions(after.id, after.progress.position)
+                self._eras.begin(after.id, after.progress.generation, positions)
         elif after.progress.position != before.progress.position:
             self._check_durable(after.id, after.progress, after.sink_identity or "", after.source_identity or "")
+
+    def answered(self, before: Stream, command: Command, reply: Reply) -> None:
+        """Whoever comes with a stale epoch must be told so, even where nothing would change."""
+        if not isinstance(command, Checkpoint | Release) or not isinstance(reply, Done):
+            return
+        if (before.owner, before.epoch) != (command.owner, command.epoch):
+            self._fail(STALE, f"{command} was taken by {_brief(before)}", before.id)
 
     def _check_right(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """Whether this command may change this row."""
@@ -107,6 +127,8 @@ class Checkers:
             case Revoke():
                 if owner != command.owner:
                     self._fail(STALE, f"revoked from another: {_brief(before)}", stream)
+                if node is None and command.epoch is not None:
+                    self._taken.add((stream, before.epoch))
 
     def _check_version(self, stream: UUID, version: int) -> None:
         """While an older version could go on, one that has not proved itself is tried by the first stream alone."""
@@ -195,7 +217,7 @@ class Checkers:
         """A message of a write is sent: the grant must be live. A process that was paused may send one more."""
         batch, world = write.batch, self._world
         row = world.database.streams[batch.stream]
-        if (row.owner, row.epoch) == (write.node, batch.epoch):
+        if (row.owner, row.epoch) == (write.node, batch.epoch) or (batch.stream, batch.epoch) in self._taken:
             return
         names = world.node_name(write.node), world.node_name(row.owner)
         if write.process.resumed_at_s <= write.began_at_s:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from headgate.core.groups.requests import Roster
 from headgate.core.reconcile import Entry
-from headgate.core.streams import Command, Done, Fenced, Release, Step, Stream
+from headgate.core.streams import Command, Done, Fenced, Release, Reply, Step, Stream
 from simulation.kernel import Process, Signal
 from simulation.network import Network
 from simulation.registry import Datasource
@@ -43,6 +43,9 @@ class Member:
 
 class Watcher(Protocol):
     """Sees every change of the registry, whoever made it."""
+
+    def answered(self, before: Stream, command: Command, reply: Reply) -> None:
+        """A command on a stream's row is answered."""
 
     def row_changed(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """A stream's row was saved."""
@@ -78,6 +81,7 @@ class Database(TransactionalService):
         """Write what changed."""
         for stream, step in steps.items():
             before = self.streams[stream]
+            self.watcher.answered(before, commands[stream], step.reply)
             if isinstance(step.reply, Fenced) and node is not None:
                 self.watcher.fenced(stream, node)
             if step.stream != before:

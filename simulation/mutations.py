@@ -130,8 +130,8 @@ def _overwritten(stream: Stream, command: Release, found: streams.Step) -> strea
 
 
 ROWS = (
-    _of_rows("checkpoint_ignores_the_epoch", "slow", _any_epoch, Checkpoint),
-    _of_rows("checkpoint_of_an_earlier_run_is_taken", "slow", _any_earlier_run, Checkpoint),
+    _of_rows("checkpoint_ignores_the_epoch", "restless", _any_epoch, Checkpoint),
+    _of_rows("checkpoint_of_an_earlier_run_is_taken", "restless", _any_earlier_run, Checkpoint),
     _of_rows("release_of_an_earlier_run_is_taken", "restless", _any_earlier_run, Release),
     _after_rows("a_stale_release_overwrites_the_position", "restless", _overwritten, Release),
     _of_rows("checkpoint_goes_back", "push", _lowest_n, Checkpoint),

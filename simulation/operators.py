@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headgate.core import parts, streams
 from headgate.core.parts import UNNAMED
-from headgate.core.streams import Done, Edit, Position, Stream
+from headgate.core.streams import Command, Done, Edit, Position, Reply, Revoke, Stream
 from simulation.kernel import Cancelled, Process
 from simulation.network import Away
 from simulation.registry import Datasource
@@ -115,6 +116,22 @@ class Operators:
             database.moves = {**database.moves, stream: target.id}
             database.wake()
 
+    def _take(self) -> None:
+        """Take a stream from its holder, as from one that does not step down. Only where the sink fences it."""
+        database = self._world.database
+        rows = [row for row in database.streams.values() if row.owner is not None and not database.is_pushed(row.id)]
+        fenced = [row for row in rows if row.run is not None and row.sink_identity != "plain"]
+        if fenced:
+            self.process.spawn(self._revoke(self._random.choice(fenced)))
+
+    async def _revoke(self, row: Stream) -> None:
+        assert row.owner is not None
+        try:
+            await self._step(row.id, lambda found: Revoke(row.owner or row.id, row.epoch))
+            self._world.database.wake()
+        except Away:
+            return
+
     def _toggle(self) -> None:
         one = self._datasource()
         if one is not None:
@@ -198,17 +215,26 @@ class Operators:
 
     async def _try_edit(self, stream: UUID) -> bool:
         database = self._world.database
+        one, index = database.datasource_of(stream), database.members[stream].index
+        if index >= one.dealt:
+            return True  # It was dealt away meanwhile.
+
+        def edit(row: Stream) -> Edit:
+            position = parts.edited(row.progress.position, self._position(stream), one.parts, index, one.dealt)
+            return Edit(position)
+
+        return isinstance(await self._step(stream, edit), Done)
+
+    async def _step(self, stream: UUID, command_for: Callable[[Stream], Command]) -> Reply:
+        """One command on a stream's row, in a transaction."""
+        database = self._world.database
         transaction = database.begin(self.process)
         try:
             row: Stream = await transaction.lock([lambda: [(stream, "exclusive")]], lambda: database.streams[stream])
-            one, index = database.datasource_of(stream), database.members[stream].index
-            if index >= one.dealt:
-                transaction.close()
-                return True  # It was dealt away meanwhile.
-            edit = Edit(parts.edited(row.progress.position, self._position(stream), one.parts, index, one.dealt))
-            step = streams.step(row, edit)
-            await transaction.commit(lambda: database.save({stream: step}, {stream: edit}, None))
+            command = command_for(row)
+            step = streams.step(row, command)
+            await transaction.commit(lambda: database.save({stream: step}, {stream: command}, None))
         except (Away, Cancelled):
             transaction.close()
             raise
-        return isinstance(step.reply, Done)
+        return step.reply

@@ -45,7 +45,7 @@ NETWORK = {
     "storm": 2.0,
 }
 LOSSY = Weather(slow=0.05, slowest_s=3.0, loss=0.02, amnesia=0.05)
-SLUGGISH = Weather(slow=0.06, slowest_s=14.5)  # Longer than a stop waits for a run.
+SLUGGISH = Weather(slow=0.1, slowest_s=14.5)  # Longer than a stop waits for a run.
 FORGETFUL = Weather(slow=0.05, slowest_s=2.0, loss=0.06, amnesia=0.12)
 
 KINDS: tuple[Kind, ...] = (
@@ -115,17 +115,17 @@ KINDS: tuple[Kind, ...] = (
         clients=(0, 2),
         faults={"bad_line": 4.0, "storm": 1.0, "cut_sink": 2.0, "kill": 1.0, "pause": 1.0, "cut_client": 1.0},
         fault_every_s=3.0,
-        operations={**EDITS, "drain": 1.0, "restart": 1.5, "swap": 8.0},
+        operations={**EDITS, "drain": 1.0, "restart": 1.5, "swap": 8.0, "take": 2.0},
         operation_every_s=0.7,
         weather=FORGETFUL,
     ),
     Kind(
         "slow",
         nodes=(2, 3),
-        streams=(2, 4),
-        clients=(1, 2),
+        streams=(1, 3),
+        clients=(2, 4),
         faults={"cut_asking": 2.0, "cut_client": 1.0},
-        fault_every_s=1.5,
+        fault_every_s=0.7,
         operations={"again": 2.0, "swap": 2.0, "toggle": 1.0, "move": 2.0},
         operation_every_s=0.5,
         weather=SLUGGISH,

@@ -117,7 +117,7 @@ WORKERS = (
     Mutation("an_unanswered_acquisition_is_forgotten", "restless", Manager, "persist", _stale_is_over),
     instead("a_release_is_not_asked_again", "push", Manager, "persist", _release_once),
     Mutation("a_restart_keeps_the_epoch", "restless", Manager, "_acquire", _without_asking),
-    instead("the_runs_of_an_ended_incarnation_go_on", "network", Manager, "lose_all", _only_over),
+    instead("the_runs_of_an_ended_incarnation_go_on", "pause", Manager, "lose_all", _only_over),
     instead("every_position_is_taken_for_the_sinks", "parts", Handle, "is_settled", property(lambda self: True)),
 )
 

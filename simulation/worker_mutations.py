@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core import lifecycle, parts
-from headgate.core.lifecycle import Draining, Idle, Opening, Quarantined, Running, Step, Worker
+from headgate.core.lifecycle import Draining, Opening, Running, Step, Worker
 from headgate.core.reconcile import Entry
 from simulation import manager
 from simulation.mutations import Mutation, instead
@@ -33,12 +33,6 @@ def _released_at_once(worker: Worker, event: Any, found: Step) -> Step:
     is_stopped = isinstance(event, lifecycle.Want) and isinstance(phase, Draining) and phase.then is None
     if is_stopped and isinstance(worker.phase, Running):
         return replace(found, effects=(*found.effects, lifecycle.ReleaseStream()))
-    return found
-
-
-def _late_grant_kept(worker: Worker, event: Any, found: Step) -> Step:
-    if isinstance(event, lifecycle.Acquired) and isinstance(worker.phase, Idle | Quarantined):
-        return _without(found, lifecycle.ReleaseStream)
     return found
 
 
@@ -78,8 +72,7 @@ def _any_run(worker: Worker, event: Any) -> Any:
 
 LIFE = (
     _on_lifecycle("releases_before_the_last_write_has_ended", "cooperative", _released_at_once),
-    _on_lifecycle("a_grant_that_nobody_waits_for_is_kept", "slow", _late_grant_kept),
-    _on_lifecycle("a_worker_does_not_hear_that_it_is_fenced", "network", _lost_is_nothing),
+    _on_lifecycle("a_worker_does_not_hear_that_it_is_fenced", "restless", _lost_is_nothing),
     _on_lifecycle("a_failed_trial_rejects_nothing", "cooperative", _never_rejected),
     _on_lifecycle("a_version_has_proved_itself_before_it_runs", "trial", _proved_by_opening),
     _on_lifecycle("a_proof_is_not_written_down", "cooperative", _never_proved),

@@ -15,7 +15,7 @@ from simulation.worker_mutations import WORKERS
 
 SEEDS = 100  # `make sim` runs thousands.
 A_LOT = 25
-MOST_TRIES = 40  # Of the kind of run that exposes a planted bug.
+MOST_TRIES = 120  # Of the kind of run that exposes a planted bug.
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS, A_LOT))
