@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
-from headgate.core.groups.requests import Roster
+from headgate.core.groups.roster import Roster
 from headgate.core.reconcile import Entry
 from headgate.core.streams import Command, Done, Fenced, Release, Reply, Step, Stream
 from simulation.kernel import Process, Signal

@@ -26,7 +26,7 @@ from headgate.core.frames import (
 from headgate.core.groups import deadlines, delivery
 from headgate.core.groups.delivery import LEASE_S, Link, Order, OrderKey
 from headgate.core.groups.machine import Confirm, Ok, Unregister
-from headgate.core.groups.requests import Answered, Ended, Joined, Mute, Request
+from headgate.core.groups.requests import Answered, ConnectionEnded, Joined, Mute, Request
 from simulation.group_rows import GroupRows
 from simulation.kernel import Signal
 from simulation.network import Away
@@ -89,7 +89,7 @@ class GroupHost:
         self._sessions: dict[UUID, GroupSession] = {}  # By consumer.
         self._sent: dict[OrderKey, tuple[float, float]] = {}
         self._seen: dict[deadlines.Key, float] = {}
-        self._adrift: dict[Ended, float] = {}
+        self._adrift: dict[ConnectionEnded, float] = {}
         self._ends: dict[UUID, list[Request]] = {}  # By group: what is not written down yet.
         node.world.database.listen(node.process, self._look)
         for loop in (self._deliver(), self._observe(), self._write_ends()):
@@ -138,7 +138,7 @@ class GroupHost:
                 return
             joined = found
         if session.link.is_over or incarnation != self.node.incarnation:
-            self._write_later([(joined.group, Ended(joined.consumer, joined.incarnation, is_proved=False))])
+            self._write_later([(joined.group, ConnectionEnded(joined.consumer, joined.incarnation, is_proved=False))])
             return
         if (older := self._sessions.get(joined.consumer)) is not None and older is not session:
             older.link = delivery.without(older.link, joined.consumer)
@@ -172,7 +172,7 @@ class GroupHost:
         try:
             await self._rows.apply({joined.group: [Unregister(str(consumer))]})
         except Away:
-            self._write_later([(joined.group, Ended(consumer, joined.incarnation, is_proved=True))])
+            self._write_later([(joined.group, ConnectionEnded(consumer, joined.incarnation, is_proved=True))])
 
     def may_echo(self, session: GroupSession) -> bool:
         """Whether a beat may be echoed now; if so, it counts as echoed."""
@@ -273,7 +273,7 @@ class GroupHost:
                 self._over.set()
                 await self.node.process.sleep(RETRY_S)
 
-    def _write_later(self, ends: Iterable[tuple[UUID, Ended]]) -> None:
+    def _write_later(self, ends: Iterable[tuple[UUID, ConnectionEnded]]) -> None:
         for group, end in ends:
             self._ends.setdefault(group, []).append(end)
             self._over.set()

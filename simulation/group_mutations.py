@@ -10,7 +10,8 @@ from headgate.core.groups import belief, deadlines, delivery, machine, requests
 from headgate.core.groups.deadlines import Silent
 from headgate.core.groups.delivery import Link, Order
 from headgate.core.groups.machine import Confirm, Consumer, DisconnectedTimeout, Group
-from headgate.core.groups.requests import Answered, Drop, Ended, Mute, Roster
+from headgate.core.groups.requests import Answered, ConnectionEnded, Mute
+from headgate.core.groups.roster import Roster
 from simulation.mutations import Mutation, instead
 
 # The machine.
@@ -78,7 +79,7 @@ def _on_request(name: str, change: Callable[[Roster, Any], Any], *kinds: type) -
     return Mutation(name, "groups", requests, "step", mutate)
 
 
-def _newest(roster: Roster, request: Ended) -> Ended:
+def _newest(roster: Roster, request: ConnectionEnded) -> ConnectionEnded:
     found = roster.find(request.consumer)
     return request if found is None else replace(request, incarnation=found.incarnation)
 
@@ -88,10 +89,6 @@ def _not_muted(step: Any) -> Any:
         return requests.Step(roster, machine.Ok()) if isinstance(request, Mute) else step(roster, request, now)
 
     return planted
-
-
-def _drop_of_any_epoch(roster: Roster, request: Drop) -> Any:
-    return machine.ConnectionDown(str(request.consumer))
 
 
 def _always_answered(step: Any) -> Any:
@@ -107,8 +104,8 @@ def _always_answered(step: Any) -> Any:
 
 
 REQUESTS = (
-    _on_request("the_end_of_an_older_connection_counts", _newest, Ended),
-    _on_request("the_end_of_a_connection_is_proof", lambda roster, one: replace(one, is_proved=True), Ended),
+    _on_request("the_end_of_an_older_connection_counts", _newest, ConnectionEnded),
+    _on_request("the_end_of_a_connection_is_proof", lambda roster, one: replace(one, is_proved=True), ConnectionEnded),
     Mutation("an_answer_counts_for_any_order", "groups", requests, "step", _always_answered),
     Mutation("a_consumer_that_does_not_answer_is_not_muted", "groups", requests, "step", _not_muted),
 )

@@ -12,7 +12,8 @@ from headgate.core.groups import requests
 from headgate.core.groups.deadlines import Silent
 from headgate.core.groups.delivery import Order, Place
 from headgate.core.groups.machine import Consumer
-from headgate.core.groups.requests import Answer, Ended, Join, Joined, Outcome, Rejoin, Request, Roster, Seat
+from headgate.core.groups.requests import Answer, ConnectionEnded, Join, Joined, Outcome, Rejoin, Request
+from headgate.core.groups.roster import Roster, Seat
 from simulation.database import Database
 from simulation.kernel import Cancelled, Process
 from simulation.network import Away
@@ -97,9 +98,9 @@ class GroupRows:
     async def strand(self) -> None:
         """Consumers that were connected to a node which is gone have lost touch."""
 
-        def read(roster: Roster, consumer: Consumer, seat: Seat) -> tuple[UUID, Ended] | None:
+        def read(roster: Roster, consumer: Consumer, seat: Seat) -> tuple[UUID, ConnectionEnded] | None:
             is_stranded = consumer.connectivity == "connected" and seat.node not in self._database.nodes
-            ended = Ended(UUID(consumer.id), consumer.incarnation, is_proved=False)
+            ended = ConnectionEnded(UUID(consumer.id), consumer.incarnation, is_proved=False)
             return (roster.id, ended) if is_stranded else None
 
         stranded: dict[UUID, list[Request]] = {}

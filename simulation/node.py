@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headgate.core import lease
+from headgate.core import lease, patience
 from headgate.core.lease import Expired, NodeBeat, Observer, Trust
 from headgate.core.lifecycle import STOP_S
+from headgate.core.patience import Patience
 from simulation.database import NodeRow
 from simulation.dealing import Dealing
 from simulation.group_host import GroupHost
@@ -28,7 +29,6 @@ from simulation.store import Store
 if TYPE_CHECKING:
     from simulation.world import Machine, World
 
-SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
 TRUST_POLL_S = 0.1
 REJOIN_S = 1.0
 WRITE_WEIGHT = 12  # A stumble in the middle of a write is worth more than one anywhere else;
@@ -50,6 +50,7 @@ class Node:
         self.has_left = False  # It beats no more, so that whatever it could not give back is taken.
         self.groups = GroupHost(self) if world.groups else None
         self._observer = Observer({})
+        self._patience = Patience()
         self._look = Signal()  # There may be free streams.
         self._writes: list[Write] = []
         self._watched_until_s = 0.0
@@ -179,14 +180,23 @@ class Node:
             await self._look.wait(self.process, lease.OBSERVE_S)
             if not self.has_trust():
                 continue
-            now_s = self.process.clock_s()
-            silent = [node for node, seen in self._observer.seen.items() if now_s - seen.since_s > SILENT_S]
+            silent = lease.silent(self._observer, self.process.clock_s())
             try:
                 if await self.store.place(silent, partial(self.world.faults.placing, self.machine)):
                     self.world.database.wake()
                 await self._dealing.act()
+                await self._take_from_the_stuck()
             except Away:
                 continue
+
+    async def _take_from_the_stuck(self) -> None:
+        """A holder abandons a run that does not stop in time. One that does not even do that loses the stream."""
+        standing = await self.store.standing_orders()
+        now_s = self.process.clock_s()
+        self._patience = patience.seen(self._patience, standing, now_s)
+        for order in patience.overdue(self._patience, standing, now_s):
+            self.world.trace.count("taken from a holder that does not step down")
+            await self.store.take(order, self.incarnation)
 
     # Acting.
 

@@ -79,10 +79,10 @@ class Pushed:
     def is_due(self) -> bool:
         """Whether a barrier has anything to do for it."""
         handle = self.handle
-        if handle is None or not handle.is_opened:
+        if handle is None or not handle.holding.is_opened:
             return False
         is_closing = isinstance(self.session.phases.get(self.stream), PendingClose)
-        return is_closing or handle.progress.commits > self.acked_commits
+        return is_closing or handle.holding.progress.commits > self.acked_commits
 
 
 class PushHost:
@@ -254,8 +254,8 @@ class PushHost:
         waiting = [pushed for pushed in self._pushed.values() if pushed.is_due()]
         await self._save(waiting)
         for pushed in waiting:
-            if self.is_current(pushed) and pushed.handle is not None and pushed.handle.epoch is not None:
-                self._reached(number, pushed, pushed.handle.saved)
+            if self.is_current(pushed) and pushed.handle is not None and pushed.handle.holding.epoch is not None:
+                self._reached(number, pushed, pushed.handle.holding.saved)
 
     async def _save(self, waiting: Sequence[Pushed]) -> None:
         await self.manager.checkpoint([pushed.handle for pushed in waiting if pushed.handle is not None])

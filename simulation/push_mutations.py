@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headgate.core.lifecycle import holding
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import Asking
 from headgate.core.push.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
-from headgate.core.streams import Outcome, Progress
+from headgate.core.streams import Progress, Release, Revoke
+from simulation.effects import Effects
 from simulation.handle import Handle
-from simulation.manager import Manager
 from simulation.mutations import Mutation, instead
 from simulation.push import Pushed, PushHost
 from simulation.sources import Feed
@@ -121,8 +122,8 @@ def _completes_early(barrier: Any) -> Any:
 
     async def planted(self: PushHost) -> None:
         for pushed in list(self._pushed.values()):
-            if pushed.handle is not None and pushed.handle.is_opened and pushed.feed.ids:
-                progress = pushed.handle.progress
+            if pushed.handle is not None and pushed.handle.holding.is_opened and pushed.feed.ids:
+                progress = pushed.handle.holding.progress
                 self._reached(
                     self.barrier, pushed, Progress(progress.generation, progress.commits + 1, pushed.feed.ids[-1])
                 )
@@ -134,7 +135,7 @@ def _completes_early(barrier: Any) -> Any:
 async def _commits_nothing(self: PushHost, waiting: Sequence[Pushed]) -> None:
     for pushed in waiting:
         if pushed.handle is not None:
-            pushed.handle.saved = pushed.handle.progress
+            pushed.handle.holding = holding.saved(pushed.handle.holding, pushed.handle.holding.progress)
 
 
 def _answered_at_once(self: PushHost, pushed: Pushed) -> None:
@@ -147,11 +148,11 @@ def _answered_at_once(self: PushHost, pushed: Pushed) -> None:
 def _unanswered_claim_kept(release: Any) -> Any:
     """A claim that was not answered may have been carried out; nobody asks for it any more."""
 
-    async def planted(self: Manager, handle: Handle, epoch: int | None, outcome: Outcome) -> None:
-        if epoch is not None:
-            await release(self, handle, epoch, outcome)
+    async def planted(self: Effects, handle: Handle, command: Release | Revoke) -> None:
+        if isinstance(command, Release):
+            await release(self, handle, command)
         else:
-            self._remove(handle)
+            self._manager.remove(handle)
 
     return planted
 
@@ -165,7 +166,7 @@ AROUND = (
     Mutation("push_acks_before_durable", "push", PushHost, "_barrier", _completes_early),
     instead("push_acks_without_a_commit", "push", PushHost, "_save", _commits_nothing),
     instead("a_relinquish_without_answer_is_forgotten", "push", PushHost, "give_back", _answered_at_once),
-    Mutation("what_nobody_asks_for_any_more_is_kept", "push", Manager, "_release", _unanswered_claim_kept),
+    Mutation("what_nobody_asks_for_any_more_is_kept", "push", Effects, "_release", _unanswered_claim_kept),
     instead("a_run_that_follows_finds_nothing_of_what_was_pushed", "upgrade", Feed, "open", _feed_is_kept),
 )
 

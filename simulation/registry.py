@@ -68,6 +68,7 @@ class Datasource:
             self.is_enabled,
             False,
             wanted,
+            self.is_enabled and not self.is_dealing,
             is_pushed=self.is_pushed,
             dealt=self.dealt,
             is_dealing=self.is_dealing,

@@ -8,8 +8,9 @@ from uuid import UUID
 
 from headgate.core import lease, lifecycle
 from headgate.core.lease import Expired
-from headgate.core.streams import Command, Fenced, Progress, Reply, Stream, Why
+from headgate.core.streams import Command, Fenced, Progress, Reply, Stream
 from simulation.database import NodeRow
+from simulation.effects import Effects
 from simulation.handle import Handle
 from simulation.kernel import Process
 from simulation.manager import Manager
@@ -72,36 +73,24 @@ def _acks_first(write: Any) -> Any:
     return planted
 
 
-def _always_lost(self: Manager, handle: Handle, epoch: int, why: Why) -> None:
-    self._lose(handle, epoch)
-
-
-async def _release_once(self: Manager, handle: Handle, command: Command) -> Reply | None:
+async def _release_once(self: Effects, handle: Handle, command: Command) -> Reply | None:
     """What is stale is taken for somebody else's."""
     try:
-        reply = (await self._ownership.submit(handle.stream, command)).reply
+        reply = (await self.ownership.submit(handle.stream, command)).reply
     except Away:
         return None
     return Fenced("owned_by_other") if isinstance(reply, Fenced) else reply
 
 
-def _stale_is_over(persist: Any) -> Any:
-    async def planted(self: Manager, handle: Handle, command: Command) -> Reply | None:
-        reply: Reply | None = await persist(self, handle, command)
-        return Fenced("owned_by_other") if isinstance(reply, Fenced) else reply
-
-    return planted
-
-
 def _without_asking(acquire: Any) -> Any:
     """The next run begins under the grant of the last one."""
 
-    async def planted(self: Manager, handle: Handle, run: int, version: int) -> None:
-        if not handle.is_opened or handle.epoch is None:
+    async def planted(self: Effects, handle: Handle, run: int, version: int) -> None:
+        if not handle.holding.is_opened or handle.holding.epoch is None:
             await acquire(self, handle, run, version)
             return
-        handle.config = self.world.database.datasources[handle.datasource].version(version)
-        self.dispatch(handle, lifecycle.Acquired(run, self.node.process.clock_s()))
+        handle.config = self._world.database.datasources[handle.datasource].version(version)
+        self._manager.dispatch(handle, lifecycle.Acquired(run, self._process.clock_s()))
 
     return planted
 
@@ -113,12 +102,9 @@ def _only_over(self: Manager) -> None:
 
 WORKERS = (
     Mutation("acks_before_durable", "crash", Run, "_write", _acks_first),
-    instead("a_fence_of_ones_own_making_ends_the_worker", "restless", Manager, "_fenced", _always_lost),
-    Mutation("an_unanswered_acquisition_is_forgotten", "restless", Manager, "persist", _stale_is_over),
-    instead("a_release_is_not_asked_again", "push", Manager, "persist", _release_once),
-    Mutation("a_restart_keeps_the_epoch", "restless", Manager, "_acquire", _without_asking),
+    instead("a_release_is_not_asked_again", "push", Effects, "persist", _release_once),
+    Mutation("a_restart_keeps_the_epoch", "restless", Effects, "_acquire", _without_asking),
     instead("the_runs_of_an_ended_incarnation_go_on", "pause", Manager, "lose_all", _only_over),
-    instead("every_position_is_taken_for_the_sinks", "parts", Handle, "is_settled", property(lambda self: True)),
 )
 
 

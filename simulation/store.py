@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headgate.core import parts, planner, streams
 from headgate.core.lease import Expired
+from headgate.core.patience import StandingOrder
 from headgate.core.planner import Candidate, Free
 from headgate.core.reconcile import Entry
 from headgate.core.streams import Command, Done, Fenced, Grant, Release, Revoke, Step, Stream
@@ -122,6 +123,37 @@ class Store:
             row = self._database.streams[stream]
             if row.owner == node and row.epoch == state[0]:
                 self._database.states[stream] = state
+
+    async def standing_orders(self) -> list[StandingOrder]:
+        """Which holders were told to step down, and have not yet."""
+        database = self._database
+
+        def read() -> list[StandingOrder]:
+            rows = [database.streams[stream] for stream in database.moves if database.is_to_step_down(stream)]
+            owners = [(row, database.nodes.get(row.owner)) for row in rows if row.owner is not None]
+            return [StandingOrder(row.id, one.id, row.epoch, one.lease_s) for row, one in owners if one is not None]
+
+        found: list[StandingOrder] = await database.ask(self._process, read)
+        return found
+
+    async def take(self, order: StandingOrder, by: UUID) -> None:
+        """Take a stream from a holder that did not step down in time, unless it is past that."""
+        revoke = Revoke(order.owner, order.epoch)
+        database = self._database
+        transaction = database.begin(self._process)
+        try:
+            row: Stream = await transaction.lock(
+                [lambda: [(order.stream, "exclusive")]], lambda: database.streams[order.stream]
+            )
+            if (row.owner, row.epoch) != (order.owner, order.epoch):
+                transaction.close()
+                return
+            step = streams.step(row, revoke)
+            await transaction.commit(lambda: database.save({row.id: step}, {row.id: revoke}, by))
+        except (Away, Cancelled):
+            transaction.close()
+            raise
+        database.wake()
 
     async def set_draining(self, node: UUID, draining: bool) -> None:
         """Whether a node should give its streams back."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core import lifecycle, parts
-from headgate.core.lifecycle import Draining, Opening, Running, Step, Worker
+from headgate.core.lifecycle import Draining, Opening, Running, Step, Worker, holding
 from headgate.core.reconcile import Entry
 from simulation import manager
 from simulation.mutations import Mutation, instead
@@ -36,10 +36,6 @@ def _released_at_once(worker: Worker, event: Any, found: Step) -> Step:
     return found
 
 
-def _lost_is_nothing(worker: Worker, event: Any, found: Step) -> Step:
-    return Step(worker) if isinstance(event, lifecycle.OwnershipLost) and isinstance(worker.phase, Running) else found
-
-
 def _never_rejected(worker: Worker, event: Any, found: Step) -> Step:
     """A trial that has failed is not remembered."""
     return _without(found, lifecycle.RejectVersion) if isinstance(event, lifecycle.Failed) else found
@@ -65,24 +61,39 @@ def _unchecked(worker: Worker, event: Any, found: Step) -> Step:
     return _without(found, lifecycle.RejectVersion) if isinstance(event, lifecycle.Checked) else found
 
 
-def _any_run(worker: Worker, event: Any) -> Any:
-    run = getattr(worker.phase, "run", None)
-    return replace(event, run=run) if run is not None and hasattr(event, "run") else event
-
-
 LIFE = (
     _on_lifecycle("releases_before_the_last_write_has_ended", "cooperative", _released_at_once),
-    _on_lifecycle("a_worker_does_not_hear_that_it_is_fenced", "restless", _lost_is_nothing),
     _on_lifecycle("a_failed_trial_rejects_nothing", "cooperative", _never_rejected),
     _on_lifecycle("a_version_has_proved_itself_before_it_runs", "trial", _proved_by_opening),
     _on_lifecycle("a_proof_is_not_written_down", "cooperative", _never_proved),
     _on_lifecycle("a_failed_check_rejects_nothing", "cooperative", _unchecked),
+)
+
+
+# What the registry is told.
+
+HOLDING = (
+    instead(
+        "a_fence_of_ones_own_making_ends_the_worker",
+        "restless",
+        holding,
+        "is_lost",
+        lambda held, phase, epoch, why: held.epoch == epoch,
+    ),
+    instead("an_unanswered_acquisition_is_forgotten", "restless", holding, "is_to_revoke", lambda *answer: False),
     Mutation(
-        "a_fact_of_an_older_run_is_taken",
-        "slow",
-        lifecycle,
-        "step",
-        lambda step: lambda worker, event: step(worker, _any_run(worker, event)),
+        "every_position_is_taken_for_the_sinks",
+        "parts",
+        holding,
+        "ended",
+        lambda ended: lambda held, progress, settled: ended(held, progress, True),
+    ),
+    Mutation(
+        "what_is_handed_over_is_not_granted",
+        "cooperative",
+        holding,
+        "is_meant",
+        lambda is_meant: lambda held, epoch: False,
     ),
 )
 
@@ -103,8 +114,15 @@ def _on_entry(name: str, exposed_by: str, change: Callable[[Entry], Entry]) -> M
 
 
 SHOULD_RUN = (
-    _on_entry("a_stop_is_not_heard", "cooperative", lambda entry: replace(entry, enabled=True)),
-    _on_entry("a_stream_is_read_while_it_is_dealt", "parts", lambda entry: replace(entry, is_dealing=False)),
+    _on_entry("a_stop_is_not_heard", "cooperative", lambda entry: replace(entry, is_to_run=True)),
+    _on_entry("a_stream_is_read_while_it_is_dealt", "parts", lambda entry: replace(entry, is_to_run=entry.enabled)),
+    Mutation(
+        "a_worker_goes_on_under_an_old_deal",
+        "parts",
+        manager,
+        "wanted_here",
+        lambda wanted_here: lambda entry, place, dealt=None, **options: wanted_here(entry, place, **options),
+    ),
     Mutation(
         "a_draining_node_goes_on",
         "cooperative",
@@ -161,4 +179,4 @@ PARTS = (
     Mutation("a_try_to_deal_is_not_taken_back", "parts", parts, "next_step", _never_back),
 )
 
-WORKERS = (*LIFE, *SHOULD_RUN, *PARTS)
+WORKERS = (*LIFE, *HOLDING, *SHOULD_RUN, *PARTS)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headgate.core.groups.delivery import LEASE_S
 from headgate.core.groups.machine import Group
-from headgate.core.groups.requests import Roster
+from headgate.core.groups.roster import Roster
 from headgate.core.parts import UNNAMED
 from simulation.checkers import Checkers
 from simulation.client import Client

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 6 << 30  # A run uses less than half of it; the rest is for what else runs on the machine.
+KEPT_S = 3600.0
 ROOM = f"headgate-{os.getuid()}"
 
 
@@ -23,8 +25,8 @@ def choose() -> Path | None:
         return None
     room = MEMORY / ROOM
     room.mkdir(mode=0o755, exist_ok=True)
-    for left in room.iterdir():  # What killed runs have left.
-        if not Path(f"/proc/{left.name}").exists():
+    for left in room.iterdir():  # What runs have left that were killed, or whose failures nobody looks at any more.
+        if not Path(f"/proc/{left.name}").exists() and left.stat().st_mtime < time.time() - KEPT_S:
             shutil.rmtree(left, ignore_errors=True)
     folder = room / str(os.getpid())
     folder.mkdir(exist_ok=True)

@@ -66,7 +66,7 @@ def test_every_path_of_the_api_is_documented() -> None:
 
 def test_every_event_is_documented() -> None:
     page = text("reference/events.md")
-    sources = "".join(path.read_text() for path in (ROOT / "src/headgate/runtime").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "src/headgate").rglob("*.py"))
     types = set(re.findall(r"""change\.event\([^)]*?"(\w+)"[,)]""", sources))
     types |= {f"worker_{name}" for name in re.findall(r"""Report\("(\w+)\"""", lifecycle())}
     types |= {"position_reset", "position_edited", "reloaded", "node_drained", "node_undrained", "node_forgotten"}
@@ -77,7 +77,7 @@ def test_every_event_is_documented() -> None:
 
 
 def lifecycle() -> str:
-    return (ROOT / "src/headgate/core/lifecycle.py").read_text()
+    return "".join(file.read_text() for file in (ROOT / "src/headgate/core/lifecycle").glob("*.py"))
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from headgate.testing.forks import FORKS_EXIST, Forked, Forks
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.skipif(not FORKS_EXIST, reason="there are no pidfds here")
 
@@ -35,7 +36,7 @@ def ignores(pid: int, number: signal.Signals) -> bool:
 def run(forks: Forks, folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
     with (folder / "out").open("w+b") as out, (folder / "errors").open("w+b") as errors:
         process = forks.start(arguments, env=os.environ | variables, cwd=folder, stdout=out, stderr=errors)
-        code = process.wait(60)
+        code = process.wait(LONG_S)
         return code, (folder / "out").read_text(), (folder / "errors").read_text()
 
 
@@ -103,4 +104,4 @@ def test_what_still_runs_ends_with_the_server(tmp_path: Path, url: str, monkeypa
     monkeypatch.setattr(NodeProcess, "forks", forks)
     node = NodeProcess.start(tmp_path, database=url)
     forks.close()
-    assert node.process.wait(60) == -signal.SIGKILL
+    assert node.process.wait(LONG_S) == -signal.SIGKILL

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import subprocess
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from headgate.connectors import plugins
 
@@ -142,6 +146,16 @@ def test_the_core_is_pure(path: Path) -> None:
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
 
 
+def test_no_class_name_of_the_core_means_two_things() -> None:
+    """Two machines may have an event of the same kind, but a reader should know which one is meant. Each has a Step."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((SOURCE / "core").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name != "Step":
+                found.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_every_module_and_class_and_every_public_function_of_some_length_says_what_it_is(path: Path) -> None:
     """A function of a few lines whose name says it all (`lower`, `starts_with`) needs no second saying."""
@@ -174,6 +188,31 @@ def test_no_work_is_left_for_later_and_nothing_names_this_machine() -> None:
 def test_versions_are_pinned_by_name_and_number_only() -> None:
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         assert re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line), line
+
+
+def installed_for(name: str, extras: frozenset[str], found: set[str]) -> None:
+    """Add the installed distributions that this one needs, and those that they need."""
+    for line in metadata.requires(name) or []:
+        need = Requirement(line)
+        if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in extras | {""}):
+            continue
+        key = f"{canonicalize_name(need.name)}{sorted(need.extras)}"
+        with contextlib.suppress(metadata.PackageNotFoundError):  # Those of `bench` need not be installed.
+            metadata.version(need.name)
+            if key not in found:
+                found.add(key)
+                installed_for(need.name, frozenset(need.extras), found)
+
+
+def test_every_package_that_gets_installed_is_pinned() -> None:
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.split("==")[0]) for line in pins}
+    extras = frozenset(metadata.metadata("headgate").get_all("Provides-Extra") or [])
+    found: set[str] = set()
+    installed_for("headgate", extras, found)
+    installed = {key.partition("[")[0] for key in found} - {"headgate"}
+    assert {"faker", "rich-click"} <= installed  # Nobody names these two; they come with what we name.
+    assert installed <= pinned, f"not pinned: {sorted(installed - pinned)}"
 
 
 def test_no_lock_file_records_addresses() -> None:

@@ -18,6 +18,7 @@ import httpx
 
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class Web:
         found: dict[str, Any] = self.call("GET", f"/api/datasources/{name}")
         return found
 
-    def until(self, read: Callable[[], T], is_so: Callable[[T], bool], timeout_s: float = 30.0) -> T:
+    def until(self, read: Callable[[], T], is_so: Callable[[T], bool], timeout_s: float = LONG_S) -> T:
         """Read until this holds."""
         deadline = time.monotonic() + timeout_s
         while not is_so(found := read()):
@@ -141,7 +142,7 @@ def started(home: Path, database: str, **environment: str) -> Iterator[Web]:
     """A node for the time of a block."""
     node = NodeProcess.start(home, database=database, environment=environment)
     try:
-        with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=30) as client:
+        with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=LONG_S) as client:
             yield Web(node, database, client)
     finally:
         node.end(signal.SIGKILL)

@@ -113,7 +113,7 @@ class EndOfStream(ConnectorError):
 
 
 class RetryLater(ConnectorError):
-    """The other side asks to be left alone for a while; the run goes on."""
+    """The other side asks for a pause; the run continues."""
 
     cause = Cause.RATE_LIMIT
 

@@ -13,10 +13,9 @@ import asyncpg
 
 from headgate.testing.processes import NodeProcess
 from tests.acceptance.ledger import Ledger, plug_in
+from tests.waiting import LONG_S, until
 
 LEASE_S = 3.0  # The shortest: these tests wait for its end again and again.
-PATIENCE_S = 40.0
-LOOK_S = 0.05
 
 _STREAMS = """
 SELECT d.name || ':' || coalesce(s.index::text, s.label) AS stream, s.owner, n.name AS node, s.run, s.epoch
@@ -59,7 +58,7 @@ class Cluster:
     async def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> int:
         """End one, and wait until it has ended; returns its exit code."""
         began = time.monotonic()
-        code = await asyncio.to_thread(self.nodes.pop(name).end, how, 60.0)
+        code = await asyncio.to_thread(self.nodes.pop(name).end, how)
         print(f"{name} ends with {code}: {time.monotonic() - began:.1f} s")
         return code
 
@@ -145,14 +144,15 @@ class Cluster:
 
     # Waiting.
 
-    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str, timeout_s: float = PATIENCE_S) -> float:
+    async def until(self, is_so: Callable[[], Awaitable[bool] | bool], what: str, timeout_s: float = LONG_S) -> float:
         """Wait for this; returns how long it took."""
         began = time.monotonic()
-        while not await is_so():
-            if time.monotonic() > began + timeout_s:
-                logs = [f"-- {name}\n{node.log()[-1500:]}" for name, node in self.nodes.items()]
-                raise AssertionError(f"not within {timeout_s:.0f} s: {what}; {await self.places()}\n" + "\n".join(logs))
-            await asyncio.sleep(LOOK_S)
+        try:
+            await until(is_so, what, timeout_s, look_s=0.05)
+        except AssertionError as error:
+            logs = [f"-- {name}\n{node.log()[-1500:]}" for name, node in self.nodes.items()]
+            error.add_note(f"{await self.places()}\n" + "\n".join(logs))
+            raise
         took_s = time.monotonic() - began
         print(f"{what}: {took_s:.1f} s")
         return took_s

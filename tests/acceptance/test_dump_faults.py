@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +12,9 @@ import asyncpg
 import pytest
 
 from headgate.store.embedded import EmbeddedServer
-from tests.acceptance.dump_cycle import LONG_S, Cycle, Place, ended
+from tests.acceptance.dump_cycle import Cycle, Place, ended
 from tests.conftest import _fresh
+from tests.waiting import until
 
 ROWS, CHUNK_ROWS = 4000, 100
 # Chunks of a megabyte, which go in several pieces: after a first burst each takes half a second. PostgreSQL writes a
@@ -83,12 +83,12 @@ async def _in_the_middle(own: Any, target: Any) -> Any:
     copying = """
         SELECT count(*) FROM pg_stat_progress_copy WHERE datname = current_database() AND tuples_processed > 0
     """
-    async with asyncio.timeout(LONG_S):
-        while True:
-            dump = await own.fetchval(done)
-            if dump is not None and await target.fetchval(copying):
-                return dump
-            await asyncio.sleep(0.005)
+
+    async def is_caught() -> Any:
+        dump = await own.fetchval(done)
+        return dump if dump is not None and await target.fetchval(copying) else None
+
+    return await until(is_caught, look_s=0.005)
 
 
 async def _state(own: Any, target: Any, dump: Any) -> tuple[Any, ...]:
@@ -100,3 +100,41 @@ async def _state(own: Any, target: Any, dump: Any) -> tuple[Any, ...]:
         await target.fetchval("SELECT count(*) FROM headgate_dump_chunk"),
         await target.fetchval("SELECT count(*) FROM items"),
     )
+
+
+OWN = """
+class Source:
+    name = "people"
+    size = 1000
+
+    def __init__(self, url):
+        pass
+
+    def query(self, offset, limit):
+        return [{"id": n, "name": f"name {n}"} for n in range(offset, min(offset + limit, self.size))]
+"""
+
+
+@pytest.mark.parametrize("is_sized", [True, False], ids=["sized", "without a size"])
+async def test_a_thousand_rows_of_a_users_own_storage_in_chunks_of_a_hundred_with_five_workers(
+    place: Place, is_sized: bool
+) -> None:
+    (place.home / "own.py").write_text(
+        OWN if is_sized else OWN.replace("    size = 1000\n", "").replace("self.size", "1000")
+    )
+    storage = ("--storage", f"{place.home}/own.py:Source")
+    sizes = ("--chunk-rows", "100", "--workers", "5")
+    code = await ended(place.start("dump", "mine:people", place.target, *storage, *sizes, "--json"))
+    assert code == 0, place.complained()
+    found = place.said()
+    assert (found["status"], found["rows"], found["tables"][0]["name"]) == ("completed", 1000, "people")
+    target = await asyncpg.connect(place.target)
+    try:
+        (row,) = await target.fetch("SELECT count(*), count(DISTINCT id), min(id), max(id) FROM people")
+    finally:
+        await target.close()
+    assert tuple(row) == (1000, 1000, 0, 999)
+    assert await ended(place.start("dumps", "history", found["id"], "--json")) == 0
+    done = [one for one in place.said()["items"] if one["notification"] == "completed"]
+    assert [one["rows"] for one in done if one["rows"]] == [100] * 10
+    assert {one["notification"] for one in place.said()["items"]} <= {"completed", "end"}, "no attempt failed"

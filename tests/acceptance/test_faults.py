@@ -9,7 +9,6 @@ import signal
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import asyncpg
 import httpx
 
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S, wait_until
 
 
 def fetch(url: str, query: str) -> list[Any]:
@@ -34,13 +34,6 @@ def ids(url: str, table: str = "target") -> list[int]:
     if not fetch(url, f"SELECT to_regclass('{table}') AS t")[0]["t"]:
         return []
     return [row["id"] for row in fetch(url, f"SELECT id FROM {table} ORDER BY id")]
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not become so"
-        time.sleep(0.05)
 
 
 def counting(url: str, **options: Any) -> dict[str, Any]:
@@ -233,7 +226,7 @@ def test_a_connector_that_blocks_the_loop_is_quarantined_and_does_not_kill_the_n
     node.apply({"good": {"source": {"type": "generator", "rate": 10}, "sink": {"type": "blackhole"}}})
     with contextlib.suppress(httpx.HTTPError):  # It may block before it has answered; what it committed stays.
         node.apply({"bad": {"source": {"type": "blocks"}, "sink": {"type": "blackhole"}}})
-    assert node.process.wait(60) == 70
+    assert node.process.wait(LONG_S) == 70
     node = start_node("two", environment=environment, program=[str(script)])
     node.wait_for("good", lambda found: found["worker_status"] == "RUNNING")
     bad = node.wait_for("bad", lambda found: found["quarantine"] is not None)

@@ -6,7 +6,6 @@ nobody, may see a record twice; where a node is killed or sleeps, only what it w
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
@@ -94,7 +93,7 @@ async def test_a_node_that_is_killed_while_streams_are_handed_over_to_it_leaves_
     await cluster.until_placed("a")
     await cluster.until_moved_on()
     gate.touch()
-    await cluster.until(lambda: asyncio.sleep(0, reached.exists()), "a write is under way")
+    await cluster.until(lambda: reached.exists(), "a write is under way")
     await move(cluster, "a", "b", await cluster.streams())
     await cluster.until_placed("b", streams={"orders:0"})
     arrived = await on(cluster, "b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.main import get_command
 from headgate.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
+SOURCE = Path(__file__).parents[2] / "src/headgate"
 SHARED = {"--url", "--token", "--json"}
 WITHOUT_NODE = ("headgate up", "headgate sql", "headgate dump")
 
@@ -62,3 +64,19 @@ def test_every_command_and_every_option_says_what_it_is_for(path: str) -> None:
     command = COMMANDS[path]
     assert command.help
     assert all(getattr(param, "help", None) for param in command.params if param.name != "help")
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Every hint in the sources, with where it is; what is filled in at run time is left out."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                texts = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
+                yield f"{path.relative_to(SOURCE)}:{node.value.lineno}", " ".join(map(str, texts))
+
+
+def test_every_option_that_a_hint_names_is_one_of_some_command() -> None:
+    known = set().union(*map(options, COMMANDS.values()))
+    named = [(where, option) for where, hint in hints() for option in re.findall(r"--[a-z][a-z-]*", hint)]
+    assert len(named) > 20
+    assert [(where, option) for where, option in named if option not in known] == []

@@ -135,7 +135,7 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("secrets set warehouse --from-file doc.yaml", ["2 datasources restarted"]),
     ("secrets list", ["warehouse", "2 d ago", "ada"]),
     ("secrets delete warehouse", ["deleted secret warehouse"]),
-    ("secrets rotate", ["3 secrets wrapped anew"]),
+    ("secrets rotate", ["3 secrets rewrapped"]),
     ("tokens create ci --role viewer", ["hg_secret"]),
     ("tokens list", ["ci", "viewer", "aa11"]),
     ("tokens revoke ci", ["revoked ci"]),

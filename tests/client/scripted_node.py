@@ -29,9 +29,9 @@ from headgate.core.frames import (
     OkFrame,
     StepDownFrame,
 )
+from tests.waiting import LONG_S
 
 TOKEN = "hg_s3cret"
-PATIENCE_S = 10.0  # For what must come. A test that waits as long as this has failed.
 
 F = TypeVar("F", bound=Frame)
 
@@ -54,7 +54,7 @@ class Peer:
     async def hear(self) -> Any:
         """The next frame; beats are echoed."""
         while True:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(LONG_S):
                 data = await self.socket.recv(decode=False)
             frame = self.decode(data)
             if not isinstance(frame, BeatFrame):
@@ -69,7 +69,7 @@ class Peer:
 
     async def take_beat(self) -> BeatFrame:
         """The next frame is a beat; it is kept."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LONG_S):
             frame = self.decode(await self.socket.recv(decode=False))
         assert isinstance(frame, BeatFrame), frame
         return frame
@@ -112,7 +112,7 @@ class Peer:
 
     async def closed(self) -> None:
         """Wait until the client has gone."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LONG_S):
             await self.socket.wait_closed()
 
     def cut(self) -> None:
@@ -160,7 +160,7 @@ class ScriptedNode:
 
     async def accept(self) -> Any:
         """The next connection, which must come."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LONG_S):
             return await self._peers.get()
 
     async def wait_for_peer(self) -> Any:
@@ -224,7 +224,7 @@ def consumer_of(*nodes: ScriptedNode | str, **options: Any) -> Consumer:
             "stream": "invoices",
             "group": "billing",
             "label": "me",
-            "open_timeout_s": PATIENCE_S,
+            "open_timeout_s": LONG_S,
             **options,
         },
     )
@@ -250,7 +250,7 @@ class Clock:
 
 async def soon(what: Any) -> Any:
     """What must come."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(LONG_S):
         return await what
 
 

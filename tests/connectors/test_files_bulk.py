@@ -39,7 +39,7 @@ from headgate.connectors.api.bulk import (
 from headgate.connectors.files import csv, jsonl
 from headgate.connectors.files import reader as files
 from headgate.connectors.files import writer as parts
-from headgate.connectors.files.reader import MANIFEST, sidecar_of
+from headgate.connectors.files.manifest import MANIFEST, sidecar_of
 from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import translated

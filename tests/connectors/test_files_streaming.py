@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 import pytest
 
 from headgate.connectors.api import Batch, Outgoing, Position, Progress
-from headgate.connectors.files.source import FilesSink, FilesSinkOptions, FilesSource, FilesSourceOptions
+from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
+from headgate.connectors.files.sink import FilesSink
+from headgate.connectors.files.source import FilesSource
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 from headgate.testing.contract import SinkContract, SourceContract
 from headgate.testing.factories import make_context, make_grant

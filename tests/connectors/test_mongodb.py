@@ -29,7 +29,7 @@ from bson.regex import Regex
 from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, errors
 
 from headgate.connectors.api.bulk import (
     PLAIN,
@@ -47,13 +47,14 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.connectors.mongodb import values
 from headgate.connectors.mongodb.documents import id_in
-from headgate.connectors.mongodb.reader import MongoReader, options_of
+from headgate.connectors.mongodb.reader import MongoReader
+from headgate.connectors.mongodb.session import options_of
 from headgate.connectors.mongodb.values import bound_of, decimal_of, id_of
 from headgate.connectors.mongodb.writer import MongoWriter
 from headgate.connectors.sql import ledger
 from headgate.connectors.values import convert
 from headgate.connectors.values.kinds import Kind, Type
-from headgate.core.chunks import from_start, next_chunk, planned
+from headgate.core.chunks.offsets import from_start, next_chunk, planned
 from headgate.errors import ConfigError, NotFound, Refused
 from tests.connectors.mongo_documents import raw_of
 from tests.connectors.mongo_server import Broken, MongoServer
@@ -687,8 +688,8 @@ async def test_the_id_is_the_sources_or_its_key(mongo: Mongo, source: Table, exp
 async def test_without_a_key_the_id_is_the_place_in_the_dump(mongo: Mongo) -> None:
     job = job_of(source_of(()))
     await written(mongo.writer(), job, people(5, 5), people(6))
-    mark = ledger.key_of(WHOLE)
-    assert [one["_id"] for one in await mongo.all("orders")] == [f"{job.dump}:{mark}:{number}" for number in (0, 1, 2)]
+    key = ledger.key_of(WHOLE)
+    assert [one["_id"] for one in await mongo.all("orders")] == [f"{job.dump}:{key}:{number}" for number in (0, 1, 2)]
 
 
 async def test_a_key_that_is_null_is_refused(own: Mongo) -> None:
@@ -1077,3 +1078,22 @@ async def test_documents_are_passed_on_untouched_only_if_their_fields_are(own: M
     }
     passed = [name for name, job in jobs.items() if Language.COPY in target.accepts(table, job)]
     assert passed == ["whole", "without a column"]
+
+
+async def test_a_server_that_is_gone_when_a_chunk_is_taken_back_is_seen_as_gone(
+    own: Mongo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the chunk would fail by itself, though no other can be written either."""
+    target, job = own.writer(), job_of()
+    table = await target.prepare(job)
+
+    async def gone(*_: object) -> None:
+        raise errors.AutoReconnect("connection closed")
+
+    async def broken() -> Pieces:
+        raise StorageError("a value does not fit")
+        yield
+
+    monkeypatch.setattr(target, "_remove", gone)
+    with pytest.raises(StorageGone, match="connection closed"):
+        await target.write(job, table, WHOLE, Language.ROWS, broken())

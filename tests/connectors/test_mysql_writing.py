@@ -29,6 +29,7 @@ from headgate.connectors.mysql.reader import MysqlReader
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from tests.connectors.mariadb import DUMP, Database, MariaDb, copied, csv_rows, of, read_all, reading, writing
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -365,13 +366,13 @@ async def test_a_swap_that_broke_off_is_finished_by_the_next(db: Database, has_o
         await put(writer, job, ONE, row("7", '"new"'))
         execute, left = writer._session.execute, steps
 
-        def breaks_off(sql: str) -> Any:
+        def breaks_off(sql: str, *values: object) -> Any:
             nonlocal left
             if sql.startswith(("INSERT", "RENAME", "DROP")):
                 left -= 1
                 if left < 0:
                     raise pymysql.OperationalError(2013, "lost")
-            return execute(sql)
+            return execute(sql, *values)
 
         writer._session.execute = breaks_off
         with refused("lost", StorageGone):
@@ -503,8 +504,8 @@ async def test_a_writer_that_was_stopped_is_ended_by_its_successor(db: Database)
         into = await first.prepare(job)
         writing_half = asyncio.create_task(first.write(job, into, ONE, Language.CSV, half()))
         await stopped.wait()
-        while not db.rows("SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'LOAD DATA%'"):
-            await asyncio.sleep(0.05)
+        loading = "SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'LOAD DATA%'"
+        await until(lambda: db.rows(loading), "the rows are on their way")
         second.attempt = 2
         assert await second.write(job, into, ONE, Language.CSV, of(row("1", "b"), row("2", "c"))) == 2
         writing_half.cancel()

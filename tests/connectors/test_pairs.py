@@ -79,7 +79,7 @@ class World:
         )
         process = StreamProcess(self.dumps, made, Storages(source, target), 2, self.home)
         status = await process.run()
-        errors = [row["error"] for row in await self.dumps.tables(made)]
+        errors = [row.error for row in await self.dumps.tables(made)]
         assert status == "completed", errors
         return made
 
@@ -288,7 +288,7 @@ async def source_of(world: World, kind: str) -> str:
 async def test_into_postgresql_come_counters_indexes_and_foreign_keys(world: World, kind: str) -> None:
     target = world.urls["postgresql"]
     dump = await world.dump(await source_of(world, kind), target, *TABLES, mode="append")
-    assert (await world.dumps.find(str(dump)))["error"] == ""
+    assert (await world.dumps.find(str(dump))).error == ""
     expected = ["clients_email_key", "clients_pkey", "orders_customer_placed_idx", "orders_pkey"]
     found = [name for (name,) in await at(target, INDEXES)]
     assert [name for name in found if name != "clients_about_idx"] == expected
@@ -303,7 +303,7 @@ async def test_into_postgresql_come_counters_indexes_and_foreign_keys(world: Wor
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 async def test_into_mariadb_come_counters_indexes_and_foreign_keys(world: World, kind: str) -> None:
     dump = await world.dump(await source_of(world, kind), world.urls["mysql"], *TABLES, mode="append")
-    left = (await world.dumps.find(str(dump)))["error"]
+    left = (await world.dumps.find(str(dump))).error
     assert left == "" if kind == "postgresql" else "cannot be unique" in left  # A text of SQLite has no length.
     found = {row[2] for table in ("clients", "orders") for row in world.mysql.rows(f"SHOW INDEX FROM {table}")}
     assert found >= {"PRIMARY", "orders_of", "about"}
@@ -319,7 +319,7 @@ async def test_from_mariadb_to_mariadb_come_foreign_keys(world: World, mariadb: 
     source = await source_of(world, "mysql")
     with mariadb.database() as other:
         dump = await world.dump(source, other.url(), *TABLES, mode="append")
-        assert (await world.dumps.find(str(dump)))["error"] == ""
+        assert (await world.dumps.find(str(dump))).error == ""
         assert "REFERENCES `clients` (`id`) ON DELETE CASCADE" in other.rows("SHOW CREATE TABLE orders")[0][1]
 
 
@@ -335,9 +335,9 @@ async def test_what_cannot_be_made_is_named_and_the_tables_are_copied(world: Wor
     source, target = await source_of(world, "mysql"), world.urls["postgresql"]
     world.mysql.execute("ALTER TABLE customers ADD UNIQUE INDEX same_about (id, email)")
     dump = await world.dump(source, target, "orders", mode="append")
-    assert (await world.dumps.find(str(dump)))["error"] == "left out: of_customer (there is no customers)"
+    assert (await world.dumps.find(str(dump))).error == "left out: of_customer (there is no customers)"
     dump = await world.dump(source, target, "customers", mode="append", exclude=("email",))
-    left = (await world.dumps.find(str(dump)))["error"]
+    left = (await world.dumps.find(str(dump))).error
     assert left == (
         "left out: index email (its columns were not copied); index same_about (its columns were not copied)"
     )

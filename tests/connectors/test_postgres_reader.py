@@ -31,6 +31,7 @@ from tests.connectors.postgres_copy import (
     reading,
     writing,
 )
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -673,8 +674,7 @@ async def test_a_statement_that_somebody_cancels_is_only_that_chunks_error(sourc
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
             " WHERE wait_event = 'PgSleep' AND datname = current_database()"
         )
-        while not await source.values(query):
-            await asyncio.sleep(0.01)
+        await until(lambda: source.values(query), "the statement is cancelled")
         with pytest.raises(StorageError, match="cancel") as caught:
             await asking
         assert not isinstance(caught.value, StorageGone)

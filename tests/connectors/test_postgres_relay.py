@@ -24,6 +24,7 @@ from headgate.store.embedded import EmbeddedServer
 from tests.connectors.mariadb import make_certificate
 from tests.connectors.postgres_copy import Side, emptied, job_for, make_databases, reading, writing
 from tests.proxy import proxied
+from tests.waiting import until
 
 INTO = "COPY t (id, v) FROM STDIN (FORMAT binary)"
 SHAPE = "CREATE TABLE t (id bigint PRIMARY KEY, v bytea)"
@@ -275,8 +276,8 @@ async def test_a_connection_that_is_cut_is_gone(source: Side, target: Side) -> N
             both = Sessions(await connect(from_url), await connect(to_url))
             proxy = first if cut_source else second
             copying = asyncio.ensure_future(both.copy())
-            while not await source.values("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%'"):
-                await asyncio.sleep(0.01)
+            query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%'"
+            await until(lambda query=query: source.values(query), "a copy runs")
             proxy.cut()
             with pytest.raises((OSError, asyncpg.PostgresError)):
                 await copying

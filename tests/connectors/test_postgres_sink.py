@@ -282,7 +282,7 @@ async def test_what_the_server_answers_decides_whether_trying_again_can_help(
 
 
 async def test_a_check_finds_a_missing_table_that_may_not_be_made(empty_url: str) -> None:
-    with pytest.raises(ConnectorError, match="no table target"):
+    with pytest.raises(ConnectorError, match="table target does not exist"):
         await make_sink(empty_url, create=False).check()
     await make_sink(empty_url).check()
     assert await rows(empty_url, "SELECT 1 FROM pg_class WHERE relname IN ('target', 'headgate_position')") == []

@@ -25,11 +25,15 @@ from headgate.connectors.api.bulk import (
     Pieces,
     Range,
     StorageError,
+    StorageGone,
     Table,
 )
 from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.sql import ledger
-from headgate.connectors.sqlite.reader import affinity, declared_type, text_of, value_of
+from headgate.connectors.sqlite import writer as writer_module
+from headgate.connectors.sqlite.ranges import text_of, value_of
+from headgate.connectors.sqlite.types import affinity, declared_type
+from headgate.connectors.sqlite.writer import SqliteWriter
 from headgate.connectors.values.convert import translated
 from headgate.connectors.values.kinds import TEXT, Kind, Type
 from headgate.errors import NotFound, Refused
@@ -543,3 +547,26 @@ async def test_a_file_that_is_no_database_is_told(path: Path) -> None:
     path.write_text("this is not a database, " * 100)
     with pytest.raises(StorageError, match="not a database"):
         await open_reader(f"sqlite:{path}").tables()
+
+
+async def test_a_file_that_is_gone_when_a_chunk_is_rolled_back_is_seen_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the chunk would be tried again and again, and the others with it."""
+    job = Job(DUMP, Table("t", (Column("id", Type(Kind.INT64)),)), "t")
+    target = SqliteWriter(f"sqlite:{tmp_path / 'a.db'}")
+    table = await target.prepare(job)
+
+    def gone(connection: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR"
+        raise error
+
+    async def broken() -> Pieces:
+        raise StorageError("a value does not fit")
+        yield
+
+    monkeypatch.setattr(writer_module, "_roll_back", gone)
+    with pytest.raises(StorageGone, match="disk I/O error"):
+        await target.write(job, table, Range(None, ("1",)), Language.ARROW, broken())
+    await target.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.api import Source
+from headgate.connectors.api import INBOX_IDENTITY, Source
 from headgate.connectors.webhook.options import WebhookOptions
 from headgate.connectors.webhook.source import WebhookSource
 from headgate.runtime.inbox import InboxHub
@@ -28,7 +28,7 @@ class TestWebhookSource(SourceContract):
     async def payloads(self, database: Database) -> None:
         async with Datasources(database).change("tester") as change:
             datasource = (await change.create("hooks", True)).id
-        table = InboxTable(database)
+        table = InboxTable(database, INBOX_IDENTITY)
         for id in range(COUNT):
             payload = Payload(datasource, "{}", b'{"id":%d}' % id)
             assert await table.append([payload], {datasource: Limit()}) == set()

@@ -1,6 +1,6 @@
 """All that can happen to a few chunks: every interleaving of what workers do and say, up to the last new state.
 
-A state is a bag of cells. A cell is a chunk, what the world knows of it, the workers that believe to have it, and
+A state is a bag of cells. A cell is a chunk, what the world knows of it, the workers that act as if they had it, and
 the messages about it that are still under way. Chunks are alike and so are workers, so their names do not matter, and
 neither does how high an epoch is: only which of two is older. That makes the states finitely many.
 """
@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from headgate.core import chunks
-from headgate.core.chunks import Chunk, Cut, Offsets, Range, State
+from headgate.core.chunks import Range, locks
+from headgate.core.chunks import offsets as planning
+from headgate.core.chunks.locks import Chunk, State
+from headgate.core.chunks.offsets import Cut, Offsets
 from headgate.errors import Refused
 
 WORKERS = 2
@@ -22,10 +24,10 @@ NEWEST = 2  # How a cell's newest epoch is written. All older ones are 1, and 0 
 PLAN = Offsets(("z",), ("z",), ended=True)
 
 SAY: dict[str, Callable[[Chunk, int], Chunk | None]] = {
-    "finish": lambda chunk, epoch: chunks.finish(chunk, epoch, 1),
-    "fail": lambda chunk, epoch: chunks.fail(chunk, epoch, "no", ATTEMPTS),
-    "give back": lambda chunk, epoch: chunks.give_back(chunk, epoch),
-    "renew": lambda chunk, epoch: chunks.renew(chunk, epoch, 0.0, 1.0),
+    "finish": lambda chunk, epoch: locks.finish(chunk, epoch, 1),
+    "fail": lambda chunk, epoch: locks.fail(chunk, epoch, "no", 0.0, ATTEMPTS),
+    "give back": lambda chunk, epoch: locks.give_back(chunk, epoch),
+    "renew": lambda chunk, epoch: locks.renew(chunk, epoch, 0.0, 1.0),
 }
 
 
@@ -38,9 +40,9 @@ class Cell(NamedTuple):
 
     chunk: Chunk
     holder: int = 0  # The epoch that has the chunk, as the world knows it; 0: nobody has.
-    is_over: bool = False  # The lease has passed its deadline.
+    is_over: bool = False  # The lease, or the wait after a failure, has passed its deadline.
     is_written: bool = False
-    workers: tuple[int, ...] = ()  # Epochs under which workers believe to have it.
+    workers: tuple[int, ...] = ()  # Epochs under which workers act as if they had it.
     messages: tuple[tuple[str, int], ...] = ()  # What is under way, and under which epoch it was said.
 
 
@@ -79,6 +81,8 @@ def said(cell: Cell, what: str, epoch: int) -> Cell:
     left = State.FAILED if fails >= ATTEMPTS else State.PLANNED
     ends = {"finish": State.DONE, "fail": left, "give back": State.PLANNED, "renew": State.LEASED}
     check(found.state is ends[what], f"{what} makes the chunk {found.state}")
+    waits = what == "renew" or (what == "fail" and left is State.PLANNED)
+    check((found.until_s > 0.0) == waits, f"{what}: a chunk waits after a failure, and only then")
     return cell._replace(chunk=found, holder=epoch if what == "renew" else 0, is_over=False)
 
 
@@ -88,9 +92,9 @@ def without(items: tuple[int, ...], item: int) -> tuple[int, ...]:
 
 
 def leased(cell: Cell) -> Cell | None:
-    is_free = cell.chunk.state is State.PLANNED
+    is_free = cell.chunk.state is State.PLANNED and (cell.is_over or cell.chunk.until_s == 0.0)
     try:
-        found = chunks.lease(cell.chunk, "w", 1.0 if cell.is_over else 0.0, 1.0)
+        found = locks.lease(cell.chunk, "w", 1.0 if cell.is_over else 0.0, 1.0)
     except Refused:
         check(not is_free, "a free chunk is not leased")
         return None
@@ -122,16 +126,16 @@ def _moves(cell: Cell) -> Iterator[tuple[str, Cell]]:
     for what, epoch in cell.messages:
         yield f"late {what}", said(cell, what, epoch)  # It may come again.
         yield f"lose {what}", cell._replace(messages=tuple(m for m in cell.messages if m != (what, epoch)))
-    if cell.holder:
+    if cell.chunk.until_s:
         yield "wait", cell._replace(is_over=True)
-    found = chunks.run_out(cell.chunk, 1.0 if cell.is_over else 0.0, ATTEMPTS)
+    found = locks.run_out(cell.chunk, 1.0 if cell.is_over else 0.0, ATTEMPTS)
     check((found is not None) == (cell.holder > 0 and cell.is_over), "a lease ends at its deadline")
     if found is not None:
         check(found.attempts == cell.chunk.attempts + 1, "a lease that ran out is a failure")
         yield "run out", cell._replace(chunk=found, holder=0, is_over=False)
     if cell.is_written:
-        yield "settle", cell._replace(chunk=chunks.settle(cell.chunk, 1), holder=0, is_over=False)
-    yield "retry", cell._replace(chunk=chunks.retry(cell.chunk))
+        yield "settle", cell._replace(chunk=locks.settle(cell.chunk, 1), holder=0, is_over=False)
+    yield "retry", cell._replace(chunk=locks.retry(cell.chunk))
 
 
 def look(cell: Cell) -> None:
@@ -155,12 +159,12 @@ def at_rest(cell: Cell) -> Cell:
             epoch, cell = cell.workers[0], cell._replace(is_written=True, workers=cell.workers[1:])
             cell = said(cell, "finish", epoch)
         elif cell.holder:
-            found = chunks.run_out(cell.chunk, 1.0, ATTEMPTS)
+            found = locks.run_out(cell.chunk, 1.0, ATTEMPTS)
             check(found is not None, "a lease that never runs out")
             assert found is not None
             cell = cell._replace(chunk=found, holder=0)
         else:
-            cell = leased(cell) or cell
+            cell = leased(cell._replace(is_over=True)) or cell
     return cell
 
 
@@ -210,8 +214,8 @@ class Book:
         self.ends.add(states)
         rows = [replace(START.chunk, state=state) for state in states]
         check(set(states) <= {State.DONE, State.FAILED}, "it does not end")
-        check(chunks.is_stuck(PLAN, rows) == (State.FAILED in states), "stuck is what failed and waits for nothing")
-        check(chunks.is_complete(PLAN, rows) != (State.FAILED in states), "complete is what is done")
+        check(planning.is_stuck(PLAN, rows) == (State.FAILED in states), "stuck is what failed and waits for nothing")
+        check(planning.is_complete(PLAN, rows) != (State.FAILED in states), "complete is what is done")
 
     def everything(self, places: tuple[int, ...], under_way: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """All that can happen in a state: something to one of its cells."""
@@ -252,7 +256,7 @@ def told(origins: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None], pla
 def walk_plans(keys: int) -> int:
     """All plans of a table of so many keys: cuts of any size, taken back at any moment; how many there were."""
     top = (str(keys),)
-    start: tuple[Offsets, tuple[Chunk, ...]] = (chunks.from_start(top), ())
+    start: tuple[Offsets, tuple[Chunk, ...]] = (planning.from_start(top), ())
     seen = {start}
     frontier = deque([start])
     while frontier:
@@ -266,24 +270,24 @@ def walk_plans(keys: int) -> int:
 
 
 def plans(offsets: Offsets, rows: tuple[Chunk, ...], keys: int) -> Iterator[tuple[Offsets, tuple[Chunk, ...]]]:
-    offsets, found = chunks.next_chunk(offsets)
+    offsets, found = planning.next_chunk(offsets)
     check((found is None) == (rows != () and rows[-1].range.hi == (str(keys),)), "planning ends at the top")
     if isinstance(found, Cut):
         at = int(found.after[0]) if found.after else 0
         for hi in range(at + 1, keys + 1):
-            following, cut = chunks.planned(offsets, (str(hi),))
+            following, cut = planning.planned(offsets, (str(hi),))
             yield following, (*rows, Chunk(len(rows) + 1, cut))
     for place, row in enumerate(rows):
         if row.state is State.PLANNED:
-            held = chunks.lease(row, "w", 0.0)
-            after = chunks.give_back(held, held.epoch), chunks.finish(held, held.epoch, 1)
+            held = locks.lease(row, "w", 0.0)
+            after = locks.give_back(held, held.epoch), locks.finish(held, held.epoch, 1)
             for changed in (held, *after):
                 assert changed is not None
                 yield offsets, (*rows[:place], replace(changed, epoch=1), *rows[place + 1 :])
     kept = list(rows)
     while kept and (kept[-1].state, kept[-1].epoch) == (State.PLANNED, 0):
         kept.pop()
-    following, tail = chunks.recut(offsets, rows)
+    following, tail = planning.recut(offsets, rows)
     check(tail == list(reversed(rows[len(kept) :])), "not the tail that nobody ever had")
     yield following, tuple(kept)
 
@@ -294,6 +298,8 @@ def look_at_plan(offsets: Offsets, rows: tuple[Chunk, ...], top: tuple[str]) -> 
     check(offsets.at == ((str(len(numbers)),) if numbers else None), "the next chunk begins elsewhere")
     is_whole = len(numbers) == int(top[0])
     check(offsets.ended == is_whole, "planning ends at the top")
-    check(chunks.is_covered(top, rows) == is_whole, "covered is what goes up to the top")
-    check(chunks.is_complete(offsets, rows) == (is_whole and all(row.state is State.DONE for row in rows)), "complete")
-    check(not chunks.is_stuck(offsets, rows), "stuck, and nothing failed")
+    check(planning.is_covered(top, rows) == is_whole, "covered is what goes up to the top")
+    check(
+        planning.is_complete(offsets, rows) == (is_whole and all(row.state is State.DONE for row in rows)), "complete"
+    )
+    check(not planning.is_stuck(offsets, rows), "stuck, and nothing failed")

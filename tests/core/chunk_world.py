@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headgate.core import chunks
-from headgate.core.chunks import LEASE_S, Bound, Chunk, Cut, Offsets, Range, State
+from headgate.core.chunks import Bound, Range, locks
+from headgate.core.chunks import offsets as planning
+from headgate.core.chunks.locks import LEASE_S, Chunk, State
+from headgate.core.chunks.offsets import Cut, Offsets
 from headgate.errors import Refused
 
 ALPHABET = "bAéaB"  # In the order of this source's collation, which is not that of code points.
@@ -90,7 +92,7 @@ class Fact:
 
 @dataclass(slots=True)
 class Work:
-    """What a worker believes to have."""
+    """What a worker acts upon as if it had it."""
 
     number: int
     range: Range
@@ -123,7 +125,7 @@ class World:
         self.ledger: dict[Range, int] = {}
         self.target: Counter[Bound] = Counter()
         self.is_whole = True
-        self.set_to(Saved(chunks.from_start(self.top, self.size), (), {}))
+        self.set_to(Saved(planning.from_start(self.top, self.size), (), {}))
         self.saved = [self.save()]
 
     def set_to(self, saved: Saved) -> None:
@@ -158,8 +160,8 @@ class World:
             self.check_plan()
         states = Counter(chunk.state for chunk in self.rows)
         is_at_rest = self.offsets.ended and not self.offsets.again and not states[State.PLANNED] + states[State.LEASED]
-        assert chunks.is_complete(self.offsets, self.rows) == (is_at_rest and not states[State.FAILED])
-        assert chunks.is_stuck(self.offsets, self.rows) == (is_at_rest and states[State.FAILED] > 0)
+        assert planning.is_complete(self.offsets, self.rows) == (is_at_rest and not states[State.FAILED])
+        assert planning.is_stuck(self.offsets, self.rows) == (is_at_rest and states[State.FAILED] > 0)
 
     def check_plan(self) -> None:
         """The planned prefix has no gap and no overlap; at the top it ends."""
@@ -168,8 +170,8 @@ class World:
         assert all(self.source.is_after(hi, lo) for lo, hi in pairwise(bounds) if hi), "a chunk that goes back"
         assert self.offsets.at == bounds[-1]
         assert self.offsets.ended == (self.offsets.at == self.top)
-        assert chunks.is_covered(self.offsets.at, self.rows)
-        assert chunks.is_covered(self.top, self.rows) == self.offsets.ended
+        assert planning.is_covered(self.offsets.at, self.rows)
+        assert planning.is_covered(self.top, self.rows) == self.offsets.ended
         assert set(self.ledger) <= {chunk.range for chunk in self.rows}, "written, and nobody knows of it"
 
     # The plan.
@@ -177,12 +179,12 @@ class World:
     def plan(self, arg: int) -> None:
         if not self.offsets.fixed:
             self.offsets = replace(self.offsets, rows=1 + arg % 7)
-        self.offsets, found = chunks.next_chunk(self.offsets)
+        self.offsets, found = planning.next_chunk(self.offsets)
         if isinstance(found, Cut):
             assert self.top is not None
             assert found.rows == (self.size or 1 + arg % 7), "a fixed size stays, another is followed"
             hi = self.source.cut(found.after, self.top, found.rows)
-            self.offsets, found = chunks.planned(self.offsets, hi)
+            self.offsets, found = planning.planned(self.offsets, hi)
         if found is not None:
             number = len(self.rows) + 1
             self.rows.append(Chunk(number, found))
@@ -194,7 +196,7 @@ class World:
             if (fact.state, fact.epoch) != ("planned", 0) or not self.is_whole:
                 break
             free += 1
-        self.offsets, tail = chunks.recut(self.offsets, self.rows)
+        self.offsets, tail = planning.recut(self.offsets, self.rows)
         assert tail == self.rows[::-1][:free], "not the tail that nobody ever had"
         for chunk in tail:
             self.happened["cut anew"] += 1
@@ -220,9 +222,9 @@ class World:
             return
         chunk, worker = self.rows[arg % len(self.rows)], "abc"[arg % 3]
         fact = self.facts[chunk.number]
-        is_free = fact.state == "planned"
+        is_free = fact.state == "planned" and fact.until_s <= self.now_s
         try:
-            found = chunks.lease(chunk, worker, self.now_s)
+            found = locks.lease(chunk, worker, self.now_s)
         except Refused:
             assert not is_free, "a free chunk is not leased"
             return
@@ -265,7 +267,7 @@ class World:
         def prolong(fact: Fact) -> None:
             fact.until_s = self.now_s + LEASE_S
 
-        if self.works and not self.say(arg, lambda chunk, work: chunks.renew(chunk, work.epoch, self.now_s), prolong):
+        if self.works and not self.say(arg, lambda chunk, work: locks.renew(chunk, work.epoch, self.now_s), prolong):
             self.leave(arg)
 
     def finish(self, arg: int) -> None:
@@ -275,22 +277,29 @@ class World:
 
         if self.works and (work := self.works[arg % len(self.works)]).range in self.ledger:
             rows = self.ledger[work.range]
-            self.say(arg, lambda chunk, work: chunks.finish(chunk, work.epoch, rows), end)
+            self.say(arg, lambda chunk, work: locks.finish(chunk, work.epoch, rows), end)
             self.leave(arg)
 
     def fail(self, arg: int) -> None:
         def count(fact: Fact) -> None:
             fact.fails += 1
-            fact.free("failed" if fact.fails == chunks.ATTEMPTS else "planned")
+            fact.free("failed" if fact.fails == locks.ATTEMPTS else "planned")
+            if fact.state == "planned":  # Where in between is not a matter of right or wrong.
+                chunk = self.find(number)
+                shortest_s, longest_s = 0.5 * fact.fails, 1.0 * fact.fails
+                assert shortest_s <= chunk.until_s - self.now_s <= longest_s, "a chunk waits before it is tried again"
+                fact.until_s = chunk.until_s
 
         if self.works:
-            self.say(arg, lambda chunk, work: chunks.fail(chunk, work.epoch, "no"), count)
+            number = self.works[arg % len(self.works)].number
+            self.say(arg, lambda chunk, work: locks.fail(chunk, work.epoch, "no", self.now_s), count)
             self.leave(arg)
 
     def spoil(self, arg: int) -> None:
         """A chunk fails until it is left."""
         before, self.works = self.works, []
         while not self.works and self.rows and self.find(1 + arg % len(self.rows)).state is State.PLANNED:
+            self.now_s = max(self.now_s, self.find(1 + arg % len(self.rows)).until_s)
             self.lease(arg)
             self.fail(0)
             self.works = []
@@ -298,7 +307,7 @@ class World:
 
     def give_back(self, arg: int) -> None:
         if self.works:
-            self.say(arg, lambda chunk, work: chunks.give_back(chunk, work.epoch), lambda fact: fact.free("planned"))
+            self.say(arg, lambda chunk, work: locks.give_back(chunk, work.epoch), lambda fact: fact.free("planned"))
             self.leave(arg)
 
     def leave(self, arg: int) -> None:
@@ -321,25 +330,25 @@ class World:
         chunk = self.rows[arg % len(self.rows)]
         fact = self.facts[chunk.number]
         is_over = fact.state == "leased" and fact.until_s <= self.now_s
-        found = chunks.run_out(chunk, self.now_s)
+        found = locks.run_out(chunk, self.now_s)
         assert (found is not None) == is_over, "a lease ends at its deadline"
         if found is not None:
             self.put(found)
             fact.fails += 1
-            fact.free("failed" if fact.fails == chunks.ATTEMPTS else "planned")
+            fact.free("failed" if fact.fails == locks.ATTEMPTS else "planned")
             self.happened["ran out"] += 1
 
     def settle(self, arg: int) -> None:
         for chunk in list(self.rows):
             if chunk.range in self.ledger:
-                self.put(chunks.settle(chunk, self.ledger[chunk.range]))
+                self.put(locks.settle(chunk, self.ledger[chunk.range]))
                 self.facts[chunk.number].fails = 0
                 self.facts[chunk.number].free("done")
 
     def retry(self, arg: int) -> None:
         for chunk in list(self.rows):
             fact = self.facts[chunk.number]
-            self.put(chunks.retry(chunk))
+            self.put(locks.retry(chunk))
             if fact.state == "failed":
                 fact.state, fact.fails = "planned", 0
                 self.happened["tried again"] += 1
@@ -349,7 +358,7 @@ class World:
         earlier = arg // 2 % len(self.saved) if arg % 2 else len(self.saved) - 1
         self.set_to(self.saved[earlier])
         self.saved = self.saved[: earlier + 1]
-        if chunks.unplanned(self.rows, self.ledger):
+        if planning.unplanned(self.rows, self.ledger):
             self.happened["begun anew"] += 1
             self.begin()
         self.happened["restarted"] += 1
@@ -366,7 +375,7 @@ class World:
     def end(self, arg: int = 0) -> None:
         """Nothing more goes wrong, but rows are inserted above the top for ever."""
         self.run_to_rest(arg)
-        if chunks.is_stuck(self.offsets, self.rows):
+        if planning.is_stuck(self.offsets, self.rows):
             self.happened["stuck"] += 1
             self.settle(0)
             if arg % 2:
@@ -374,7 +383,7 @@ class World:
             else:
                 self.take_the_failed()
             self.run_to_rest(arg)
-        assert chunks.is_complete(self.offsets, self.rows), "not complete, and nothing goes wrong"
+        assert planning.is_complete(self.offsets, self.rows), "not complete, and nothing goes wrong"
         assert self.lasting <= set(self.target), "a row was left out"
         assert set(self.target) <= self.existed, "a row that never was"
 
@@ -387,7 +396,7 @@ class World:
             self.wait(1)
             while self.works:
                 self.copy(self.works[-1])
-                self.say(-1, lambda chunk, work: chunks.finish(chunk, work.epoch, self.ledger[work.range]), self.done)
+                self.say(-1, lambda chunk, work: locks.finish(chunk, work.epoch, self.ledger[work.range]), self.done)
                 self.works.pop()
             for place, chunk in enumerate(self.rows):
                 self.run_out(place)
@@ -395,7 +404,7 @@ class World:
                     self.lease(place)
                     break
             self.check()
-            if chunks.is_complete(self.offsets, self.rows) or chunks.is_stuck(self.offsets, self.rows):
+            if planning.is_complete(self.offsets, self.rows) or planning.is_stuck(self.offsets, self.rows):
                 return
         raise AssertionError("it does not end")
 
@@ -408,7 +417,7 @@ class World:
         """Another run, over nothing but the chunks that failed."""
         failed = [chunk.range for chunk in self.rows if chunk.state is State.FAILED]
         self.is_whole = False
-        self.set_to(Saved(chunks.from_list(failed), (), {}))
+        self.set_to(Saved(planning.from_list(failed), (), {}))
         self.happened["only the failed"] += bool(failed)
 
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.core.chunks import FIRST_ROWS, State
+from headgate.core.chunks.locks import State
+from headgate.core.chunks.offsets import FIRST_ROWS
 from headgate.errors import Refused
 from simulation.mutations import Mutation
+from tests.core import test_chunk_outcome as outcomes
 from tests.core import test_chunks as tests
 from tests.core.chunk_mutations import ALL
 from tests.core.chunk_walk import walk, walk_plans
@@ -45,9 +47,17 @@ def by_sizes() -> None:
     tests.test_a_small_last_chunk_does_not_change_the_size_because_it_was_quick()
 
 
+def by_outcomes() -> None:
+    """What becomes of tables and dumps."""
+    for name, test in vars(outcomes).items():
+        if name.startswith("test_"):
+            test()
+
+
 EXPOSE: dict[str, Callable[[], object]] = {
     "rules": by_rules,
     "sizes": by_sizes,
+    "outcomes": by_outcomes,
     "walk": lambda: walk(1, under_way=1),
     "plans": lambda: walk_plans(3),
     "worlds": lambda: tests.live_in(range(50)),

@@ -19,19 +19,19 @@ from headgate.core.groups.machine import (
 from headgate.core.groups.requests import (
     Answered,
     Bury,
+    ConnectionEnded,
     Drop,
     DropSilent,
-    Ended,
     Join,
     Joined,
     Mute,
     Outcome,
     Rejoin,
     Request,
-    Roster,
     StillBelieving,
     carry_out,
 )
+from headgate.core.groups.roster import Roster
 
 GROUP, NODE, OTHER = UUID(int=100), UUID(int=200), UUID(int=201)
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -172,36 +172,37 @@ def test_one_that_was_muted_for_a_lease_is_dropped_unless_it_has_answered() -> N
 
 def test_the_end_of_a_connection_makes_its_consumer_silent_and_proof_drops_it() -> None:
     joined = after(join(A), join(B))
-    assert statuses(after(Ended(A, 0, False), roster=joined.roster)) == {
+    assert statuses(after(ConnectionEnded(A, 0, False), roster=joined.roster)) == {
         1: "disconnected active",
         2: "connected waiting",
     }
-    assert statuses(after(Ended(A, 0, True), roster=joined.roster)) == {2: "connected active"}
+    assert statuses(after(ConnectionEnded(A, 0, True), roster=joined.roster)) == {2: "connected active"}
 
 
 def test_the_end_of_an_earlier_connection_changes_nothing() -> None:
     returned = after(join(A), back(A))
     for is_proved in (False, True):
-        assert unchanged(returned, Ended(A, 0, is_proved), Ended(C, 0, is_proved))
+        assert unchanged(returned, ConnectionEnded(A, 0, is_proved), ConnectionEnded(C, 0, is_proved))
 
 
 def test_a_forgotten_consumer_is_buried_and_one_that_came_back_is_not() -> None:
-    forgotten = after(join(A), join(B), Ended(A, 0, False), DisconnectedTimeout(str(A), 1))
+    forgotten = after(join(A), join(B), ConnectionEnded(A, 0, False), DisconnectedTimeout(str(A), 1))
     assert statuses(after(Bury(A, 1), roster=forgotten.roster)) == {2: "connected active"}
     returned = after(back(A), Unregister(str(B)), roster=forgotten.roster)
     assert statuses(returned) == {1: "connected deactivating"}
     assert unchanged(returned, Bury(A, 1), Bury(C, 1))
-    gone_again = after(Ended(A, 2, False), DisconnectedTimeout(str(A), 2), roster=returned.roster)
+    gone_again = after(ConnectionEnded(A, 1, False), DisconnectedTimeout(str(A), 2), roster=returned.roster)
+    assert statuses(gone_again) == {1: "forgotten deactivating"}
     assert unchanged(gone_again, Bury(A, 1)), "it was forgotten for another silence"
 
 
 def test_an_operator_must_force_the_end_of_one_that_may_still_believe() -> None:
-    silent = after(join(A), join(B), join(C), Ended(A, 0, False), Ended(B, 0, False))
+    silent = after(join(A), join(B), join(C), ConnectionEnded(A, 0, False), ConnectionEnded(B, 0, False))
     asked = after(DropSilent(is_forced=False), roster=silent.roster)
     assert asked.replies == (StillBelieving((A,)),)
     assert asked.roster == silent.roster
     assert statuses(after(DropSilent(is_forced=True), roster=silent.roster)) == {3: "connected active"}
-    waiting = after(join(A), join(B), Ended(B, 0, False))
+    waiting = after(join(A), join(B), ConnectionEnded(B, 0, False))
     assert statuses(after(DropSilent(is_forced=False), roster=waiting.roster)) == {1: "connected active"}
 
 
@@ -217,14 +218,14 @@ def test_what_happened_names_the_command_its_consumer_and_the_orders_that_follow
 
 def test_what_changes_nothing_did_not_happen() -> None:
     joined = after(join(A))
-    again = after(ConnectionDisconnected(str(C)), Ended(A, 7, True), Answered(A, 1), roster=joined.roster)
+    again = after(ConnectionDisconnected(str(C)), ConnectionEnded(A, 7, True), Answered(A, 1), roster=joined.roster)
     assert again.transitions == ()
 
 
 def test_a_group_is_vacant_from_the_loss_of_its_active_consumer_until_the_next_one_has_confirmed() -> None:
     begun = after(join(A), join(B), Answered(A, 1))
     assert begun.handed_over_s is None, "the first one follows nobody"
-    lost = after(Ended(A, 0, True), roster=begun.roster, at_s=10.0)
+    lost = after(ConnectionEnded(A, 0, True), roster=begun.roster, at_s=10.0)
     assert lost.roster.vacant_since == START + timedelta(seconds=10)
     found = after(Mute(B, 2, 0), Answered(B, 2), roster=lost.roster, at_s=13.0)
     assert found.replies[-1] == Ok()
@@ -234,7 +235,7 @@ def test_a_group_is_vacant_from_the_loss_of_its_active_consumer_until_the_next_o
 
 
 def test_a_silence_counts_as_vacant_if_its_consumer_confirms_again() -> None:
-    lost = after(join(A), Answered(A, 1), Ended(A, 0, False))
+    lost = after(join(A), Answered(A, 1), ConnectionEnded(A, 0, False))
     assert lost.roster.vacant_since == START
     returned = after(back(A), roster=lost.roster, at_s=4.0)
     assert returned.roster.vacant_since == START

@@ -46,11 +46,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "groups.md"
 WAYS = {
     "a": "A group with someone eligible is never left all waiting.",
     "b": "The order of registration never changes.",
-    "c": "Who was told to step down may still be at work: it keeps `deactivating`, and holds, until it confirms or is "
-    "forgotten.",
-    "d": "Who was forgotten while active steps down when it returns; the present active one stays unless another is "
-    "wanted.",
-    "e": "Who is silent keeps its place in the count until it is forgotten, so a short silence moves nothing.",
+    "c": "A consumer that was told to step down may still be at work: it keeps `deactivating`, and holds, until "
+    "it confirms or is forgotten.",
+    "d": "A consumer that was forgotten while active steps down when it returns; the present active one stays unless "
+    "another is wanted.",
+    "e": "A silent consumer keeps its place in the count until it is forgotten, so a short silence moves nothing.",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pytest
@@ -53,6 +53,8 @@ from headgate.core.lifecycle import (
     status,
     step,
 )
+from headgate.core.lifecycle import holding as holdings
+from headgate.core.lifecycle.holding import Declined, Holding
 from headgate.errors import Cause
 
 CONFIG = Failure(Cause.CONFIG, "no such topic")
@@ -773,11 +775,15 @@ class World:
     row: streams.Stream = ROW
     unable: str | None = None  # The wish for which this node could not run it.
     queue: tuple[Sent, ...] = ()
-    epoch: int | None = None  # What the manager believes to hold.
+    holding: Holding = field(default_factory=Holding)  # What the manager knows to hold.
     run: int | None = None  # The run that is alive.
     is_open: bool = False
     checks: frozenset[int] = frozenset()
     launched: frozenset[int] = frozenset()
+
+    @property
+    def epoch(self) -> int | None:
+        return self.holding.epoch
 
     @property
     def wanted_key(self) -> str:
@@ -828,18 +834,20 @@ class Worlds:
                 return world
             case Abandon():
                 # The next run's grant is not meant; without a next run, whatever is ours is.
-                epoch = None if isinstance(worker.phase, Idle) else world.epoch
-                sent = Sent(streams.Revoke(NODE, epoch), worker.runs, is_last=True)
-                return replace(world, run=None, epoch=None, queue=(*world.queue, sent))
+                command = holdings.revocation(NODE, worker.phase, world.epoch)
+                sent = Sent(command, worker.runs, is_last=True)
+                left = holdings.abandoned(world.holding)
+                assert (left.epoch, left.settled) == (None, False)
+                return replace(world, run=None, holding=left, queue=(*world.queue, sent))
             case ReleaseStream(outcome=outcome):
                 assert world.run is None, "given back while it runs"
                 assert isinstance(worker.phase, Idle | Quarantined), "given back and still at it"
                 assert outcome != "unable" or isinstance(worker.phase, Quarantined), "unable without a failure"
                 assert (outcome == "finished") == (worker.phase == Idle("finished")), "ended by nothing"
-                command: streams.Release | streams.Revoke = streams.Revoke(NODE)
-                if world.epoch is not None:
-                    command = streams.Release(NODE, world.epoch, 0, None, outcome, world.wanted_key)
-                sent = Sent(command, worker.runs, world.epoch, is_last=True)
+                held = replace(world.holding, wanted_key=world.wanted_key)
+                given_back = holdings.release(held, NODE, worker.phase, outcome, is_draining=False)
+                assert isinstance(given_back, streams.Release) == (world.epoch is not None)
+                sent = Sent(given_back, worker.runs, world.epoch, is_last=True)
                 return replace(world, queue=(*world.queue, sent))
             case CheckVersion(version=version):
                 return replace(world, checks=world.checks | {version})
@@ -952,7 +960,15 @@ class Worlds:
             yield replace(world, row=free(world.row))
         if world.epoch is not None and world.epoch == world.row.epoch:
             stolen = replace(world, row=of_other(free(world.row)))
-            yield self.say(replace(stolen, epoch=None, run=None), OwnershipLost(world.now_s))
+            assert world.worker is not None
+            phase = world.worker.phase
+            is_noticed = holdings.is_lost(world.holding, phase, world.epoch, "owned_by_other")
+            is_asking = isinstance(phase, Acquiring) or (isinstance(phase, Draining) and phase.is_acquiring)
+            assert is_noticed != (is_asking or isinstance(phase, BackingOff)), "a checkpoint tells while something runs"
+            assert not holdings.is_lost(world.holding, phase, world.epoch, "already_inactive"), "our own release"
+            assert not holdings.is_lost(world.holding, phase, world.epoch - 1, "stale"), "an older grant's"
+            lost = holdings.lost(world.holding)
+            yield self.say(replace(stolen, holding=lost, run=None), OwnershipLost(world.now_s))
             if world.run is None:
                 yield stolen  # Nobody is told; the next command finds out.
 
@@ -966,8 +982,9 @@ class Worlds:
     def taken(self, world: World) -> World:
         """The manager begins with a new worker; or declines, if nothing is wanted."""
         if world.enabled:
-            return self.tell(replace(world, worker=NEW, epoch=world.row.epoch))
-        declined = streams.Release(NODE, world.row.epoch, 0, None)
+            granted = holdings.granted(world.row.epoch, world.row.settled)
+            return self.tell(replace(world, worker=NEW, holding=granted))
+        declined = holdings.decline(NODE, Declined(world.row.epoch))
         return replace(world, queue=(*world.queue, Sent(declined, is_ours=False)))
 
     def store(self, world: World) -> Iterator[World]:
@@ -1000,15 +1017,14 @@ class Worlds:
             return self.acquisition_answered(world, sent, sent.command)
         done = streams.step(world.row, sent.command)
         world = self.marked_unable(replace(world, row=done.stream), sent)
-        if isinstance(done.reply, streams.Fenced) and done.reply.why == "stale" and sent.is_last:
+        if holdings.is_to_revoke(done.reply) and sent.is_last:
             # It may still be ours, if an acquisition was committed and its answer lost.
             return replace(world, queue=(replace(sent, command=streams.Revoke(NODE)), *later))
         if not sent.is_ours or world.worker is None:
             return world
-        if world.epoch == sent.epoch:
-            world = replace(world, epoch=None)
-        is_over = world.worker.runs == sent.runs and isinstance(world.worker.phase, Idle | Quarantined)
-        return forgotten(world) if sent.is_last and is_over else world
+        assert world.worker is not None
+        world = replace(world, holding=holdings.released(world.holding, sent.epoch))
+        return forgotten(world) if sent.is_last and holdings.is_over(world.worker, sent.runs) else world
 
     def acquisition_answered(self, world: World, sent: Sent, command: AcquireStream) -> World:
         done = self.acquired(world.row, command)
@@ -1016,7 +1032,8 @@ class Worlds:
             return self.answered_too_late(world, command, done)
         match done.reply:
             case streams.Granted(starts_anew=anew):
-                world = replace(world, row=done.stream, epoch=done.stream.epoch)
+                acquired = holdings.acquired(world.holding, done.stream.epoch, done.stream.progress)
+                world = replace(world, row=done.stream, holding=acquired)
                 return self.say(world, Acquired(command.run, world.now_s, anew))
             case streams.IdentityChanged():
                 return self.say(world, Failed(command.run, world.now_s, CONFIG))
@@ -1115,7 +1132,7 @@ def forgotten(world: World) -> World:
     """The manager lets go of its worker. What is under way for it arrives nowhere."""
     assert world.run is None, "forgotten while it runs"
     queue = tuple(replace(sent, is_ours=False) for sent in world.queue)
-    return replace(world, worker=None, epoch=None, is_open=False, checks=frozenset(), queue=queue)
+    return replace(world, worker=None, holding=Holding(), is_open=False, checks=frozenset(), queue=queue)
 
 
 def stale_facts(run: int, now_s: float) -> list[lifecycle.Event]:

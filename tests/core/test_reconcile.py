@@ -11,14 +11,7 @@ from headgate.core.lifecycle import Wanted
 from headgate.core.reconcile import Entry, Place, wanted_here
 
 WANTED = Wanted(published=1, running=None, restarts=0)
-ENTRY = Entry(UUID(int=1), "orders", revision=1, enabled=True, deleted=False, wanted=WANTED)
-NOT_TO_RUN = {
-    "disabled": replace(ENTRY, enabled=False),
-    "deleted": replace(ENTRY, deleted=True),
-    "not published": replace(ENTRY, wanted=None),
-    "quarantined": replace(ENTRY, quarantine="it blocks"),
-}
-not_to_run = pytest.mark.parametrize("entry", NOT_TO_RUN.values(), ids=NOT_TO_RUN.keys())
+ENTRY = Entry(UUID(int=1), "orders", revision=1, enabled=True, deleted=False, wanted=WANTED, is_to_run=True)
 either_kind = pytest.mark.parametrize("is_pushed", [False, True], ids=["worker stream", "pushed stream"])
 
 
@@ -44,11 +37,10 @@ def test_what_should_run_is_told_whole(wanted: Wanted) -> None:
     assert here(replace(ENTRY, wanted=wanted)) is wanted
 
 
-@not_to_run
 @either_kind
-def test_what_should_not_run_is_not_wanted(entry: Entry, is_pushed: bool) -> None:
-    assert not entry.is_to_run
-    assert here(replace(entry, is_pushed=is_pushed), is_pushed=is_pushed) is None
+def test_what_should_not_run_is_not_wanted(is_pushed: bool) -> None:
+    entry = replace(ENTRY, is_to_run=False, is_pushed=is_pushed)
+    assert here(entry, is_pushed=is_pushed) is None
 
 
 @either_kind
@@ -105,11 +97,6 @@ def test_a_stream_that_is_too_many_is_wanted_nowhere() -> None:
     assert here(replace(ENTRY, dealt=2), index=2) is None
 
 
-def test_while_its_parts_are_dealt_nothing_of_it_runs() -> None:
-    assert here(replace(ENTRY, dealt=2, is_dealing=True), index=0) is None
-    assert not replace(ENTRY, is_dealing=True).is_to_run
-
-
 def test_the_key_of_the_others_is_named_by_what_they_run() -> None:
     """One that has come to its end rests until the version that it follows changes, and then begins again."""
     before = replace(ENTRY, dealt=2, wanted=Wanted(published=1, running=1, restarts=0))
@@ -128,7 +115,7 @@ def test_the_key_of_the_others_is_named_by_what_they_run() -> None:
     ids=["a publish", "a restart or a changed secret"],
 )
 def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
-    assert replace(ENTRY, wanted=other).wanted_key != ENTRY.wanted_key
+    assert replace(ENTRY, wanted=other).wanted_key_of(0) != ENTRY.wanted_key_of(0)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +124,7 @@ def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
         replace(ENTRY, wanted=replace(WANTED, running=1)),
         replace(ENTRY, wanted=replace(WANTED, rejected=True)),
         replace(ENTRY, enabled=False),
-        replace(ENTRY, quarantine="it blocks"),
+        replace(ENTRY, is_to_run=False),
         replace(ENTRY, revision=9),
         replace(ENTRY, name="renamed"),
     ],
@@ -145,15 +132,23 @@ def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
 )
 def test_what_becomes_of_it_does_not_change_the_key(entry: Entry) -> None:
     """A finished stream rests, and a node stays unable, for as long as this name."""
-    assert entry.wanted_key == ENTRY.wanted_key
+    assert entry.wanted_key_of(0) == ENTRY.wanted_key_of(0)
 
 
 def test_two_keys_are_never_the_same() -> None:
     found = [
         replace(WANTED, published=published, restarts=restarts) for published in range(15) for restarts in range(15)
     ]
-    assert len({replace(ENTRY, wanted=one).wanted_key for one in found}) == len(found)
+    assert len({replace(ENTRY, wanted=one).wanted_key_of(0) for one in found}) == len(found)
 
 
 def test_where_nothing_was_published_the_key_is_empty() -> None:
-    assert replace(ENTRY, wanted=None).wanted_key == ""
+    assert replace(ENTRY, wanted=None).wanted_key_of(0) == ""
+
+
+@pytest.mark.parametrize("dealt", [1, 3])
+def test_nothing_is_wanted_of_a_worker_that_began_under_another_deal(dealt: int) -> None:
+    """It would read parts that are another stream's by now."""
+    entry = replace(ENTRY, dealt=2)
+    assert wanted_here(entry, Place(), is_pushed=False, index=0, dealt=2) is WANTED
+    assert wanted_here(entry, Place(), is_pushed=False, index=0, dealt=dealt) is None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar, copy_context
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headgate.connectors.api import Connector
 from headgate.datasources.documents import read_all
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
+from tests.waiting import until
 
 _node_here: ContextVar[str] = ContextVar("node_here", default="")  # By name: all tasks of a node have it.
 
@@ -62,33 +64,33 @@ class Harness:
         found = await self.node.registry.get(name)
         states = await self.node.registry.states.all(found.id)
         return {
-            "status": states[0]["worker_status"] if states else "INIT",
-            "detail": states[0]["detail"] if states else "",
-            "error": (states[0]["error"] or {}) if states else {},
-            "metrics": states[0]["metrics"] if states else {},
+            "status": states[0].worker_status if states else "INIT",
+            "detail": states[0].detail if states else "",
+            "error": asdict(states[0].error) if states and states[0].error else {},
+            "metrics": asdict(states[0].metrics) if states else {},
             "running": found.running_version,
             "published": found.published_version,
-            "version": states[0]["version"] if states else None,
+            "version": states[0].version if states else None,
             "quarantine": found.quarantine,
         }
 
-    async def until(self, name: str, timeout_s: float = 20.0, **wanted: Any) -> dict[str, Any]:
+    async def until(self, name: str, **wanted: Any) -> dict[str, Any]:
         """Until the state has these values."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    state = await self.state(name)
-                    if all(state[key] == value for key, value in wanted.items()):
-                        return state
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"{name} is {state}, not {wanted}") from None
+        state: dict[str, Any] = {}
 
-    async def until_true(self, is_so: Callable[[], Any], timeout_s: float = 20.0) -> None:
-        """Until this holds."""
-        async with asyncio.timeout(timeout_s):
-            while not await is_so():
-                await asyncio.sleep(0.02)
+        async def is_so() -> bool:
+            state.update(await self.state(name))
+            return all(state[key] == value for key, value in wanted.items())
+
+        try:
+            await until(is_so)
+        except AssertionError:
+            raise AssertionError(f"{name} is {state}, not {wanted}") from None
+        return state
+
+    async def until_true(self, is_so: Callable[[], Any]) -> None:
+        """Until this holds; it may be a coroutine function."""
+        await until(is_so)
 
     async def ids(self, table: str = "target") -> list[int]:
         """The ids in a sink's table, in order."""
@@ -106,7 +108,7 @@ class Harness:
 
     async def owners(self) -> dict[str, str | None]:
         """Stream → the name of the node that has it."""
-        return {one["name"]: one["node"] for one in await self.node.streams.all()}
+        return {one.name: one.node for one in await self.node.streams.all()}
 
     async def until_owners(self, **wanted: str | None) -> None:
         """Until the streams of these datasources are on these nodes."""
@@ -124,13 +126,13 @@ class Harness:
 
     async def history(self, name: str) -> list[tuple[str, str]]:
         """What was done with a datasource's stream, and by whom, the oldest first."""
-        stream = (await self.node.streams.find(f"{name}:0"))["id"]
-        return [(line["kind"], line["actor"]) for line in reversed(await self.node.streams.history(stream, 100))]
+        stream = (await self.node.streams.find(f"{name}:0")).id
+        return [(line.kind, line.actor) for line in reversed(await self.node.streams.history(stream, 100))]
 
     async def events(self, name: str) -> list[str]:
         """The types of what happened."""
         found = await self.node.registry.get(name)
-        return [row["type"] for row in await self.node.registry.events.last(found.id)]
+        return [row.type for row in await self.node.registry.events.last(found.id)]
 
 
 @asynccontextmanager

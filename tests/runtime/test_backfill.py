@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from headgate.errors import NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.dumps.plan import Request, create
 from tests.runtime.conftest import Harness
+from tests.waiting import until
 
 
 def orders(url: str, **source: Any) -> dict[str, Any]:
@@ -26,10 +26,12 @@ def orders(url: str, **source: Any) -> dict[str, Any]:
 
 async def ended(harness: Harness, dump: Any) -> Any:
     """How a dump that nodes run ends."""
-    async with asyncio.timeout(30):
-        while (found := await harness.node.dumps.find(str(dump)))["status"] == "running":
-            await asyncio.sleep(0.05)
-    return found
+
+    async def has_ended() -> Any:
+        found = await harness.node.dumps.find(str(dump))
+        return found if found.status != "running" else None
+
+    return await until(has_ended)
 
 
 async def begin(harness: Harness, wish: backfill.Wish, name: str = "orders") -> Any:
@@ -46,7 +48,7 @@ async def test_old_records_go_through_the_mapping_and_the_live_ones_stay(hg: Har
     await hg.until("orders", status="STOPPED", detail="finished")
     before = await hg.sql("SELECT position::text FROM headgate.stream")
     found = await ended(hg, await begin(hg, backfill.Wish(str(old), rows=100)))
-    assert found["status"] == "completed", found["error"]
+    assert found.status == "completed", found.error
     rows = await hg.sql("SELECT name LIKE 'OLD %' AS is_old, count(*) FROM orders GROUP BY 1 ORDER BY 1")
     assert [tuple(row) for row in rows] == [(False, 45), (True, 855)], "the mapping drops one in ten"
     assert await hg.sql("SELECT position::text FROM headgate.stream") == before
@@ -56,7 +58,7 @@ async def test_a_source_with_a_history_is_read_itself_beside_the_live_stream(hg:
     await hg.apply(orders=orders(url, count=300, rate=50))
     await hg.until_rows(1, "orders")
     found = await ended(hg, await begin(hg, backfill.Wish(rows=50)))
-    assert found["status"] == "completed", found["error"]
+    assert found.status == "completed", found.error
     assert len(await hg.ids("orders")) == 270
 
 
@@ -87,8 +89,8 @@ async def test_a_dump_that_is_spread_is_worked_on_by_all_nodes_and_outlives_the_
     await first.stop()
     await second.node.dumps.set_rate(dump, None)
     found = await ended(second, dump)
-    assert found["status"] == "completed", found["error"]
-    assert found["epoch"] == 2
+    assert found.status == "completed", found.error
+    assert found.epoch == 2
     rows = await second.sql("SELECT count(*), count(DISTINCT id) FROM numbers")
     assert tuple(rows[0]) == (20_000, 20_000)
 

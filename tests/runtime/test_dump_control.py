@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from headgate.core.chunks.locks import State
+from headgate.core.chunks.outcome import DumpWanted, Status
 from headgate.errors import ConfigError, NotFound, Refused
-from headgate.runtime.dumps import control
-from headgate.runtime.dumps.workers import process_name
+from headgate.runtime.dumps import control, views
+from headgate.runtime.dumps.processes import process_name
+from headgate.store.dump_rows import DumpRow
 
 
-def row(**facts: Any) -> dict[str, Any]:
+def row(**facts: Any) -> DumpRow:
     """A dump that this process runs, unless told otherwise."""
-    some = {"id": uuid4(), "status": "running", "wanted": "run", "is_run": True, "place": "here", "error": ""}
-    return {**some, "process": process_name(), **facts}
+    some = {field.name: None for field in fields(DumpRow)}
+    some |= {"id": uuid4(), "status": Status.RUNNING, "wanted": DumpWanted.RUN, "is_run": True, "place": "here"}
+    some |= {"error": "", "process": process_name(), **facts}
+    return DumpRow(**{**some, "status": Status(some["status"]), "wanted": DumpWanted(some["wanted"])})
 
 
 @pytest.mark.parametrize(
@@ -41,8 +47,7 @@ def row(**facts: Any) -> dict[str, Any]:
 def test_a_dump_has_one_word_for_how_it_stands(facts: dict[str, Any], status: str) -> None:
     if facts.get("process") == "dead":
         facts = {"process": f"{process_name()}0"}  # Of this host, but begun at another time than any that runs.
-    assert control.status_of(row(**facts)) == status
-    assert status in control.STATUSES
+    assert views.status_of(row(**facts)) == status
 
 
 class OneDump:
@@ -91,19 +96,23 @@ async def test_a_rate_that_is_none_is_said_before_anything_is_looked_up() -> Non
         await control.set_rate(OneDump(), "none", "fast")  # type: ignore[arg-type]
 
 
-def chunks(*states: str) -> list[dict[str, Any]]:
-    return [{"chunk": n, "state": state, "rows": 10, "error": ""} for n, state in enumerate(states, 1)]
+def chunks(*states: str) -> list[views.ChunkView]:
+    rest = {"table": "t", "target": "t", "lo": None, "hi": ("9",), "bytes": 0, "attempts": 0, "worker": None}
+    return [
+        views.ChunkView(**{**rest, "chunk": n, "state": State(state), "rows": 10, "error": ""})
+        for n, state in enumerate(states, 1)
+    ]
 
 
 def test_each_chunk_has_a_square_as_long_as_there_is_room() -> None:
-    found = control.squares(chunks("done", "leased", "planned"), 3)
-    assert [(one["chunks"], one["state"]) for one in found] == [("1", "done"), ("2", "leased"), ("3", "planned")]
-    assert control.squares([], 3) == []
+    found = views.squares(chunks("done", "leased", "planned"), 3)
+    assert [(one.chunks, one.state) for one in found] == [("1", "done"), ("2", "leased"), ("3", "planned")]
+    assert views.squares([], 3) == []
 
 
 def test_chunks_that_share_a_square_show_the_worst_of_them() -> None:
-    found = control.squares(chunks(*["done"] * 5, "failed", "planned", "leased", "done"), 3)
-    assert [(one["chunks"], one["state"], one["rows"]) for one in found] == [
+    found = views.squares(chunks(*["done"] * 5, "failed", "planned", "leased", "done"), 3)
+    assert [(one.chunks, one.state, one.rows) for one in found] == [
         ("1–3", "done", 30),
         ("4–6", "failed", 30),
         ("7–9", "leased", 30),

@@ -14,10 +14,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from headgate.connectors.api.bulk import Mode
-from headgate.core.chunks import ATTEMPTS, FIRST_ROWS, LOST, State
-from headgate.errors import NotFound, Refused
+from headgate.connectors.api.bulk import Mode, StorageError
+from headgate.connectors.postgres.writer import PostgresWriter
+from headgate.core.chunks.locks import ATTEMPTS, LOST, State
+from headgate.core.chunks.offsets import FIRST_ROWS
+from headgate.core.chunks.outcome import DumpWanted
+from headgate.errors import NotFound, Refused, StoreError
 from headgate.runtime.dumps import process as processes
+from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.plan import Options, Request, Storages, create, parse_rate, plan_of
 from headgate.runtime.dumps.process import DumpFailed, Notification, StreamProcess
 from headgate.runtime.dumps.verify import verify
@@ -28,6 +32,7 @@ from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.secrets import Keyring, new_master_key
 from tests.proxy import proxied
+from tests.waiting import until
 
 
 class Bench:
@@ -88,9 +93,11 @@ class Bench:
 
     async def until_done(self, dump: UUID, chunks: int) -> None:
         """Until so many chunks are done."""
-        async with asyncio.timeout(20):
-            while (await self.dumps.find(str(dump)))["done"] < chunks:
-                await asyncio.sleep(0.02)
+
+        async def are() -> bool:
+            return bool((await self.dumps.find(str(dump))).done >= chunks)
+
+        await until(are)
 
 
 @pytest.fixture
@@ -122,7 +129,7 @@ async def test_a_table_is_copied_in_chunks_with_its_key_and_every_chunk_is_in_th
     assert sum(line["rows"] for line in lines) == 1000
     (index,) = await bench.at(bench.target, "SELECT indexdef FROM pg_indexes WHERE tablename = 'items'")
     assert "(id)" in index["indexdef"]
-    assert len(await bench.dumps.history(dump)) == 10
+    assert len(await bench.dumps.chunks.history(dump)) == 10
 
 
 async def test_an_empty_table_is_made_and_done(bench: Bench) -> None:
@@ -142,7 +149,7 @@ async def test_rows_beyond_the_top_belong_to_nobody(bench: Bench) -> None:
             number += 1
             await bench.at(bench.source, "INSERT INTO items VALUES ($1, 'late', NULL)", number)
         assert await task == "completed"
-    ((_, last, _),) = (await bench.dumps.chunks(dump))[-1:]
+    last = (await bench.dumps.chunks.all(dump))[-1].chunk
     assert int(last.range.hi[0]) < number, "the dump ended while rows came in"
     (found,) = await bench.at(bench.target, "SELECT max(id), count(*) FROM items")
     assert tuple(found) == (int(last.range.hi[0]), 300 + max(0, int(last.range.hi[0]) - 1000))
@@ -152,7 +159,7 @@ async def test_sizes_follow_what_chunks_take(bench: Bench) -> None:
     await bench.make(400_000)
     dump = await bench.create("items", rows=None, workers=1)
     assert await bench.process(dump, count=1).run() == "completed"
-    sizes = [chunk.rows for _, chunk, _ in await bench.dumps.chunks(dump)]
+    sizes = [row.chunk.rows for row in await bench.dumps.chunks.all(dump)]
     assert sizes[0] == FIRST_ROWS
     assert max(sizes) > FIRST_ROWS, "chunks that take a fraction of a second grow"
     assert await bench.equal()
@@ -163,7 +170,7 @@ async def test_workers_may_be_processes(bench: Bench) -> None:
     dump = await bench.create("items")
     assert await bench.process(dump, processes=bench.url).run() == "completed"
     assert await bench.equal()
-    names = {row["worker"] for row in await bench.dumps.history(dump)}
+    names = {row.worker for row in await bench.dumps.chunks.history(dump)}
     assert not any(name.startswith(processes.process_name()) for name in names)
 
 
@@ -240,7 +247,7 @@ async def test_an_error_leaves_the_other_chunks_and_tables_alone_and_resume_copi
     assert await bench.process(dump).run() == "incomplete"
     assert await bench.equal("others")
     assert bench.kinds().count("error") == 4, "three attempts, then the table"
-    failed = [chunk for table, chunk, _ in await bench.dumps.chunks(dump) if chunk.error]
+    failed = [row.chunk for row in await bench.dumps.chunks.all(dump) if row.chunk.error]
     assert [(chunk.range.lo, chunk.range.hi) for chunk in failed] == [(("200",), ("300",))]
     saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
     assert "no" in saved["error"]
@@ -251,6 +258,121 @@ async def test_an_error_leaves_the_other_chunks_and_tables_alone_and_resume_copi
     assert bench.kinds() == ["completed"]
     assert await bench.equal()
     assert not (bench.home / "dumps" / f"{dump}.json").exists()
+
+
+async def test_a_chunk_that_failed_waits_before_it_is_tried_again(bench: Bench) -> None:
+    await bench.make(100)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text CHECK (id < 0), note text)")
+    dump = await bench.create("items")
+    assert await bench.process(dump).run() == "incomplete"
+    first, second, third = [row.at for row in await bench.dumps.chunks.history(dump)]
+    assert second - first >= timedelta(seconds=0.5)
+    assert third - second >= timedelta(seconds=1.0)
+
+
+async def test_the_history_that_is_saved_has_every_attempt_of_every_run(bench: Bench) -> None:
+    await bench.make(500)
+    await bench.at(bench.target, "CREATE TABLE items (id bigint PRIMARY KEY, name text NOT NULL, note text)")
+    await bench.at(bench.target, "ALTER TABLE items ADD CONSTRAINT no CHECK (id NOT IN (150, 250))")
+    dump = await bench.create("items")
+    assert await bench.process(dump).run() == "incomplete"
+    assert await bench.process(dump).run() == "incomplete"
+    saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+    known = await bench.dumps.chunks.history(dump)
+    assert [one["id"] for one in saved["attempts"]] == [row.id for row in known]
+    errors = [(one["chunk"], one["lo"], one["hi"]) for one in saved["attempts"] if one["notification"] == "error"]
+    assert sorted(errors) == [(2, ["100"], ["200"])] * 6 + [(3, ["200"], ["300"])] * 6
+    assert saved["tables"][0]["error"].startswith("2 of 5 chunks failed")
+
+
+async def test_an_attempt_that_the_database_could_not_be_told_of_is_saved_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.make(100)
+    dump = await bench.create("items")
+
+    async def away(self: LockManager, *args: Any) -> bool:
+        raise StoreError("the database is away")
+
+    monkeypatch.setattr(LockManager, "complete", away)
+    with pytest.raises(DumpFailed, match="the database is away"):
+        await bench.process(dump, count=1).run()
+    saved = json.loads((bench.home / "dumps" / f"{dump}.json").read_text())
+    assert [(one["notification"], one["rows"], one["hi"]) for one in saved["attempts"]] == [("completed", 100, ["100"])]
+
+
+async def test_a_table_that_cannot_be_prepared_keeps_its_plan_and_is_resumed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.make(500)
+    dump = await bench.create("items", rate="500")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await bench.dumps.set_rate(dump, None)
+
+    async def refused(self: PostgresWriter, job: Any) -> Any:
+        raise StorageError("permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresWriter, "prepare", refused)
+        assert await bench.process(dump).run() == "incomplete"
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+
+
+async def test_chunks_have_exactly_the_rows_that_were_asked_for_though_keys_have_gaps(bench: Bench) -> None:
+    await bench.make(1000)
+    await bench.at(bench.source, "DELETE FROM items WHERE id % 3 = 0")
+    await bench.at(bench.source, "ANALYZE items")
+    dump = await bench.create("items", rows=100)
+    assert await bench.process(dump).run() == "completed"
+    assert [row.chunk.rows for row in await bench.dumps.chunks.all(dump)] == [100] * 6 + [67]
+    assert await bench.equal()
+
+
+@pytest.mark.parametrize("method", ["query", "size"])
+async def test_a_source_that_stops_answering_is_gone_after_its_timeout(
+    bench: Bench, tmp_path: Path, method: str
+) -> None:
+    """While a chunk is read, and while the next one is planned."""
+    (tmp_path / "own.py").write_text(SILENT.format(silent=method))
+    own = (f"from={tmp_path}/own.py:Source",)
+    source, target = "from:anything", f"jsonl:{tmp_path}/out/"
+    dump = await create(bench.dumps, Request(source, target, options=Options(workers=1, own=own), rows=10))
+    storages = Storages(source, target, own, source_timeout_s=0.3)
+    (tmp_path / "silent").touch()
+    with pytest.raises(DumpFailed, match=r"the source has sent nothing for 0\.3 s"):
+        await StreamProcess(bench.dumps, dump, storages, 1, bench.home).run()
+    (tmp_path / "silent").unlink()
+    assert await StreamProcess(bench.dumps, dump, storages, 1, bench.home).run() == "completed"
+
+
+SILENT = """
+import asyncio
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+
+class Source:
+    columns = {{"id": "int64"}}
+
+    def __init__(self, url):
+        pass
+
+    async def answer(self, method):
+        while method == "{silent}" and (HERE / "silent").exists():
+            await asyncio.sleep(0.05)
+
+    async def size(self):
+        await self.answer("size")
+        return 30
+
+    async def query(self, offset, limit):
+        await self.answer("query")
+        return [{{"id": n}} for n in range(offset, min(30, offset + limit))]
+"""
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -269,13 +391,13 @@ async def test_a_storage_that_goes_is_a_failure_and_the_dump_goes_on_from_the_le
     assert "failure" in {one["notification"] for one in saved["attempts"]} or saved["error"]
     await bench.at(bench.source, "INSERT INTO items VALUES (9999, 'beyond the top', NULL)")
     await bench.dumps.set_rate(dump, None)
-    done = (await bench.dumps.find(str(dump)))["done"]
+    done = (await bench.dumps.find(str(dump))).done
     bench.heard.clear()
     assert await bench.process(dump).run() == "completed"
     assert bench.kinds().count("completed") <= 20 - done
     await bench.at(bench.source, "DELETE FROM items WHERE id = 9999")
     assert await bench.equal()
-    assert (await bench.dumps.find(str(dump)))["fuzzy"]
+    assert (await bench.dumps.find(str(dump))).fuzzy
 
 
 async def test_headgates_own_database_goes_and_the_history_is_saved_all_the_same(
@@ -308,15 +430,17 @@ async def test_a_chunk_whose_worker_is_gone_returns_and_is_written_once(
     await bench.make(300)
     dump = await bench.create("items")
 
-    async def deaf(self: Dumps, *args: Any) -> bool:
+    async def deaf(self: LockManager, *args: Any) -> bool:
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(Dumps, "complete", deaf)
+        patch.setattr(LockManager, "complete", deaf)
         async with bench.running(bench.process(dump)) as task:
-            async with asyncio.timeout(20):
-                while not task.done() and await lines_in(bench) < 3:
-                    await asyncio.sleep(0.02)
+
+            async def are_written() -> bool:
+                return task.done() or await lines_in(bench) >= 3
+
+            await until(are_written)
     bench.heard.clear()
     assert await bench.process(dump).run() == "completed"
     assert await bench.equal()
@@ -329,26 +453,32 @@ async def test_a_chunk_that_kills_one_worker_after_another_is_left_and_the_other
     await bench.make(300)
     dump = await bench.create("items")
 
-    async def nothing(self: Dumps, *args: Any) -> list[Any]:
-        return []
+    async def nothing(self: LockManager, *args: Any) -> None:
+        return None
 
     with monkeypatch.context() as patch:
-        patch.setattr(Dumps, "lease", nothing)
-        async with bench.running(bench.process(dump)), asyncio.timeout(20):
-            while len(await bench.dumps.chunks(dump)) < 3:
-                await asyncio.sleep(0.02)
+        patch.setattr(LockManager, "lease", nothing)
+        async with bench.running(bench.process(dump)):
+
+            async def are_planned() -> bool:
+                return len(await bench.dumps.chunks.all(dump)) >= 3
+
+            await until(are_planned)
+    locks = LockManager(bench.dumps.chunks, dump)
     for number in range(ATTEMPTS):
-        (leased,) = await bench.dumps.lease(dump, f"worker {number}")
+        leased = await locks.lease(f"worker {number}")
+        assert leased is not None
         assert leased.chunk.number == 1
         await bench.at(bench.url, "UPDATE headgate.dump_chunk SET until = now() WHERE state = 'leased'")
-    assert await bench.dumps.lease(dump, "next") == [], "the chunk is left"
-    (leased,) = await bench.dumps.lease(dump, "next")
+    assert await locks.lease("next") is None, "the chunk is given up"
+    leased = await locks.lease("next")
+    assert leased is not None
     assert leased.chunk.number == 2
-    states = [(chunk.state, chunk.error) for _, chunk, _ in await bench.dumps.chunks(dump)]
+    states = [(row.chunk.state, row.chunk.error) for row in await bench.dumps.chunks.all(dump)]
     assert states == [(State.FAILED, LOST), (State.LEASED, ""), (State.PLANNED, "")]
-    told = [(row["worker"], row["kind"], row["error"]) for row in await bench.dumps.history(dump)]
-    assert told == [(f"worker {number}", "error", LOST) for number in range(ATTEMPTS)]
-    await bench.dumps.give_back(dump, leased)
+    reports = [(row.worker, row.kind, row.error, row.hi) for row in await bench.dumps.chunks.history(dump)]
+    assert reports == [(f"worker {number}", "error", LOST, ("100",)) for number in range(ATTEMPTS)]
+    await locks.give_back(leased)
     assert await bench.process(dump).run() == "completed", "resumed, it is tried again"
     assert await bench.equal()
 
@@ -385,9 +515,9 @@ async def test_a_plan_that_is_older_than_the_ledger_copies_nothing_twice(bench: 
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     before = await lines_in(bench)
-    await bench.dumps.forget_chunks(dump, 0)
+    await bench.dumps.chunks.forget(dump, 0)
     assert await bench.process(dump).run() == "incomplete"
-    assert "ledger has chunks that the plan has not" in bench.heard[-1].error
+    assert "ledger has chunks that the plan lacks" in bench.heard[-1].error
     assert await lines_in(bench) == before
 
 
@@ -412,14 +542,14 @@ async def test_pause_resume_and_rate_while_it_runs(bench: Bench) -> None:
     dump = await bench.create("items", rate="2000")
     async with bench.running(bench.process(dump)) as task:
         await bench.until_done(dump, 2)
-        await bench.dumps.set_wanted(dump, "pause")
+        await bench.dumps.set_wanted(dump, DumpWanted.PAUSE)
         await asyncio.sleep(0.8)
-        before = (await bench.dumps.find(str(dump)))["done"]
+        before = (await bench.dumps.find(str(dump))).done
         await asyncio.sleep(0.8)
-        assert (await bench.dumps.find(str(dump)))["done"] <= before + 2, "only what was under way"
+        assert (await bench.dumps.find(str(dump))).done <= before + 2, "only what was under way"
         assert not task.done()
         await bench.dumps.set_rate(dump, "max")
-        await bench.dumps.set_wanted(dump, "run")
+        await bench.dumps.set_wanted(dump, DumpWanted.RUN)
         assert await task == "completed"
     assert await bench.equal()
 
@@ -430,7 +560,7 @@ async def test_a_cancelled_replace_leaves_the_old_table_as_it_was(bench: Bench) 
     dump = await bench.create("items", mode="replace", rate="2000")
     async with bench.running(bench.process(dump)) as task:
         await bench.until_done(dump, 2)
-        await bench.dumps.set_wanted(dump, "cancel")
+        await bench.dumps.set_wanted(dump, DumpWanted.CANCEL)
         assert await task == "cancelled"
     tables = await bench.at(bench.target, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
     assert [row["tablename"] for row in tables] == ["headgate_dump_chunk", "items"]
@@ -519,13 +649,13 @@ async def test_urls_are_sealed_and_shown_without_passwords(bench: Bench) -> None
     secret = bench.source.replace("headgate@", "headgate:hush@")
     dump = await bench.create("items", source=secret)
     found = await bench.dumps.find(str(dump))
-    assert "hush" not in str(dict(found))
+    assert "hush" not in str(found)
     urls = await bench.dumps.urls(dump)
     assert urls is not None
-    assert urls["source"] == secret
+    assert urls.source == secret
     assert await Dumps(await Database.open(bench.url)).urls(dump) is None
     rows = await bench.dumps.tables(dump)
-    assert "hush" not in str([dict(row) for row in rows])
+    assert "hush" not in str(rows)
     assert plan_of(rows[0]).job.target == "items"
 
 

@@ -12,7 +12,7 @@ import pytest
 from headgate.connectors.api import Batch, Connector, Context, Options, SinkKind, SourceKind
 from headgate.core import lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, Refused, StoreError
-from headgate.runtime.streams import manager as managers
+from headgate.runtime.streams import checkpoints
 from tests.proxy import proxied
 from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres, running_node
 
@@ -47,7 +47,7 @@ async def test_start_stop_restart_and_reload_twice_are_once(hg: Harness) -> None
     for _ in range(3):
         await hg.node.registry.set_enabled("orders", True, "tester")
         await hg.node.registry.reload("orders", "tester")
-    await asyncio.sleep(0.2)
+    await hg.until_rows(len(await hg.ids()) + 20)
     assert (await hg.sql("SELECT epoch FROM headgate.stream"))[0]["epoch"] == epoch
     await hg.node.registry.restart("orders", "tester")
 
@@ -116,7 +116,11 @@ async def test_a_version_whose_check_fails_is_rejected_and_the_old_one_is_not_di
     async def rejected() -> bool:
         found = await hg.node.registry.get("orders")
         version = await hg.node.registry.datasources.version(found.id, 2)
-        return version is not None and version.status == "rejected" and "no table absent" in (version.reason or "")
+        return (
+            version is not None
+            and version.status == "rejected"
+            and "table absent does not exist" in (version.reason or "")
+        )
 
     await hg.until_true(rejected)
     assert (await hg.sql("SELECT epoch FROM headgate.stream"))[0]["epoch"] == epoch
@@ -256,8 +260,8 @@ def connector(name: str, kind: type) -> Connector:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines short enough for a test."""
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.3)
-    monkeypatch.setattr(lifecycle, "STOP_S", 0.8)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.3)
+    monkeypatch.setattr(lifecycle.transitions, "STOP_S", 0.8)
 
 
 @pytest.mark.parametrize("where", ["read", "write", "open", "close"])
@@ -288,7 +292,7 @@ async def test_stop_wins_even_if_the_connector_hangs_and_ignores_being_cancelled
     await hg.until("orders", status="STOPPED")
     await hg.until_owners(orders=None)
     release.set()
-    await hg.until_true(lambda: asyncio.sleep(0, not hg.node.manager.handles()))  # type: ignore[union-attr]
+    await hg.until_true(lambda: not hg.node.manager.handles())  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("quick")
@@ -311,7 +315,7 @@ async def test_a_stop_gives_back_what_an_abandoned_acquisition_got_after_all(
     await asked.wait()
     (handle,) = hg.node.manager.handles()  # type: ignore[union-attr]
     await hg.node.registry.set_enabled("orders", False, "tester")
-    await hg.until_true(lambda: asyncio.sleep(0, isinstance(handle.state.phase, lifecycle.Idle)))
+    await hg.until_true(lambda: isinstance(handle.state.phase, lifecycle.Idle))
     answer.set()
 
     async def is_given_back() -> bool:
@@ -342,7 +346,7 @@ async def test_a_bug_is_tried_again_until_its_budget_is_spent(
     assert state["error"] == {"cause": "bug", "message": "KeyError: 'surprise'"}
     assert opened == 11
     await hg.node.registry.restart("orders", "tester")
-    await hg.until_true(lambda: asyncio.sleep(0, opened == 22))
+    await hg.until_true(lambda: opened == 22)
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.AUTH])
@@ -444,7 +448,7 @@ async def test_a_record_is_acknowledged_only_after_it_is_durable(hg: Harness, pl
 
     plug(Connector("s", "s", source=SourceKind(Nothing, Source), sink=SinkKind(Nothing, Sink)))
     await hg.apply(orders={"source": {"type": "s"}, "sink": {"type": "s"}})
-    await hg.until_true(lambda: asyncio.sleep(0, len(order) > 20))
+    await hg.until_true(lambda: len(order) > 20)
     pairs = list(zip(order[0::2], order[1::2], strict=False))
     assert all(first == ("durable", n) and second == ("ack", n) for n, (first, second) in enumerate(pairs, 1))
 
@@ -480,7 +484,7 @@ async def test_a_node_that_was_taken_for_dead_begins_anew_with_nothing(hg: Harne
     beat = (await hg.sql("SELECT beat FROM headgate.node WHERE id = $1", before))[0]["beat"]
     while await hg.node.nodes.expire(Expired(before, beat)) is None:
         beat = (await hg.sql("SELECT beat FROM headgate.node WHERE id = $1", before))[0]["beat"]
-    await hg.until_true(lambda: asyncio.sleep(0, hg.node.incarnation != before))
+    await hg.until_true(lambda: hg.node.incarnation != before)
     rows = len(await hg.ids())
     await hg.until_rows(rows + 5)
     assert no_gap_no_repeat(await hg.ids())
@@ -509,7 +513,7 @@ async def test_while_the_database_is_away_streams_pause_and_then_go_on(url: str,
         incarnation = hg.node.incarnation
         proxy.refuse = True
         proxy.cut()
-        await hg.until_true(lambda: asyncio.sleep(0, hg.node.trust_left_s() == 0.0))
+        await hg.until_true(lambda: hg.node.trust_left_s() == 0.0)
         await asyncio.sleep(0.2)
         paused = await hg.ids()
         await asyncio.sleep(0.5)
@@ -521,7 +525,7 @@ async def test_while_the_database_is_away_streams_pause_and_then_go_on(url: str,
 
 
 async def test_a_fenced_checkpoint_stops_its_worker(hg: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(managers, "CHECKPOINT_S", 0.1)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_S", 0.1)
     await hg.apply(orders={"source": generator(), "sink": BLACKHOLE})
     await hg.until("orders", status="RUNNING", running=1)
     other = UUID(int=5)
@@ -565,11 +569,11 @@ async def test_log_lines_of_a_stream_can_be_read_back_and_are_bounded(
         return await hg.node.logs.after(found.id, 0)
 
     async def has_last() -> bool:
-        return any(line["fields"].get("number") == 99 for line in await lines())
+        return any(line.line.fields.get("number") == 99 for line in await lines())
 
     await hg.until_true(has_last)
     assert len(await lines()) <= 50
-    assert (await lines())[-1]["fields"]["stream"] == "orders:0"
+    assert (await lines())[-1].line.fields["stream"] == "orders:0"
 
 
 # What nobody thought of.
@@ -643,9 +647,9 @@ async def test_a_refused_login_is_survived(url: str, tmp_path: Path) -> None:
         await hg.until_rows(5)
         await hg.sql(f"ALTER ROLE {role} NOLOGIN")
         await hg.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)
-        await hg.until_true(lambda: asyncio.sleep(0, hg.node.trust_left_s() == 0.0))
+        await hg.until_true(lambda: hg.node.trust_left_s() == 0.0)
         await hg.sql(f"ALTER ROLE {role} LOGIN")
-        await hg.until_true(lambda: asyncio.sleep(0, hg.node.trust_left_s() > 0.0))
+        await hg.until_true(lambda: hg.node.trust_left_s() > 0.0)
         await hg.until_rows(len(await hg.ids()) + 5)
         await hg.apply(later={"source": generator(), "sink": BLACKHOLE})
         await hg.until("later", status="RUNNING")

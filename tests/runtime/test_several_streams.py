@@ -40,7 +40,7 @@ async def until_dealt(hg: Harness, n: int, name: str = "orders") -> None:
     async def is_so() -> bool:
         found = await hg.node.registry.get(name)
         states = await hg.node.registry.states.all(found.id)
-        settled = [one for one in states if one["worker_status"] == "RUNNING" or one["detail"] == "finished"]
+        settled = [one for one in states if one.worker_status == "RUNNING" or one.detail == "finished"]
         return found.dealt == n and not found.dealing and len(settled) == len(states) == n
 
     await hg.until_true(is_so, 30.0)
@@ -69,7 +69,7 @@ def assert_once(ids: list[int], parts: int = 8) -> None:
 
 
 async def positions(hg: Harness) -> list[Any]:
-    return [one["position"] for one in await hg.node.streams.all()]
+    return [one.position for one in await hg.node.streams.all()]
 
 
 # Changes of n.
@@ -142,7 +142,7 @@ async def test_streams_without_parts_rest_and_the_datasource_is_well(join: Join)
     await until_dealt(left, 4)
     found = await left.node.registry.get("orders")
     states = await left.node.registry.states.all(found.id)
-    assert [state["detail"] for state in states[2:]] == ["finished", "finished"]
+    assert [state.detail for state in states[2:]] == ["finished", "finished"]
     published = await left.node.registry.datasources.version(found.id, 1)
     assert health.health(health.Facts(found, published, states, await left.node.nodes.all(), 0.0)) == "ok"
     await more_rows(left)
@@ -220,7 +220,7 @@ async def test_a_version_that_is_rejected_deals_nothing_and_disturbs_no_other_st
     await left.apply(orders=moody_one(left, 2))
     await until_dealt(left, 2)
     await more_rows(left)
-    other = (await left.node.streams.find("orders:1"))["run"]
+    other = (await left.node.streams.find("orders:1")).run
     moody.fails = True
     await left.apply(orders=moody_one(left, 4))
 
@@ -231,7 +231,7 @@ async def test_a_version_that_is_rejected_deals_nothing_and_disturbs_no_other_st
     moody.fails = False
     await more_rows(left)
     assert await dealt(left) == 2
-    assert (await left.node.streams.find("orders:1"))["run"] == other
+    assert (await left.node.streams.find("orders:1")).run == other
     assert (await left.events("orders")).count("streams_dealt") == 1
     await stopped(left)
     assert_once(await left.ids())
@@ -248,7 +248,7 @@ async def test_the_first_stream_proves_a_version_and_the_others_follow(join: Joi
     async def versions(wanted: list[int]) -> bool:
         found = await left.node.registry.get("orders")
         states = await left.node.registry.states.all(found.id)
-        return [state["version"] for state in states if state["worker_status"] == "RUNNING"] == wanted
+        return [state.version for state in states if state.worker_status == "RUNNING"] == wanted
 
     await left.until_true(lambda: versions([2, 1]))
     assert (await left.node.registry.get("orders")).running_version == 1
@@ -290,7 +290,7 @@ async def test_an_edit_of_a_map_changes_the_parts_that_it_names(join: Join) -> N
     await until_dealt(left, 2)
     await more_rows(left)
     await stopped(left)
-    before = (await left.node.streams.find("orders:1"))["position"]
+    before = (await left.node.streams.find("orders:1")).position
     with pytest.raises(Refused, match="read by stream 0"):
         await left.node.streams.edit("orders:1", {"2": 10}, "ada")
     with pytest.raises(Refused, match="has no part '9'"):
@@ -298,8 +298,8 @@ async def test_an_edit_of_a_map_changes_the_parts_that_it_names(join: Join) -> N
     with pytest.raises(Refused, match="is a map"):
         await left.node.streams.edit("orders:1", 10, "ada")
     edited = await left.node.streams.edit("orders:1", {"3": 3}, "ada")
-    assert edited["position"] == {"1": before["1"], "3": 3}
-    assert (await left.node.streams.undo_edit("orders:1", "ada"))["position"] == before
+    assert edited.stream.position == {"1": before["1"], "3": 3}
+    assert (await left.node.streams.undo_edit("orders:1", "ada")).stream.position == before
     await left.node.streams.edit("orders:1", {"3": None}, "ada")
     await left.node.registry.set_enabled("orders", True, "tester")
     await until_dealt(left, 2)
@@ -363,7 +363,7 @@ async def test_a_stream_whose_last_write_was_cut_off_is_not_settled_when_it_is_g
     assert real.sink is not None
     build = real.sink.build
     plug(replace(real, sink=replace(real.sink, build=lambda options, context: kind(build(options, context)))))
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.2)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.2)
     left = await join("left")
     await left.apply(orders=parted(left, 1))
     await more_rows(left)

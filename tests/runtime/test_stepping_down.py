@@ -10,11 +10,10 @@ from uuid import UUID
 import pytest
 
 from headgate.connectors.api import Batch, Connector, Context, Options, SourceKind
-from headgate.core import lifecycle
+from headgate.core import lifecycle, patience
 from headgate.core.groups import delivery
 from headgate.core.groups.requests import Joined
 from headgate.errors import StoreError
-from headgate.runtime import node as runtime
 from headgate.runtime.groups import listener
 from headgate.runtime.groups.listener import Session
 from headgate.runtime.streams.manager import WorkerManager
@@ -44,7 +43,7 @@ async def test_an_observer_takes_a_stream_from_a_node_that_does_not_even_try_to_
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream, never the node: what else it runs goes on."""
-    monkeypatch.setattr(runtime, "STOP_S", 0.5)
+    monkeypatch.setattr(patience, "STOP_S", 0.5)
     left = await join("left", lease_s=3.0)
     await left.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(left.url)})
     await left.apply(views={"source": generator(), "mapping": IDS, "sink": postgres(left.url, "views")})
@@ -68,9 +67,9 @@ async def test_an_observer_takes_a_stream_from_a_node_that_does_not_even_try_to_
     assert await unable(right) == {"left": "it did not step down in time"}
     assert [kind for kind, _ in await right.history("orders")].count("revoked") == 1
     after = await left.node.streams.find("views:0")
-    assert (after["run"], after["epoch"], after["node"]) == (before["run"], before["epoch"], "left")
+    assert (after.run, after.epoch, after.node) == (before.run, before.epoch, "left")
     assert left.node.incarnation == incarnation
-    await left.until_true(lambda: asyncio.sleep(0, not _runs(left, "orders:0")))
+    await left.until_true(lambda: not _runs(left, "orders:0"))
     await right.node.registry.set_enabled("orders", False, "tester")
     await right.until("orders", status="STOPPED")
     assert is_whole(await right.ids())
@@ -122,8 +121,8 @@ async def test_a_holder_abandons_a_run_that_does_not_stop_and_the_stream_goes_on
     join: Join, plug: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connector that holds on to its cancellation for ever."""
-    monkeypatch.setattr(lifecycle, "CANCEL_S", 0.2)
-    monkeypatch.setattr(lifecycle, "STOP_S", 0.5)
+    monkeypatch.setattr(lifecycle.transitions, "CANCEL_S", 0.2)
+    monkeypatch.setattr(lifecycle.transitions, "STOP_S", 0.5)
     kind = type("Stubborn", (Stubborn,), {"let_go": asyncio.Event()})
     plug(Connector("stubborn", "stubborn", source=SourceKind(Nothing, kind)))
     left = await join("left")

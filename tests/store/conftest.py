@@ -18,6 +18,7 @@ from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.rows import stream_of
 from headgate.store.streams import Streams
+from tests.waiting import until
 
 ME = "tester"
 
@@ -85,7 +86,7 @@ class Rows:
     async def wanted_key(self, name: str = "orders") -> str:
         """The key of what the registry wants, as a node reads it."""
         entries = {entry.name: entry for entry in await self.datasources.entries_since(0)}
-        return entries[name].wanted_key
+        return entries[name].wanted_key_of(0)
 
     async def row(self, stream: UUID) -> Stream:
         """A stream as it is now."""
@@ -108,16 +109,14 @@ class Rows:
 
     async def history(self, stream: UUID) -> list[tuple[str, str]]:
         """What was done, and by whom, the oldest first."""
-        return [(line["kind"], line["actor"]) for line in reversed(await self.streams.history(stream, 1000))]
+        return [(line.kind, line.actor) for line in reversed(await self.streams.history(stream, 1000))]
 
     async def until_somebody_waits(self) -> None:
         """Until a session of this database waits for a lock that another one holds."""
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
-        async with asyncio.timeout(10.0):
-            while not await self.database.fetchval(waiting):
-                await asyncio.sleep(0.005)
+        await until(lambda: self.database.fetchval(waiting), "somebody waits", look_s=0.005)
 
 
 @pytest.fixture

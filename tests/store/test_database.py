@@ -22,14 +22,7 @@ from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate, migrations
 from headgate.store.wake import Listener, Waker
 from tests.proxy import proxied
-
-
-async def until(is_so, timeout_s: float = 20.0) -> None:
-    """Wait for something that will become true."""
-    async with asyncio.timeout(timeout_s):
-        while not (await is_so() if asyncio.iscoroutinefunction(is_so) else is_so()):
-            await asyncio.sleep(0.02)
-
+from tests.waiting import until
 
 # Migrations.
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from headgate.core.figures import Figures
 from headgate.core.streams import Checkpoint, Release, Revoke
 from headgate.ids import new_id
 from headgate.store import dealing
@@ -55,7 +56,7 @@ class Streams:
         for row in await self.all():
             if row["owner"] is not None and row["run"] is None:
                 epoch = await self.rows.acquire(self.node, row["id"])
-                state = State(row["id"], epoch, "RUNNING", "running", 1, {}, None)
+                state = State(row["id"], epoch, "RUNNING", "running", 1, Figures(), None)
                 if says_so:
                     await States(self.rows.database).save(self.node, [state])
 
@@ -147,7 +148,7 @@ async def test_streams_that_are_too_many_stay_but_are_never_run(orders: Streams)
     assert await orders.dealing.act() == 1
     assert await orders.positions() == ['{"a":1,"b":2,"c":3,"d":4,"e":5}', None, None]
     assert list(await orders.rows.placement.grant([])) == (await orders.ids())[:1]
-    assert [one["name"] for one in await orders.rows.streams.all()] == ["orders:0"]
+    assert [one.name for one in await orders.rows.streams.all()] == ["orders:0"]
     await orders.run()
     await orders.stop(0, {"a": 2, "b": 3, "c": 4, "d": 5, "e": 6})
     await orders.publish(2)

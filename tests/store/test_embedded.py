@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ import pytest
 from headgate.errors import ConfigError, StoreError
 from headgate.store import embedded
 from headgate.store.embedded import EmbeddedServer
+from tests.waiting import LONG_S, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at processes through /proc")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has a user to change to")
@@ -52,7 +53,7 @@ class Node:
         return self
 
     def leave(self) -> None:
-        self.process.communicate("\n", timeout=60)
+        self.process.communicate("\n", timeout=LONG_S)
         assert self.process.returncode == 0
 
     def kill(self) -> None:
@@ -98,10 +99,6 @@ def is_served(home: Path) -> bool:
 
 def pid_of(home: Path) -> int:
     return int((home / "postgres/data/postmaster.pid").read_text().splitlines()[0])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    assert embedded._wait_until(condition, 30), "waited in vain"
 
 
 def permissions(paths: list[Path]) -> dict[Path, tuple[int, int, int]]:

@@ -26,7 +26,7 @@ from headgate.core.groups.machine import (
     TellStepDown,
     Unregister,
 )
-from headgate.core.groups.requests import Answer, Answered, Bury, Drop, Ended, Joined, Mute, Request
+from headgate.core.groups.requests import Answer, Answered, Bury, ConnectionEnded, Drop, Joined, Mute, Request
 from headgate.ids import new_id
 from headgate.store import groups as store
 from headgate.store.database import Database, sql
@@ -200,7 +200,7 @@ async def test_an_end_that_is_noticed_after_the_return_is_of_the_past(house: Hou
         back = await elsewhere.rejoin(one.consumer, name)
         assert back is not None
         assert back.incarnation == one.incarnation + 1
-        await house.tell(one, Ended(one.consumer, one.incarnation, is_proved))
+        await house.tell(one, ConnectionEnded(one.consumer, one.incarnation, is_proved))
         assert await house.statuses(name) == [ACTIVE]
         assert (await house.read(name)).members[0].node == "elsewhere"
 
@@ -209,7 +209,7 @@ async def test_an_end_that_is_noticed_after_the_return_is_of_the_past(house: Hou
 async def test_a_return_and_an_end_at_once_leave_one_story(house: House, elsewhere: House, is_proved: bool) -> None:
     """Whoever was told that it is back is there, and whoever was told that it is unknown is not."""
     joined = [await house.join(f"group-{number}") for number in range(30)]
-    ends = [house.tell(one, Ended(one.consumer, one.incarnation, is_proved)) for one in joined]
+    ends = [house.tell(one, ConnectionEnded(one.consumer, one.incarnation, is_proved)) for one in joined]
     returns = [elsewhere.rejoin(one.consumer, f"group-{number}") for number, one in enumerate(joined)]
     backs = (await asyncio.gather(*ends, *returns))[len(ends) :]
     listed = {one.id: one.members for one in await house.groups.all()}
@@ -259,11 +259,11 @@ async def test_who_hung_on_a_node_that_is_gone_is_silent_and_nobody_else(
 
 async def test_a_deadline_of_an_earlier_loss_means_nobody(house: House) -> None:
     one = await house.join()
-    await house.tell(one, Ended(one.consumer, one.incarnation, is_proved=False))
+    await house.tell(one, ConnectionEnded(one.consumer, one.incarnation, is_proved=False))
     (silent,) = await house.groups.silent()
     back = await house.rejoin(one.consumer)
     assert back is not None
-    await house.tell(one, Ended(back.consumer, back.incarnation, is_proved=False))
+    await house.tell(one, ConnectionEnded(back.consumer, back.incarnation, is_proved=False))
     await house.tell(one, DisconnectedTimeout(str(one.consumer), silent.incarnation))
     assert await house.statuses() == ["disconnected active"]
 
@@ -460,7 +460,7 @@ class Model:
                 if found is not None and found.epoch == epoch and found.id in self.muted:
                     return self.step(ConnectionDown(found.id))
                 return core.Ok()
-            case Ended(consumer=id, incarnation=incarnation, is_proved=is_proved):
+            case ConnectionEnded(consumer=id, incarnation=incarnation, is_proved=is_proved):
                 found = self.find(id)
                 if found is None or found.incarnation != incarnation:
                     return core.Ok()
@@ -550,8 +550,8 @@ class Fold:
             Confirm(id, epoch),
             Answered(consumer, epoch),
             Answered(consumer, epoch),
-            Ended(consumer, incarnation, is_proved=False),
-            Ended(consumer, incarnation, is_proved=True),
+            ConnectionEnded(consumer, incarnation, is_proved=False),
+            ConnectionEnded(consumer, incarnation, is_proved=True),
             Mute(consumer, epoch, incarnation),
             Mute(consumer, epoch, incarnation),
             Drop(consumer, epoch),

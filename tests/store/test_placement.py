@@ -9,15 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from headgate.connectors.api import PUSH
 from headgate.core.lease import Expired
+from headgate.core.push import PUSH
 from headgate.core.streams import Acquire, Checkpoint, Done, Fenced, Granted, Release
 from headgate.ids import new_id
 from headgate.store import placement
 from headgate.store.database import Database, sql
+from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.streams import Streams
 from tests.store.conftest import ME, Pause, Rows, session
+from tests.waiting import LONG_S
 
 # Who gets what.
 
@@ -46,6 +48,28 @@ async def test_a_granted_stream_waits_for_its_node_under_a_new_epoch(rows: Rows)
     assert await rows.tell(node, stream, Acquire(node, new_id(), 1, "source", "sink")) == Granted()
     assert await rows.streams.granted(node) == []
     assert (await rows.row(stream)).epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("revision = revision", True),
+        ("enabled = false", False),
+        ("deleted = true", False),
+        ("published_version = NULL", False),
+        ("quarantine = 'it blocks'", False),
+        ("dealing = true", False),
+    ],
+)
+async def test_the_tick_grants_what_nodes_are_told_to_run_and_nothing_else(
+    rows: Rows, change: str, expected: bool
+) -> None:
+    await rows.node()
+    await rows.stream()
+    await rows.database.execute(f"UPDATE headgate.datasource SET {change}")
+    (entry,) = await rows.datasources.entries_since(0)
+    assert entry.is_to_run == expected
+    assert bool(await rows.placement.grant([])) == expected
 
 
 async def test_what_somebody_has_is_not_granted_again(rows: Rows) -> None:
@@ -217,7 +241,7 @@ async def pushed(rows: Rows) -> None:
 
 
 async def finished(rows: Rows) -> None:
-    stream = (await rows.streams.find("orders:0"))["id"]
+    stream = (await rows.streams.find("orders:0")).id
     node = await rows.node("gone")
     epoch = await rows.acquire(node, stream)
     await rows.tell(node, stream, Release(node, epoch, 1, 99, "finished", await rows.wanted_key()))
@@ -414,7 +438,7 @@ async def wishes(rows: Rows) -> dict[UUID, tuple[UUID, bool, bool]]:
 
 
 async def move(rows: Rows, name: str, node: UUID) -> None:
-    target = await rows.database.fetchrow("SELECT * FROM headgate.node WHERE id = $1", node)
+    target = await Nodes(rows.database).find(str(node))
     await rows.placement.move(await rows.streams.find(f"{name}:0"), target, ME)
 
 
@@ -445,11 +469,11 @@ async def test_who_was_told_is_not_told_again_and_who_was_not_is_by_the_next_tic
     await rows.node("right")
     assert await balance(rows) == 1
     assert await balance(rows) == 0
-    (order,) = await rows.placement.open_orders()
+    (order,) = await rows.placement.standing_orders()
     await rows.database.execute("UPDATE headgate.wish SET stepping = false")
-    assert await rows.placement.open_orders() == []
+    assert await rows.placement.standing_orders() == []
     assert await balance(rows, moves=False) == 1
-    assert await rows.placement.open_orders() == [order]
+    assert await rows.placement.standing_orders() == [order]
 
 
 async def test_a_stream_that_is_handed_over_is_the_preferred_nodes_in_the_same_transaction(rows: Rows) -> None:
@@ -477,7 +501,7 @@ async def test_a_wish_that_was_fulfilled_is_forgotten(rows: Rows) -> None:
     assert (await rows.row(stream)).owner == right
     assert await balance(rows) == 0
     assert await wishes(rows) == {}
-    assert await rows.placement.open_orders() == []
+    assert await rows.placement.standing_orders() == []
 
 
 async def test_of_two_ticks_that_balance_at_once_one_works(
@@ -505,7 +529,7 @@ async def test_many_ticks_wish_and_grant_without_a_deadlock(rows: Rows, others: 
 
     async def step_down() -> None:
         while Counter((await rows.owners()).values())[right] < 6:
-            for order in await rows.placement.open_orders():
+            for order in await rows.placement.standing_orders():
                 await hand_over(rows, order.stream)
 
     async def tick(at: Rows) -> None:
@@ -513,7 +537,7 @@ async def test_many_ticks_wish_and_grant_without_a_deadlock(rows: Rows, others: 
             await balance(at)
             await at.placement.grant([])
 
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(LONG_S):
         await asyncio.gather(step_down(), tick(rows), tick(others))
     assert Counter((await rows.owners()).values()) == {left: 6, right: 6}
 
@@ -529,7 +553,7 @@ async def test_a_wish_ends_with_its_node_and_the_holder_keeps_the_stream(rows: R
     assert await balance(rows) == 2
     assert await (rows.nodes.end(right) if how == "it leaves" else rows.nodes.expire(Expired(right, 0))) == []
     assert await wishes(rows) == {}
-    assert await rows.placement.open_orders() == []
+    assert await rows.placement.standing_orders() == []
     assert [offer for offer in await rows.streams.granted(left) if offer.steps_down] == []
     assert await rows.owners() == dict.fromkeys(streams, left)
 
@@ -581,7 +605,7 @@ async def test_a_wish_that_is_changed_back_to_the_holder_tells_it_nothing(rows: 
     assert await balance(rows) == 1
     await move(rows, "a", left)
     assert await balance(rows) == 0
-    assert await rows.placement.open_orders() == []
+    assert await rows.placement.standing_orders() == []
     assert [offer for offer in await rows.streams.granted(left) if offer.steps_down] == []
 
 
@@ -603,7 +627,7 @@ async def test_a_silent_holder_is_told_nothing(rows: Rows) -> None:
     await rows.acquire(left, stream)
     await move(rows, "a", await rows.node("right"))
     assert await balance(rows, left) == 0
-    assert await rows.placement.open_orders() == []
+    assert await rows.placement.standing_orders() == []
 
 
 async def test_what_is_handed_over_goes_to_no_silent_node_though_it_is_preferred(
@@ -631,7 +655,7 @@ async def test_nothing_is_moved_to_a_node_that_is_unable_nor_is_such_a_wish_kept
         await hand_over(rows, stream)
         row = await rows.row(stream)
         assert row.owner == right
-        name = (await rows.streams.find(str(stream)))["datasource"]
+        name = (await rows.streams.find(str(stream))).datasource
         await rows.tell(
             right, stream, Release(right, row.epoch, 9, None, "unable", await rows.wanted_key(name), "no driver")
         )
@@ -651,14 +675,14 @@ async def test_a_stream_is_taken_from_a_holder_that_does_not_step_down_and_runs_
     right = await rows.node("right")
     await move(rows, "a", right)
     await balance(rows)
-    (order,) = await rows.placement.open_orders()
+    (order,) = await rows.placement.standing_orders()
     assert (order.stream, order.owner, order.epoch) == (stream, left, epoch)
     assert await rows.placement.take(order)
     assert (await rows.row(stream)).owner is None
     assert await rows.tell(left, stream, Checkpoint(left, epoch, 1, 1)) == Fenced()
     assert not await rows.placement.take(order), "once"
     assert await rows.placement.grant([]) == {stream: right}
-    assert await rows.placement.open_orders() == []
+    assert await rows.placement.standing_orders() == []
     reasons = await rows.database.fetch("SELECT node, reason FROM headgate.unable")
     assert [(row["node"], row["reason"]) for row in reasons] == [(left, "it did not step down in time")]
 
@@ -669,7 +693,7 @@ async def test_a_stream_that_was_taken_does_not_come_back_to_who_was_stuck(rows:
     right = await rows.node("right")
     await move(rows, "a", right)
     await balance(rows)
-    (order,) = await rows.placement.open_orders()
+    (order,) = await rows.placement.standing_orders()
     await rows.placement.take(order)
     assert await rows.placement.grant([right]) == {}
     assert await rows.placement.grant([]) == {stream: right}
@@ -681,7 +705,7 @@ async def test_who_steps_down_in_the_last_moment_loses_nothing(rows: Rows) -> No
     right = await rows.node("right")
     await move(rows, "a", right)
     await balance(rows)
-    (order,) = await rows.placement.open_orders()
+    (order,) = await rows.placement.standing_orders()
     await hand_over(rows, stream)
     assert not await rows.placement.take(order)
     assert (await rows.row(stream)).owner == right
@@ -693,7 +717,7 @@ async def test_two_observers_take_a_stream_once(rows: Rows, others: Rows) -> Non
     epoch = await rows.acquire(left, stream)
     await move(rows, "a", await rows.node("right"))
     await balance(rows)
-    (order,) = await rows.placement.open_orders()
+    (order,) = await rows.placement.standing_orders()
     taken = await asyncio.gather(*(at.placement.take(order) for at in (rows, others) for _ in range(3)))
     assert sorted(taken) == [False] * 5 + [True]
     assert (await rows.row(stream)).epoch == epoch + 1

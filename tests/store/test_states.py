@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from headgate.core.figures import Figures
 from headgate.core.streams import Grant, Release
 from headgate.store.states import State, States
 from tests.store.conftest import Rows
 
 
 def state(stream: UUID, epoch: int | None, status: str = "RUNNING") -> State:
-    return State(stream, epoch, status, "", 1, {}, None)
+    return State(stream, epoch, status, "", 1, Figures(), None)
 
 
 async def seen(rows: Rows) -> tuple[str, int] | None:
     found = await States(rows.database).all()
-    return (found[0]["worker_status"], found[0]["epoch"]) if found else None
+    return (found[0].worker_status, found[0].epoch) if found else None
 
 
 async def test_a_holder_may_say_its_last_after_it_was_granted_the_stream_again(rows: Rows) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from headgate.connectors.api import PUSH
+from headgate.core.push import PUSH
 from headgate.core.streams import (
     Acquire,
     Busy,
@@ -360,28 +360,28 @@ async def test_every_change_of_hands_leaves_a_line_with_the_nodes_name(rows: Row
     await rows.tell(right, stream, Revoke(right))
     await rows.streams.edit("orders:0", 10, "ada")
     lines = list(reversed(await rows.streams.history(stream, 10)))
-    assert [(line["kind"], line["actor"]) for line in lines] == [
+    assert [(line.kind, line.actor) for line in lines] == [
         ("acquired", "left"),
         ("released", "left"),
         ("acquired", "right"),
         ("revoked", "right"),
         ("edited", "ada"),
     ]
-    assert [(line["epoch"], line["generation"], line["commits"], line["position"]) for line in lines] == [
+    assert [(line.epoch, line.generation, line.commits, line.position) for line in lines] == [
         (1, 0, 0, None),
         (1, 0, 3, 30),
         (2, 0, 3, 30),
         (3, 0, 3, 30),
         (4, 1, 3, 10),
     ]
-    assert [line.get("before", "-") for line in lines] == ["-", "-", "-", "-", 30]
+    assert [line.before for line in lines] == [None, None, None, None, 30]
 
 
 async def test_the_latest_line_of_history_comes_first_and_a_limit_holds(rows: Rows) -> None:
     node, stream = await rows.node(), await rows.stream()
     await rows.acquire(node, stream)
     await rows.tell(node, stream, Revoke(node))
-    assert [line["kind"] for line in await rows.streams.history(stream, 1)] == ["revoked"]
+    assert [line.kind for line in await rows.streams.history(stream, 1)] == ["revoked"]
 
 
 async def test_what_a_dead_node_had_is_revoked_by_headgate(rows: Rows) -> None:
@@ -434,7 +434,7 @@ async def test_old_history_is_forgotten_but_for_the_last_lines_of_each_stream(
     await rows.streams.trim_history()
 
     async def kept(stream: UUID) -> list[int]:
-        return [line["epoch"] for line in reversed(await rows.streams.history(stream, 99))]
+        return [line.epoch for line in reversed(await rows.streams.history(stream, 99))]
 
     assert await kept(long) == [7, 8, 9]
     assert await kept(short) == [1, 2]
@@ -449,7 +449,12 @@ async def test_an_edit_moves_the_stream_and_is_written_down(rows: Rows) -> None:
     epoch = await rows.acquire(node, stream)
     await rows.tell(node, stream, Release(node, epoch, 8, 80, "finished", await rows.wanted_key()))
     edited = await rows.streams.edit("orders:0", 40, "ada")
-    assert (edited["name"], edited["position"], edited["before"], edited["generation"]) == ("orders:0", 40, 80, 1)
+    assert (edited.stream.name, edited.stream.position, edited.before, edited.stream.generation) == (
+        "orders:0",
+        40,
+        80,
+        1,
+    )
     row = await rows.row(stream)
     assert (row.progress, row.epoch, row.rests) == (Progress(1, 8, 40), epoch + 1, None)
     (event,) = await rows.database.fetch("SELECT * FROM headgate.datasource_events WHERE type = 'position_edited'")
@@ -471,7 +476,7 @@ async def test_an_edit_is_undone_and_undoing_twice_is_doing_it_again(rows: Rows)
     positions: list[Any] = []
     await rows.streams.edit("orders:0", 40, "ada")
     for _ in range(4):
-        positions.append((await rows.streams.undo_edit("orders:0", "ada"))["position"])
+        positions.append((await rows.streams.undo_edit("orders:0", "ada")).stream.position)
     assert positions == [None, 40, None, 40]
 
 
@@ -482,7 +487,7 @@ async def test_an_undo_leads_to_what_the_last_edit_replaced_wherever_it_ran_to_s
     epoch = await rows.acquire(node, stream)
     await rows.tell(node, stream, Release(node, epoch, 5, 90))
     undone = await rows.streams.undo_edit("orders:0", "ada")
-    assert (undone["before"], undone["position"], undone["generation"]) == (90, 30, 3)
+    assert (undone.before, undone.stream.position, undone.stream.generation) == (90, 30, 3)
 
 
 async def test_what_was_never_edited_cannot_be_undone(rows: Rows) -> None:
@@ -533,10 +538,10 @@ async def test_a_stream_is_found_by_its_name_and_by_its_id(rows: Rows) -> None:
     await rows.acquire(node, stream)
     by_name = await rows.streams.find("orders:0")
     assert by_name == await rows.streams.find(str(stream))
-    assert (by_name["id"], by_name["name"], by_name["node"], by_name["rests"]) == (stream, "orders:0", "left", False)
-    assert (await rows.streams.find("clicks:host:7"))["id"] == labelled
-    assert (await rows.streams.find(str(labelled)))["name"] == "clicks:host:7"
-    assert [one["name"] for one in await rows.streams.all()] == ["clicks:host:7", "orders:0"]
+    assert (by_name.id, by_name.name, by_name.node, by_name.rests) == (stream, "orders:0", "left", False)
+    assert (await rows.streams.find("clicks:host:7")).id == labelled
+    assert (await rows.streams.find(str(labelled))).name == "clicks:host:7"
+    assert [one.name for one in await rows.streams.all()] == ["clicks:host:7", "orders:0"]
 
 
 @pytest.mark.parametrize("name", ["orders", "orders:", "orders:1", "other:0", "", ":", "no stream", str(UUID(int=7))])
@@ -566,7 +571,7 @@ async def test_a_name_that_means_two_streams_is_refused_with_their_ids(rows: Row
     assert refused.value.code == "ambiguous"
     assert str(numbered) in refused.value.hint
     assert str(labelled) in refused.value.hint
-    assert (await rows.streams.edit(str(labelled), 5, "ada"))["position"] == 5
+    assert (await rows.streams.edit(str(labelled), 5, "ada")).stream.position == 5
     assert (await rows.row(numbered)).progress.position is None
 
 
@@ -585,7 +590,7 @@ async def test_who_cannot_run_a_datasource_as_it_is_wished_now_can_be_asked(rows
         epoch = await rows.acquire(node, stream)
         await rows.tell(node, stream, Release(node, epoch, 0, None, "unable", wanted_key, reason))
     (found,) = await rows.streams.unable(await rows.datasource())
-    assert (found["stream"], found["id"], found["node"], found["reason"]) == (stream, right, "right", "no driver")
+    assert (found.stream, found.id, found.node, found.reason) == (stream, right, "right", "no driver")
 
 
 async def test_a_node_that_gives_streams_back_as_unable_is_remembered_for_each(rows: Rows) -> None:

@@ -25,13 +25,13 @@ from headgate.datasources.documents import read_all
 from headgate.errors import ConnectorError
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
-from headgate.web.server import bind, serving, url_of
+from headgate.web.server import bind, make_server, serving, url_of
+from tests.waiting import LONG_S, until
 
 T = TypeVar("T")
 Frame = list[Any]
 
 WINDOW = 65_536
-LONG_S = 30.0  # Nothing takes that long; what does is a failure.
 IDS = {"set": {"id": "meta.id"}}
 
 numbers = itertools.count()
@@ -193,14 +193,17 @@ class House:
 
     async def until(self, read: Callable[[], Awaitable[T]], is_so: Callable[[T], bool]) -> T:
         """Read until this holds."""
-        found: Any = None
+        found: list[T] = []
+
+        async def look() -> bool:
+            found[:] = [await read()]
+            return is_so(found[0])
+
         try:
-            async with asyncio.timeout(LONG_S):
-                while not is_so(found := await read()):
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
+            await until(look)
+        except AssertionError:
             raise AssertionError(f"it never came to this: {found}") from None
-        return found
+        return found[0]
 
     async def until_free(self, name: str, stream: str) -> None:
         """Until nobody owns the stream."""
@@ -229,7 +232,7 @@ async def house(url: str, home: Path, *, direct: str = "", **settings: Any) -> A
     try:
         sock = bind("127.0.0.1", 0, search=False)
         pool = asyncpg.create_pool(direct or url, min_size=0, max_size=2)
-        async with pool, serving(node, sock, auth=True):
+        async with pool, serving(make_server(node, auth=True), sock):
             await node.set_address(url_of(sock))
             _, token = await node.tokens.create(f"tester {next(numbers)}", "operator")
             yield House(node, url_of(sock), direct or url, token, pool)

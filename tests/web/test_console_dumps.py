@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from headgate.runtime.dumps.control import STATUSES
+from headgate.core.chunks.outcome import Status
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.dumps import HEADER, MARKS
+from tests.waiting import wait_until
 from tests.web.browser import needs_chromium, running_browser, running_node
 
 ROWS = 3000
@@ -140,11 +140,8 @@ def broken(node: NodeProcess, places: dict[str, str]) -> dict[str, Any]:
     """A dump of which one chunk of one table could not be written."""
     tables = ["orders=copied", "tags=bad", f'tags="{HOSTILE}"']
     made = node.call("POST", "/api/dumps", {**places, "tables": tables, "chunk_rows": 20, "workers": 4})
-    deadline = time.monotonic() + WAIT_MS / 1000
-    while (found := node.call("GET", f"/api/dumps/{made['id']}"))["status"] != "incomplete":
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-    return dict(found)
+    wait_until(lambda: node.call("GET", f"/api/dumps/{made['id']}")["status"] == "incomplete")
+    return dict(node.call("GET", f"/api/dumps/{made['id']}"))
 
 
 @needs_chromium
@@ -201,4 +198,4 @@ def test_answers_without_a_browser(node: NodeProcess, places: dict[str, str]) ->
 
 
 def test_every_status_has_a_mark() -> None:
-    assert set(MARKS) == set(STATUSES)
+    assert set(MARKS) == set(Status)

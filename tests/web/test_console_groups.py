@@ -16,6 +16,7 @@ from websockets.sync.client import connect
 from headgate.core.groups.explain import STATUSES
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.groups import MARKS
+from tests.waiting import LONG_S
 from tests.web.browser import needs_chromium, running_browser, running_node
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
@@ -49,7 +50,7 @@ def joined(node: NodeProcess, stream: str, group: str, label: str) -> Iterator[N
 
     def frame(kind: str) -> list[Any]:
         while True:
-            found = msgspec.msgpack.decode(socket.recv(timeout=30))
+            found = msgspec.msgpack.decode(socket.recv(timeout=LONG_S))
             if found[0] == kind:
                 return list(found[1:])
 

@@ -110,6 +110,35 @@ def test_a_dump_that_is_over_is_forgotten_and_what_it_copied_stays_counted(web: 
     assert len(rows(target, table_of(body))) == ROWS
 
 
+def test_a_node_tries_only_the_chunks_of_a_list_again(web: Web, body: Body, source: str, target: str) -> None:
+    table = table_of(body)
+    no = f"CREATE TABLE {table} (id integer, name text, CONSTRAINT no CHECK (id NOT IN (75, 125)))"
+    asyncio.run(_execute(target, no))
+    made = web.call("POST", "/api/dumps", {**body, "chunk_rows": 50})
+    bad = until(web, made["id"], lambda one: one["status"] == "incomplete")
+    assert bad["chunks_failed"] == 2
+    asyncio.run(_execute(target, f"ALTER TABLE {table} DROP CONSTRAINT no"))
+    path = f"/api/dumps/{made['id']}/retry"
+    for refused, status, said in (
+        ({"chunks": "1"}, 409, "chunk 1 is done"),
+        ({"chunks": "no"}, 422, "'no' is not a list of chunks"),
+        ({"chunk": "2"}, 422, "unknown field `chunk`"),
+    ):
+        answer = web.ask("POST", path, json=refused)
+        assert (answer.status_code, said in answer.text) == (status, True), answer.text
+    before = {one["id"] for one in web.call("GET", f"/api/dumps/{made['id']}/history")["items"]}
+    assert web.call("POST", path, {"chunks": "2"})["status"] in ("running", "waiting")
+    found = until(web, made["id"], lambda one: one["status"] == "incomplete")
+    assert found["chunks_failed"] == 1
+    history = [one for one in web.call("GET", f"/api/dumps/{made['id']}/history")["items"] if one["id"] not in before]
+    assert [(one["chunk"], one["lo"], one["hi"], one["notification"]) for one in history] == [
+        (2, ["50"], ["100"], "completed")
+    ]
+    web.call("POST", f"/api/dumps/{made['id']}/resume")
+    until(web, made["id"], lambda one: one["status"] == "completed")
+    assert rows(target, table) == rows(source, "orders")
+
+
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel"])
 def test_what_is_over_can_be_changed_no_more(web: Web, body: Body, action: str) -> None:
     made = web.call("POST", "/api/dumps", {**body, "tables": [f"tags=copy_{next(numbers)}"]})

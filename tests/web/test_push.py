@@ -91,7 +91,7 @@ async def test_another_version_of_the_protocol_is_refused_before_anything_else(h
     for version in (0, 2, 2**63 - 1):
         async with here.connected(token="hg_wrong") as program:
             await program.say("hello", version, "hg_wrong", "nobody", None, None)
-            assert "1 is" in await program.fails("version")
+            assert "speaks version 1" in await program.fails("version")
 
 
 @pytest.mark.parametrize("frame", [["notify", "s", None], ["beat", 1], ["messages", "s", []], ["eos", "s"]])
@@ -916,16 +916,14 @@ async def test_a_pushed_stream_is_shown_by_its_label_with_its_state(here: House)
         await program.have("host-7")
         await program.push("host-7", [41])
         await program.acked("host-7", 41)
-        shown = next(
-            one for one in await here.node.streams.all() if (one["datasource"], one["label"]) == (name, "host-7")
-        )
-        assert shown["name"] == f"{name}:host-7"
-        assert (shown["label"], shown["position"], shown["owner"]) == ("host-7", 41, here.node.incarnation)
+        shown = next(one for one in await here.node.streams.all() if (one.datasource, one.label) == (name, "host-7"))
+        assert shown.name == f"{name}:host-7"
+        assert (shown.label, shown.position, shown.owner) == ("host-7", 41, here.node.incarnation)
         found = await here.node.registry.get(name)
 
         async def states() -> list[tuple[Any, ...]]:
             rows = await here.node.registry.states.all(found.id)
-            return [(row["label"], row["worker_status"], row["detail"]) for row in rows]
+            return [(row.label, row.worker_status, row.detail) for row in rows]
 
         await here.until(states, lambda rows: rows == [("host-7", "RUNNING", "running")])
     await here.until(states, lambda rows: rows == [("host-7", "STOPPED", "stopped")])

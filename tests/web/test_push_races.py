@@ -22,6 +22,7 @@ from headgate.core.push.notifier import Reason
 from headgate.runtime.push import listener as push
 from headgate.runtime.push.feed import Piece
 from headgate.runtime.push.listener import Peer, Session
+from tests.waiting import LONG_S
 from tests.web.pushing import House, house
 
 STREAMS = [f"s{n}" for n in range(5)]
@@ -259,7 +260,7 @@ async def test_whatever_happens_no_stream_is_left_behind_and_no_record_is_lost_o
     await world.publish()
     assert here.node.manager is not None
     await here.node.manager.look()
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LONG_S), asyncio.TaskGroup() as group:
         for _ in range(8):
             group.create_task(world.sessions())
         await world.happen(kinds, times=15)

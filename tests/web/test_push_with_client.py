@@ -11,6 +11,7 @@ import pytest
 from headgate.client import PushClient, PushError
 from headgate.core import backoff
 from headgate.runtime.push import listener as push
+from tests.waiting import LONG_S
 from tests.web.pushing import House, house
 
 
@@ -53,7 +54,7 @@ async def some_more(here: House, name: str, seen: int) -> int:
 
 async def test_cuts_stops_restarts_and_new_versions_cost_nothing_but_time(here: House) -> None:
     name, streams, seen = await here.publish(mapping=BY_STREAM), ["a", "b", "c"], 0
-    async with asyncio.timeout(60), PushClient(here.url, datasource=name, token=here.token) as client:
+    async with asyncio.timeout(LONG_S), PushClient(here.url, datasource=name, token=here.token) as client:
         sending = asyncio.gather(*(send(client, stream, 2000) for stream in streams))
         for n in range(4):
             seen = await some_more(here, name, seen)
@@ -72,7 +73,7 @@ async def test_cuts_stops_restarts_and_new_versions_cost_nothing_but_time(here: 
 async def test_a_drained_node_hands_its_clients_to_another(url: str, tmp_path: Path, in_a_hurry: None) -> None:
     async with house(url, tmp_path / "a") as one, house(url, tmp_path / "b") as two:
         name = await one.publish(mapping=BY_STREAM)
-        async with asyncio.timeout(60), PushClient(one.url, datasource=name, token=one.token) as client:
+        async with asyncio.timeout(LONG_S), PushClient(one.url, datasource=name, token=one.token) as client:
             sending = asyncio.gather(*(send(client, stream, 2000) for stream in ("a", "b")))
             seen = await some_more(one, name, 0)
             await one.node.nodes.set_draining(one.node.incarnation, True)

@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import LONG_S
 from tests.web_node import Web
 
 
 @contextmanager
 def listening(web: Web, path: str, **headers: str) -> Iterator[Iterator[dict[str, Any]]]:
     """What comes over this path, item by item: its id, and its data."""
-    with web.client.stream("GET", path, headers=headers, timeout=20) as answer:
+    with web.client.stream("GET", path, headers=headers, timeout=LONG_S) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield _items(answer)
@@ -91,7 +92,7 @@ def test_what_a_browser_saw_last_wins_over_where_it_once_began(web: Web, name: s
 def test_a_last_id_that_is_none_is_passed_over(web: Web, name: str, header: str) -> None:
     web.publish(name, enabled=False)
     raw = [(b"Last-Event-ID", header.encode("latin-1"))]
-    with web.client.stream("GET", f"/api/datasources/{name}/events/stream", headers=raw, timeout=20) as answer:
+    with web.client.stream("GET", f"/api/datasources/{name}/events/stream", headers=raw, timeout=LONG_S) as answer:
         assert next(_items(answer))["type"] == "created"
 
 

@@ -14,8 +14,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from headgate.connectors.api import INBOX_IDENTITY
 from headgate.store.database import Database, connect, sql
 from headgate.store.inbox import InboxTable, Limit, Payload
+from tests.waiting import LONG_S
 from tests.web_node import Web, bearer
 
 KEY = "whsec-recognisable"
@@ -362,7 +364,7 @@ async def test_a_reader_misses_no_id_while_the_commits_of_two_writers_overlap(ur
     datasource = uuid4()
     first, second = await connect(url), await connect(url)
     database = await Database.open(url)
-    reader = InboxTable(database)
+    reader = InboxTable(database, INBOX_IDENTITY)
 
     def append(connection: Any, body: bytes) -> Any:
         limits = ([datasource], [1000], [10**6])
@@ -392,12 +394,12 @@ async def test_a_reader_beside_two_busy_writers_sees_every_payload_in_order(url:
     limits = {datasource: Limit()}
 
     async def write(database: Database, mark: str) -> None:
-        table = InboxTable(database)
+        table = InboxTable(database, INBOX_IDENTITY)
         for n in range(100):
             await table.append([Payload(datasource, "{}", f"{mark}{n}".encode())] * 1, limits)
 
     async def read() -> list[bytes]:
-        table, last, bodies = InboxTable(one), 0, []
+        table, last, bodies = InboxTable(one, INBOX_IDENTITY), 0, []
         while len(bodies) < 200:
             for received in await table.after(datasource, last, 7):
                 assert received.id > last
@@ -406,12 +408,12 @@ async def test_a_reader_beside_two_busy_writers_sees_every_payload_in_order(url:
         return bodies
 
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONG_S):
             bodies, _, _ = await asyncio.gather(read(), write(one, "a"), write(two, "b"))
         for mark in ("a", "b"):
             own = [body for body in bodies if body.startswith(mark.encode())]
             assert own == [f"{mark}{n}".encode() for n in range(100)]
-        assert await InboxTable(one).size(datasource) == (200, sum(map(len, bodies)))
+        assert await InboxTable(one, INBOX_IDENTITY).size(datasource) == (200, sum(map(len, bodies)))
     finally:
         await one.close()
         await two.close()

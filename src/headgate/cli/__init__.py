@@ -1,4 +1,4 @@
-"""The command line: this module only assembles; each noun is a module of its own."""
+"""The command line: this module only assembles; each noun is its own module."""
 
 from __future__ import annotations
 

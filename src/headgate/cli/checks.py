@@ -18,7 +18,7 @@ from headgate.store.database import Database, connect, split_url
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets
-from headgate.text import counted, one_line
+from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
 CLOCK_WARN_S = 2.0  # No decision hangs on it, but people read these times.
@@ -27,7 +27,7 @@ SET_UP = "headgate.migration"
 
 
 async def examine(url: str, settings: Settings) -> list[Verdict]:
-    """Everything, in the order in which to mend it."""
+    """Everything, in the order in which to fix it."""
     async with opened(url) as database:
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
@@ -80,7 +80,7 @@ async def _listen(database: Database) -> Verdict:
         await database.execute("SELECT pg_notify($1, '')", CHANNEL)
         async with asyncio.timeout(NOTIFY_S):
             await heard.wait()
-        return ok("listen", f"a wake-up takes {(time.monotonic() - began_s) * 1000:.0f} ms")
+        return ok("listen", f"a wake-up takes {duration(time.monotonic() - began_s)}")
     except TimeoutError:
         verdict: Callable[[str, str, str], Verdict] = warn if split_url(database.url)[1] else fail
         hint = "connect past the pooler; until then changes are found by polling, seconds later"
@@ -106,14 +106,14 @@ async def _secrets(database: Database, settings: Settings) -> Verdict:
     file = settings.home / "master.key"
     keyring = Keyring.load(text, file if file.exists() else None)
     secrets = Secrets(database, keyring)
-    names = [row["name"] for row in await secrets.all()]
+    names = [row.name for row in await secrets.all()]
     if keyring is None and not names:
         return warn("secrets", "no master key, and no secrets", "set HEADGATE_MASTER_KEY before `headgate secrets set`")
     if keyring is None:
         return fail("secrets", f"no master key for {counted(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
     stuck = [name for name, value in (await secrets.read(names)).items() if value is None]
     if stuck:
-        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them anew"
+        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them again"
         return fail("secrets", f"cannot be decrypted: {', '.join(sorted(stuck))}", hint)
     return ok("secrets", f"the master key decrypts {counted(len(names), 'secret')}")
 
@@ -127,7 +127,7 @@ async def _nodes(database: Database) -> Verdict:
     await asyncio.sleep(2 * BEAT_S + 0.5)
     silent = [row.node for row in (await nodes.observe())[0] if before.get(row.node) == row.beat]
     if silent:
-        names = {row["id"]: row["name"] for row in await nodes.all()}
+        names = {row.id: row.name for row in await nodes.all()}
         listed = ", ".join(sorted(str(names.get(node, node)) for node in silent))
         return warn("nodes", f"{len(silent)} of {len(before)} silent: {listed}", "the next node takes their streams")
     return ok("nodes", f"{counted(len(before), 'node')} beating")

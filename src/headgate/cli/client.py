@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8470"
 CONNECT_S = 5.0
 ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
-SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked anew.
+SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked again.
 
 _KINDS: dict[int, type[HeadgateError]] = {
     401: Unauthorized,

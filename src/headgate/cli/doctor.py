@@ -23,6 +23,7 @@ from headgate.cli.failures import FAILED
 from headgate.cli.output import one_line
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.errors import HeadgateError
+from headgate.text import size
 
 if TYPE_CHECKING:
     from headgate.config import Settings
@@ -77,11 +78,11 @@ def _python() -> Verdict:
 
 def _disk(home: Path) -> Verdict:
     there = next(path for path in (home.absolute(), *home.absolute().parents) if path.exists())
-    free_gb = shutil.disk_usage(there).free / GIGABYTE
-    detail = f"{free_gb:.1f} GB free in {home}"
-    if free_gb < DISK_FAIL_GB:
+    free = shutil.disk_usage(there).free
+    detail = f"{size(free)} free in {home}"
+    if free < DISK_FAIL_GB * GIGABYTE:
         return fail("disk", detail, "make room, or move HEADGATE_HOME")
-    return warn("disk", detail, "make room soon") if free_gb < DISK_WARN_GB else ok("disk", detail)
+    return warn("disk", detail, "make room soon") if free < DISK_WARN_GB * GIGABYTE else ok("disk", detail)
 
 
 def _connectors() -> Verdict:

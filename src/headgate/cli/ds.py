@@ -33,7 +33,7 @@ def show(call: Call, name: Name) -> None:
 
 @command(app, "start")
 def start(call: Call, names: Names) -> None:
-    """Start. Starting what runs changes nothing."""
+    """Start, and end a quarantine. Starting what runs changes nothing."""
     _act(call, "start", names)
 
 
@@ -45,7 +45,7 @@ def stop(call: Call, names: Names) -> None:
 
 @command(app, "restart")
 def restart(call: Call, names: Names) -> None:
-    """Run anew; a quarantine ends, a rejected version gets another chance."""
+    """Restart; a quarantine ends, a rejected version gets another chance."""
     _act(call, "restart", names)
 
 
@@ -69,7 +69,7 @@ def backfill(
     ] = None,
     rate: Annotated[str | None, typer.Option(help="Rows (5000) or bytes (20MB) in a second.")] = None,
 ) -> None:
-    """Send old records through the mapping into the sink, beside the live stream; keys that are there stay."""
+    """Send old records through the mapping into the sink while the live stream runs; existing keys stay."""
     asked = {"from": source, "table": table, "workers": workers, "chunk_rows": chunk_rows, "rate": rate}
     body = {name: value for name, value in asked.items() if value is not None}
     answer = call.node.post(f"{datasource(name)}/backfill", body)

@@ -25,7 +25,7 @@ class ModeName(StrEnum):
 
 
 def _rate(text: str | None) -> str | None:
-    """A rate that can be read; what cannot is a slip of the command line."""
+    """A rate that can be read; another is an error of usage."""
     from headgate.runtime.dumps.plan import parse_rate
 
     try:
@@ -48,9 +48,10 @@ Tables = Annotated[
     typer.Option("--table", "-t", metavar="TABLE", help="Only this table; name=target renames it. May be repeated."),
 ]
 Workers = Annotated[int, typer.Option("--workers", "-w", min=1, max=MOST_WORKERS, help="Chunks copied at a time.")]
-Processes = Annotated[bool, typer.Option("--processes", help="Each worker is a process of its own.")]
+Processes = Annotated[bool, typer.Option("--processes", help="Each worker is a separate process.")]
 ChunkRows = Annotated[
-    int | None, typer.Option("--chunk-rows", min=1, metavar="N", help="Rows of a chunk. Absent: as it proves right.")
+    int | None,
+    typer.Option("--chunk-rows", min=1, metavar="N", help="Rows of a chunk. Default: as many as take about 3 seconds."),
 ]
 Modes = Annotated[ModeName, typer.Option("--mode", help="What happens with rows that the target has.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="COLUMN,…", help="What identifies a row.")]
@@ -66,9 +67,18 @@ Rate = Annotated[
     str | None,
     typer.Option("--rate", metavar="RATE", callback=_rate, help="At most 5000 or 20k rows, or 20MB, a second."),
 ]
+SourceTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--source-timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="A source that sends nothing for this long is gone. Or: HEADGATE_SOURCE_TIMEOUT_S; else 60.",
+    ),
+]
 Storage = Annotated[
     list[str] | None,
-    typer.Option("--storage", metavar="MODULE:FACTORY", help="A storage of your own; FILE.py:FACTORY, too."),
+    typer.Option("--storage", metavar="MODULE:FACTORY", help="Your own storage; FILE.py:FACTORY, too."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Append to tables that have rows.")]
 Spread = Annotated[bool, typer.Option("--spread", help="Let all nodes work on it.")]
@@ -89,6 +99,7 @@ def dump(
     column: Columns = None,
     since: From = None,
     rate: Rate = None,
+    source_timeout: SourceTimeout = None,
     storage: Storage = None,
     yes: Yes = False,
     spread: Spread = False,
@@ -105,7 +116,9 @@ def dump(
         source,
         target,
         tables=tuple(table or ()),
-        options=plan.Options(Mode(mode.value), workers, processes=processes, own=tuple(map(_own, storage or ()))),
+        options=plan.Options(
+            Mode(mode.value), workers, processes, tuple(map(_own, storage or ())), source_timeout_s=source_timeout
+        ),
         rows=chunk_rows,
         rate=rate,
         key=_listed(key),
@@ -128,13 +141,16 @@ def dump(
                 error.hint += f", with --database {desk.command().rpartition(' ')[2]}"
             raise
         if not for_nodes:
-            kept = await desk.dumps.urls(made) or {"source": whole(source), "target": whole(target)}
-            await dumping.run_here(desk, made, plan.Storages(kept["source"], kept["target"], request.options.own))
+            kept = await desk.dumps.urls(made)
+            urls = (kept.source, kept.target) if kept is not None else (whole(source), whole(target))
+            timeout_s = source_timeout or desk.settings.source_timeout_s
+            storages = plan.Storages(*urls, request.options.own, source_timeout_s=timeout_s)
+            await dumping.run_here(desk, made, storages)
         elif detach:
-            from headgate.runtime.dumps import control
+            from headgate.runtime.dumps import views
 
-            found = await control.describe(desk.dumps, str(made))
-            call.say(found, f"dump {found['short']} is left to the nodes (headgate dumps show {found['short']})")
+            found = await views.describe(desk.dumps, str(made))
+            call.say(found, f"dump {found.short} is left to the nodes (headgate dumps show {found.short})")
         else:
             await dumping.follow(desk, made)
 
@@ -159,6 +175,13 @@ def _type(text: str) -> tuple[str, str]:
     name, equals, type = text.partition("=")
     if not (name and equals and type):
         raise typer.BadParameter(f"{text!r} is not NAME=TYPE", param_hint="--column")
+    from headgate.runtime.dumps.plan import column_type
+
+    try:
+        column_type(name, type)
+    except ConfigError as error:
+        near = f"; {error.hint}" if error.hint else ""
+        raise typer.BadParameter(f"{error.problems[0].message}{near}", param_hint="--column") from None
     return name, type
 
 

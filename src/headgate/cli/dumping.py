@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from headgate.config import Settings
     from headgate.runtime.dumps.plan import Storages
+    from headgate.runtime.dumps.views import DumpView, TableView
     from headgate.store.database import Database as Store
     from headgate.store.dumps import Dumps
     from headgate.store.secrets import Keyring
 
 SESSIONS = 8
 LOOK_S = 0.5
-OVER = ("completed", "incomplete", "failed", "interrupted", "cancelled")
 
 T = TypeVar("T")
 
@@ -76,36 +76,37 @@ class Signals:
     """The first Ctrl-C ends what is under way, in order; the second ends the process."""
 
     def __init__(self) -> None:
-        self._told = False
-        self._task: asyncio.Future[Any] | None = None
+        self._is_ended = False
+        self._end: Callable[[], object] | None = None
         for number in stopping_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._hear)
 
     def _hear(self) -> None:
-        if self._told:
+        if self._is_ended:
             os._exit(INTERRUPTED)
-        self._told = True
-        if self._task is not None:
-            self._task.cancel()
+        self._is_ended = True
+        if self._end is not None:
+            self._end()
 
-    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it. Raises `Interrupted` if told to end."""
-        if self._told:
+    async def guard(self, work: Coroutine[object, object, T]) -> T:
+        """Do it. Raises `Interrupted` after Ctrl-C or SIGTERM."""
+        if self._is_ended:
             work.close()
             raise Interrupted("interrupted")
-        self._task = task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(work)
+        self._end = task.cancel
         try:
             return await task
         except asyncio.CancelledError:
-            if self._told:
+            if self._is_ended:
                 raise Interrupted("interrupted") from None
             raise
         finally:
-            self._task = None
+            self._end = None
 
 
 def straight(call: Call, database: str | None, act: Callable[[Desk], Awaitable[T]], *, make: bool = False) -> T:
-    """Work on Headgate's database: the one that was named, or the embedded one, which is made if need be."""
+    """Work on Headgate's database: the one that was named, or the embedded one, which is made with `make`."""
     import uvloop
 
     async def work() -> T:
@@ -154,12 +155,12 @@ def actor() -> str:
 
 async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
     """Run a dump in this process until its end, and say how that was. Ends the command if it was not all done."""
-    from headgate.runtime.dumps import control
+    from headgate.core.chunks.outcome import DumpWanted
+    from headgate.runtime.dumps import views
     from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 
-    row = await desk.dumps.find(str(dump))
-    options = control.options_of(row)
-    await desk.dumps.set_wanted(dump, "run")
+    options = views.options_of(await desk.dumps.find(str(dump)))
+    await desk.dumps.set_wanted(dump, DumpWanted.RUN)
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)
     process = StreamProcess(
@@ -168,7 +169,7 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
         storages,
         options.workers,
         desk.settings.home,
-        notify=watch.told,
+        notify=watch.notify,
         processes=desk.url if options.processes else None,
     )
     watching = asyncio.create_task(watch.run(process.workers.progress))
@@ -192,17 +193,18 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
 
 async def follow(desk: Desk, dump: UUID) -> None:
     """Show a dump that others run, until its end."""
-    from headgate.runtime.dumps import control
+    from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
+    from headgate.runtime.dumps import views
 
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)
 
     async def until_over() -> None:
-        at = ""
-        while (status := control.status_of(await desk.dumps.find(str(dump)))) not in OVER:
-            if status != at and status != "running":
-                shown.say(f"{short_of(dump)} is {status}" + (" for a node" if status == "waiting" else ""))
-            at = status
+        before: Status | None = None
+        while (status := views.status_of(await desk.dumps.find(str(dump)))) not in OVER | RESUMABLE - {Status.PAUSED}:
+            if status not in (before, Status.RUNNING):
+                shown.say(f"{short_of(dump)} is {status}" + (" for a node" if status is Status.WAITING else ""))
+            before = status
             await watch.look()
             await asyncio.sleep(LOOK_S)
 
@@ -229,48 +231,47 @@ def _resume(desk: Desk, dump: UUID) -> str:
 
 async def _show_as_json(desk: Desk, dump: UUID) -> None:
     """For a program, also how it did not end well; if the database answers."""
-    from headgate.runtime.dumps import control
+    from headgate.runtime.dumps import views
 
     if desk.call.as_json:
         with suppress(StoreError):
-            say(to_json(await control.describe(desk.dumps, str(dump))))
+            say(to_json(await views.describe(desk.dumps, str(dump))))
 
 
 async def _conclude(desk: Desk, dump: UUID) -> None:
     """One line for each table, one for all, and the exit code."""
-    from headgate.runtime.dumps import control
+    from headgate.core.chunks.outcome import Status
+    from headgate.runtime.dumps import views
 
-    found = await control.describe(desk.dumps, str(dump))
+    found = await views.describe(desk.dumps, str(dump))
     desk.call.show(found, conclusion)
-    if found["fuzzy"]:
+    if found.fuzzy:
         complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
-    if found["status"] == "completed":
-        if found["error"]:
-            complain(f"headgate: {found['error']}")
+    if found.status is Status.COMPLETED:
+        if found.error:
+            complain(f"headgate: {found.error}")
         return
-    if found["status"] == "cancelled":
-        complain(f"headgate: dump {found['short']} was cancelled" + (f"; {found['error']}" if found["error"] else ""))
+    if found.status is Status.CANCELLED:
+        complain(f"headgate: dump {found.short} was cancelled" + (f"; {found.error}" if found.error else ""))
     else:
-        bad = [one["name"] for one in found["tables"] if one["state"] != "done"]
+        bad = [one.name for one in found.tables if one.state != "done"]
         what = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} could not be copied"
-        error = found["error"] if found["status"] != "incomplete" else what
-        complain(f"headgate: {found['status']}: {error} ({_resume(desk, dump)})")
+        error = found.error if found.status is not Status.INCOMPLETE else what
+        complain(f"headgate: {found.status}: {error} ({_resume(desk, dump)})")
     raise typer.Exit(FAILED)
 
 
-def conclusion(found: dict[str, Any]) -> str:
+def conclusion(found: DumpView) -> str:
     """What was copied, table by table."""
-    lines = [_line(one) for one in found["tables"]]
-    done = sum(one["state"] == "done" for one in found["tables"])
-    tables = f"{done} of {counted(len(found['tables']), 'table')}"
-    what = f"{tables}, {counted(found['rows'], 'row')}, {size(found['bytes'])}"
-    lines.append(f"{found['status']}: {what}, in {duration(found['seconds'])} (dump {found['short']})")
+    lines = [_line(one) for one in found.tables]
+    done = sum(one.state == "done" for one in found.tables)
+    what = f"{done} of {counted(len(found.tables), 'table')}, {counted(found.rows, 'row')}, {size(found.bytes)}"
+    lines.append(f"{found.status}: {what}, in {duration(found.seconds)} (dump {found.short})")
     return visible("\n".join(lines))
 
 
-def _line(one: dict[str, Any]) -> str:
-    name = one["name"] if one["name"] == one["target"] else f"{one['name']} → {one['target']}"
-    text = f"{name}: {counted(one['rows'], 'row')}, {size(one['bytes'])}"
-    if one["seconds"]:
-        text += f", in {duration(one['seconds'])} ({one['rows'] / one['seconds']:,.0f} rows/s)"
-    return text if one["state"] == "done" else f"{text}; {one['state']}{': ' + one['error'] if one['error'] else ''}"
+def _line(one: TableView) -> str:
+    text = f"{one.label}: {counted(one.rows, 'row')}, {size(one.bytes)}"
+    if one.seconds:
+        text += f", in {duration(one.seconds)} ({counted(one.rows / one.seconds, 'row')}/s)"
+    return text if one.state == "done" else f"{text}; {one.state}{': ' + one.error if one.error else ''}"

@@ -1,9 +1,9 @@
-"""`headgate dumps`: what became of dumps, and a word to those that run. Straight on the database: no node is needed."""
+"""`headgate dumps`: what became of dumps, and what operators ask of them. Directly on the database, without a node."""
 
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,12 @@ from headgate.text import counted, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from uuid import UUID
+
+    from headgate.core.chunks import Bound
+    from headgate.runtime.dumps.views import AttemptList, AttemptView, DumpList, DumpView, VerifiedView
+    from headgate.store.dump_rows import DumpRow
+    from headgate.store.dumps import Dumps
 
 app = noun("Dumps: tables that are copied, or were, from one storage to another.")
 
@@ -28,6 +34,10 @@ RateText = Annotated[str, typer.Argument(metavar="RATE", help="5000 or 20k rows,
 Repair = Annotated[bool, typer.Option("--repair", help="Copy again the chunks that differ.")]
 Source = Annotated[str | None, typer.Option("--source", metavar="URL", help="The source, if its URL was not kept.")]
 Target = Annotated[str | None, typer.Option("--target", metavar="URL", help="The target, if its URL was not kept.")]
+Chunks = Annotated[
+    str, typer.Option("--chunks", metavar="N,N-N", help="Only these chunks, by the numbers that history shows.")
+]
+Table = Annotated[str | None, typer.Option("--table", "-t", metavar="TABLE", help="Of this table; needed if several.")]
 Here = Annotated[bool, typer.Option("--here", help="Run it in this process, also if it is for nodes.")]
 
 
@@ -35,10 +45,10 @@ Here = Annotated[bool, typer.Option("--here", help="Run it in this process, also
 def list_(call: Call, limit: Limit = 50, database: Database = None) -> None:
     """All dumps, the newest first."""
 
-    async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dumps import control
+    async def act(desk: Desk) -> DumpList:
+        from headgate.runtime.dumps import views
 
-        return {"items": await control.listed(desk.dumps, limit)}
+        return views.DumpList(await views.listed(desk.dumps, limit))
 
     call.show(dumping.straight(call, database, act), _table)
 
@@ -47,10 +57,10 @@ def list_(call: Call, limit: Limit = 50, database: Database = None) -> None:
 def show(call: Call, id: Id, database: Database = None) -> None:
     """One dump and its tables."""
 
-    async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dumps import control
+    async def act(desk: Desk) -> DumpView:
+        from headgate.runtime.dumps import views
 
-        return await control.describe(desk.dumps, id)
+        return await views.describe(desk.dumps, id)
 
     call.show(dumping.straight(call, database, act), _page)
 
@@ -60,28 +70,28 @@ def pause(call: Call, id: Id, database: Database = None) -> None:
     """Have a dump begin no more chunks; those under way are finished."""
     from headgate.runtime.dumps import control
 
-    _told(call, id, database, control.pause, "is paused")
+    _ask(call, id, database, control.pause, "is paused")
 
 
 @command(app, "cancel", asks_node=False)
 def cancel(call: Call, id: Id, database: Database = None) -> None:
-    """Give a dump up. What it built beside is removed; rows that it appended stay."""
+    """Give a dump up. Tables that it was building are removed; rows that it appended stay."""
     from headgate.runtime.dumps import control
 
-    _told(call, id, database, control.cancel, "is {status}")
+    _ask(call, id, database, control.cancel, "is {status}")
 
 
 @command(app, "delete", asks_node=False)
 def delete(call: Call, id: Id, database: Database = None) -> None:
     """Forget a dump that is completed or cancelled, and its history. What it copied stays."""
 
-    async def act(desk: Desk) -> dict[str, Any]:
+    async def act(desk: Desk) -> DumpView:
         from headgate.runtime.dumps import control
 
         return await control.delete(desk.dumps, id, desk.settings.home)
 
     found = dumping.straight(call, database, act)
-    call.say({"id": found["id"], "action": "delete"}, f"deleted dump {found['short']}")
+    call.say({"id": found.id, "action": "delete"}, f"deleted dump {found.short}")
 
 
 @command(app, "rate", asks_node=False)
@@ -89,34 +99,75 @@ def rate(call: Call, id: Id, rate: RateText, database: Database = None) -> None:
     """Have a dump go faster or slower; one that runs does so at once."""
     from headgate.runtime.dumps import control
 
-    async def set_rate(dumps: Any, id: str) -> dict[str, Any]:
+    async def set_rate(dumps: Dumps, id: str) -> DumpView:
         return await control.set_rate(dumps, id, rate)
 
-    _told(call, id, database, set_rate, "may copy {rate} a second")
+    _ask(call, id, database, set_rate, "may copy {rate} a second")
 
 
 @command(app, "resume", asks_node=False)
 def resume(
     call: Call, id: Id, source: Source = None, target: Target = None, here: Here = False, database: Database = None
 ) -> None:
-    """Go on with a dump: one that is paused goes on where it runs; one that nobody runs is run here."""
+    """Go on with a dump: one that is paused goes on where it runs; one that no process runs is run here."""
 
     async def act(desk: Desk) -> None:
-        from headgate.connectors.plugins import whole
+        from headgate.core.chunks.outcome import OVER
+        from headgate.runtime.dumps import control, views
+
+        row = await desk.dumps.find(id)
+        if _is_elsewhere(row, here) or views.status_of(row) in OVER:
+            found = await control.resume(desk.dumps, id)
+            call.say(found, f"dump {found.short} is {found.status}")
+            return
+        await desk.dumps.set_lists(row.id, None)
+        await _run_here(desk, row, source, target)
+
+    dumping.straight(call, database, act)
+
+
+@command(app, "retry", asks_node=False)
+def retry(
+    call: Call,
+    id: Id,
+    chunks: Chunks,
+    table: Table = None,
+    source: Source = None,
+    target: Target = None,
+    here: Here = False,
+    database: Database = None,
+) -> None:
+    """Copy only some chunks of a dump that failed or was interrupted; `resume` copies everything that is left."""
+
+    async def act(desk: Desk) -> None:
         from headgate.runtime.dumps import control
 
         row = await desk.dumps.find(id)
-        is_elsewhere = control.is_run(row) or (row["place"] == "nodes" and not here)
-        if is_elsewhere or control.status_of(row) in control.OVER:
-            found = await control.resume(desk.dumps, id)
-            call.say(found, f"dump {found['short']} is {found['status']}")
+        if _is_elsewhere(row, here):
+            found = await control.retry(desk.dumps, id, chunks, table)
+            call.say(found, f"dump {found.short} is {found.status}")
             return
-        if row["datasource_id"] is not None:
-            raise Refused("a backfill is run by nodes", code="backfill", hint=f"headgate dumps resume {id}")
-        given = [url and whole(url) for url in (source, target)]
-        await dumping.run_here(desk, row["id"], await control.storages_of(desk.dumps, row, *given))
+        await control.choose(desk.dumps, row, chunks, table)
+        await _run_here(desk, row, source, target)
 
     dumping.straight(call, database, act)
+
+
+def _is_elsewhere(row: DumpRow, here: bool) -> bool:
+    from headgate.runtime.dumps import views
+
+    return views.is_run(row) or (row.place == "nodes" and not here)
+
+
+async def _run_here(desk: Desk, row: DumpRow, source: str | None, target: str | None) -> None:
+    from headgate.connectors.plugins import whole
+    from headgate.runtime.dumps import control
+
+    if row.datasource_id is not None:
+        raise Refused("a backfill is run by nodes", code="backfill", hint=f"headgate dumps resume {row.id}")
+    given, to = source and whole(source), target and whole(target)
+    storages = await control.storages_of(desk.dumps, row, given, to, desk.settings.source_timeout_s)
+    await dumping.run_here(desk, row.id, storages)
 
 
 @command(app, "verify", asks_node=False)
@@ -130,21 +181,23 @@ def verify(
 ) -> None:
     """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs."""
 
-    async def act(desk: Desk) -> dict[str, Any]:
+    async def act(desk: Desk) -> tuple[UUID, VerifiedView]:
         from headgate.connectors.plugins import whole
         from headgate.runtime.dumps import control
-        from headgate.runtime.dumps.verify import as_dict
         from headgate.runtime.dumps.verify import verify as compare
+        from headgate.runtime.dumps.verify import view
 
         row = await desk.dumps.find(id)
-        given = [url and whole(url) for url in (source, target)]
-        storages = await control.storages_of(desk.dumps, row, *given)
-        found = await desk.signals.guard(compare(desk.dumps, row["id"], storages, repair=repair, notify=_teller()))
-        return {"id": str(row["id"]), **as_dict(found)}
+        given, to = source and whole(source), target and whole(target)
+        storages = await control.storages_of(desk.dumps, row, given, to)
+        found = await desk.signals.guard(compare(desk.dumps, row.id, storages, repair=repair, notify=_progress()))
+        return row.id, view(found)
 
-    found = dumping.straight(call, database, act)
-    call.show(found, _verified)
-    if not found["equal"]:
+    dump, found = dumping.straight(call, database, act)
+    import msgspec
+
+    call.say({"id": str(dump), **msgspec.to_builtins(found)}, _verified(found))
+    if not found.equal:
         raise typer.Exit(FAILED)
 
 
@@ -152,19 +205,19 @@ def verify(
 def history(call: Call, id: Id, limit: Limit = 1000, after: After = 0, database: Database = None) -> None:
     """Every attempt of every chunk, oldest first: worker, range, rows, time, error."""
 
-    async def act(desk: Desk) -> dict[str, Any]:
-        from headgate.runtime.dumps import control
+    async def act(desk: Desk) -> AttemptList:
+        from headgate.runtime.dumps import views
 
-        return {"items": await control.history(desk.dumps, id, after, limit)}
+        return views.AttemptList(await views.history(desk.dumps, id, after, limit))
 
     found = dumping.straight(call, database, act)
     call.show(found, _attempts)
-    if len(found["items"]) == limit:
-        last = found["items"][-1]["id"]
+    if len(found.items) == limit:
+        last = found.items[-1].id
         complain(f"headgate: perhaps not all are shown, only {counted(limit, 'attempt')} (--limit, --after {last})")
 
 
-def _teller() -> Callable[[str, int, int], None]:
+def _progress() -> Callable[[str, int, int], None]:
     """Says now and then how far the comparison is."""
     said_at_s = monotonic()
 
@@ -177,35 +230,35 @@ def _teller() -> Callable[[str, int, int], None]:
     return tell
 
 
-def _told(
-    call: Call, id: str, database: str | None, act: Callable[[Any, str], Awaitable[dict[str, Any]]], text: str
+def _ask(
+    call: Call, id: str, database: str | None, act: Callable[[Dumps, str], Awaitable[DumpView]], text: str
 ) -> None:
-    """Say something to a dump, and what became of that."""
+    """Ask something of a dump, and say what became of that."""
 
-    async def work(desk: Desk) -> dict[str, Any]:
+    async def work(desk: Desk) -> DumpView:
         return await act(desk.dumps, id)
 
     found = dumping.straight(call, database, work)
-    said = text.format(status=found["status"], rate=found["rate"] or "as much as it can")
-    remark = f"; {found['error']}" if found["status"] == "cancelled" and found["error"] else ""
-    call.say(found, f"dump {found['short']} {said}{remark}")
+    said = text.format(status=found.status, rate=found.rate or "as much as it can")
+    remark = f"; {found.error}" if found.status == "cancelled" and found.error else ""
+    call.say(found, f"dump {found.short} {said}{remark}")
 
 
 # How it looks.
 
 
-def _table(found: dict[str, Any]) -> str:
+def _table(found: DumpList) -> str:
     rows = [
         (
-            one["short"],
-            one["status"],
-            _percent(one["share"]),
-            f"{one['rows']:,}",
-            f"{one['tables_done']}/{one['tables']}",
-            ago(one["created_at"]),
-            f"{one['source']} → {one['target']}",
+            one.short,
+            one.status,
+            _percent(one.share),
+            f"{one.rows:,}",
+            f"{one.tables_done}/{one.tables}",
+            ago(one.created_at),
+            f"{one.source} → {one.target}",
         )
-        for one in found["items"]
+        for one in found.items
     ]
     heads = ("ID", "STATUS", "DONE", "ROWS", "TABLES", "BEGAN", "FROM → TO")
     return table(heads, rows, empty="no dumps", right=("DONE", "ROWS", "TABLES"))
@@ -215,71 +268,81 @@ def _percent(share: float | None) -> str:
     return DASH if share is None else f"{100 * share:.0f} %"
 
 
-def _page(one: dict[str, Any]) -> str:
-    speed = one["rows_per_s"] and f"{one['rows_per_s']:,.0f} rows/s, {size(one['bytes_per_s'])}/s"
+def _page(one: DumpView) -> str:
+    speed = f"{counted(one.rows_per_s, 'row')}/s, {size(one.bytes_per_s or 0)}/s" if one.rows_per_s else None
     facts = pairs(
         [
-            ("dump", one["id"]),
-            ("source", one["source"]),
-            ("target", one["target"]),
-            ("status", one["status"] + (", fuzzy" if one["fuzzy"] else "")),
-            ("error", one["error"] or None),
-            ("resume", one["resume"]),
-            ("run by", one["process"]),
-            ("mode", one["mode"]),
-            ("workers", f"{one['workers']} on each node" if one["spread"] else one["workers"]),
-            ("rate", one["rate"]),
-            ("began", f"{ago(one['created_at'])}, by {one['actor']}"),
-            ("took", duration(one["seconds"]) if one["ended_at"] else None),
+            ("dump", one.id),
+            ("source", one.source),
+            ("target", one.target),
+            ("status", one.status + (", fuzzy" if one.fuzzy else "")),
+            ("error", one.error or None),
+            ("resume", one.resume),
+            ("run by", one.process),
+            ("mode", one.mode),
+            ("workers", f"{one.workers} on each node" if one.spread else one.workers),
+            ("rate", one.rate),
+            ("began", f"{ago(one.created_at)}, by {one.actor}"),
+            ("took", duration(one.seconds) if one.ended_at else None),
             ("speed", speed),
-            ("left", duration(one["eta_s"]) if one["eta_s"] is not None else None),
-            ("rows", f"{one['rows']:,}, {size(one['bytes'])}"),
+            ("left", duration(one.eta_s) if one.eta_s is not None else None),
+            ("rows", f"{one.rows:,}, {size(one.bytes)}"),
         ]
     )
     rows = [
         (
-            each["name"] if each["name"] == each["target"] else f"{each['name']} → {each['target']}",
-            each["state"],
-            _percent(each["share"]),
-            f"{each['rows']:,}",
-            size(each["bytes"]),
-            f"{each['chunks_done']}/{each['chunks']}",
-            each["chunks_failed"] or "",
-            one_line(each["error"]),
+            each.label,
+            each.state,
+            _percent(each.share),
+            f"{each.rows:,}",
+            size(each.bytes),
+            f"{each.chunks_done}/{each.chunks}",
+            each.chunks_failed or "",
+            one_line(each.error),
         )
-        for each in one["tables"]
+        for each in one.tables
     ]
     heads = ("TABLE", "STATE", "DONE", "ROWS", "SIZE", "CHUNKS", "FAILED", "ERROR")
     return f"{facts}\n\n{table(heads, rows, empty='no tables', right=('DONE', 'ROWS', 'SIZE', 'CHUNKS', 'FAILED'))}"
 
 
-def _attempts(found: dict[str, Any]) -> str:
+def _attempts(found: AttemptList) -> str:
     rows = [
         (
-            one["id"],
-            ago(one["at"]),
-            one["table"],
-            one["chunk"] if one["chunk"] >= 0 else DASH,
-            one["notification"],
-            f"{one['rows']:,}",
-            duration(one["seconds"]),
-            one["worker"],
-            one["error"],
+            one.id,
+            ago(one.at),
+            one.table,
+            one.chunk if one.chunk >= 0 else DASH,
+            _range(one),
+            one.notification,
+            f"{one.rows:,}",
+            duration(one.seconds),
+            one.worker,
+            one.error,
         )
-        for one in found["items"]
+        for one in found.items
     ]
-    heads = ("N", "WHEN", "TABLE", "CHUNK", "WHAT", "ROWS", "TOOK", "WORKER", "ERROR")
+    heads = ("N", "WHEN", "TABLE", "CHUNK", "RANGE", "WHAT", "ROWS", "TOOK", "WORKER", "ERROR")
     return table(heads, rows, empty="nothing yet", right=("N", "CHUNK", "ROWS", "TOOK"))
 
 
-def _verified(found: dict[str, Any]) -> str:
+def _range(one: AttemptView) -> str:
+    """`(…, 100]`, `(100, 200]`: after the first key, up to and including the second."""
+    return DASH if one.hi is None else f"({_bound(one.lo)}, {_bound(one.hi)}]"
+
+
+def _bound(bound: Bound | None) -> str:
+    return "…" if bound is None else "/".join(part if len(part) <= 20 else f"{part[:19]}…" for part in bound)
+
+
+def _verified(found: VerifiedView) -> str:
     lines = [
         one_line(
-            f"{one['table']}{'' if one['chunk'] is None else ', chunk ' + str(one['chunk'])}: {one['why']}"
-            + ("; repaired" if one["repaired"] else "")
+            f"{one.table}{'' if one.chunk is None else ', chunk ' + str(one.chunk)}: {one.why}"
+            + ("; repaired" if one.repaired else "")
         )
-        for one in found["different"]
+        for one in found.different
     ]
-    what = f"{counted(found['tables'], 'table')}, {counted(found['chunks'], 'chunk')}, {counted(found['rows'], 'row')}"
-    lines.append(f"{'equal' if found['equal'] else 'different'}: {what} compared")
+    what = f"{counted(found.tables, 'table')}, {counted(found.chunks, 'chunk')}, {counted(found.rows, 'row')}"
+    lines.append(f"{'equal' if found.equal else 'different'}: {what} compared")
     return "\n".join(lines)

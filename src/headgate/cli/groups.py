@@ -10,7 +10,7 @@ import typer
 from headgate.cli.call import Call, command, noun
 from headgate.cli.output import DASH, ago, complain, one_line, pairs, table, visible
 from headgate.errors import NotFound
-from headgate.text import counted
+from headgate.text import counted, roughly
 
 WORKERS = "workers"
 
@@ -21,7 +21,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")
 OrWorkers = Annotated[str, typer.Argument(metavar="GROUP", help="Its name; without it, the nodes that run the stream.")]
 OfStream = Annotated[str | None, typer.Option("--stream", metavar="STREAM", help="Only those of this stream.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many to show.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Also those that may still believe to be active.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Also those that may still believe that they are active.")]
 
 
 @command(app, "list")
@@ -121,7 +121,7 @@ def _remark(member: dict[str, Any]) -> str:
         return str(member["why_not"])
     if member["waits_s"] is not None:
         what = "muted, " if member["muted"] else ""
-        return f"{what}{member['waits_s']:.0f} s left"
+        return f"{what}{roughly(member['waits_s'])} left"
     return "" if member["answered"] else "has not answered"
 
 

@@ -55,7 +55,7 @@ def _tell(call: Call, found: dict[str, Any], render: Callable[[Any], str], empty
 
 
 def _news(node: Client, path: str, seen: list[dict[str, Any]], **params: Any) -> Iterator[dict[str, Any]]:
-    """What comes after those seen, for ever."""
+    """What comes after those seen, forever."""
     last = max((one["id"] for one in seen), default=0)
     is_away = False
     while True:

@@ -12,7 +12,7 @@ import typer
 from headgate.cli.call import Call, command, noun
 from headgate.cli.output import ago, complain, table, visible
 from headgate.errors import NotFound, Refused
-from headgate.text import counted
+from headgate.text import counted, roughly
 
 LOOK_S = 0.3
 CLEAR_LINE = "\r\x1b[K"
@@ -113,4 +113,4 @@ def _table(found: dict[str, Any]) -> str:
 
 
 def _status(one: dict[str, Any]) -> str:
-    return f"silent {one['silent_s']:.0f} s" if one["status"] == "silent" else str(one["status"])
+    return f"silent {roughly(one['silent_s'])}" if one["status"] == "silent" else str(one["status"])

@@ -67,7 +67,13 @@ def complain(text: str) -> None:
 
 def to_json(data: Any, *, indent: int | None = 2) -> str:
     """For machines."""
-    return json.dumps(data, ensure_ascii=False, indent=indent, default=str)
+    return json.dumps(data, ensure_ascii=False, indent=indent, default=_plain)
+
+
+def _plain(value: object) -> object:
+    import msgspec
+
+    return msgspec.to_builtins(value, str_keys=True) if isinstance(value, msgspec.Struct) else str(value)
 
 
 # Words and numbers.

@@ -1,19 +1,19 @@
-"""`headgate up --processes N`: a parent that runs N nodes on this machine, each a process of its own.
+"""`headgate up --processes N`: a parent that runs N nodes on this machine, each a separate process.
 
 A process uses one core; this uses them all. To the others, and to each other, the children are nodes like any other.
 
 *Death.* The parent knows at once that a child has ended, and what has ended cannot write any more. So nobody waits for
-its lease: the parent ends its incarnations, and its streams are granted elsewhere. It then starts the child anew, ever
-more slowly if it keeps dying. Each start has an id of its own, which the child writes into the row of each of its
+its lease: the parent ends its incarnations, and its streams are granted elsewhere. It then starts the child again, ever
+more slowly if it keeps dying. Each start has its own id, which the child writes into the row of each of its
 incarnations; so the parent ends all of them, and never one of a later start. If the parent cannot reach the database,
 or dies with the child, the lease decides as between machines.
 
 *Stopping.* A child's stdin is a pipe from the parent. When it ends, the child drains: the parent has closed it, or is
 gone, however it ended. It is not a signal, because service managers like to signal all processes of a service, and a
-second signal means "at once". Each child has a session of its own, so that Ctrl-C reaches the parent alone.
+second signal means "at once". Each child has its own session, so that Ctrl-C reaches the parent alone.
 
 *Ports.* The parent binds every child's port and does not listen. So nobody else is given the port while a child is
-away, and whoever connects then is refused instead of kept waiting.
+away, and a client that connects then is refused instead of kept waiting.
 
 *The embedded database.* Parent and children are all members of it, so it stops with the last of them, even if the
 parent was killed. If it dies, the parent starts it again.
@@ -77,7 +77,7 @@ log = structlog.get_logger()
 
 
 async def up_many(settings: Settings, count: int, *, demo: bool, search_port: bool) -> None:
-    """Run so many nodes until told to stop."""
+    """Run this many nodes until told to stop."""
     if not settings.auth:
         check_no_auth(settings.host)
     if settings.advertise and "{port}" not in settings.advertise:
@@ -187,9 +187,9 @@ class _Parent:
     async def run(self) -> int:
         """Until we are told to stop, or every child was. Returns the exit code."""
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(self._stop_children()), group.create_task(self._announce())]
+            others = [group.create_task(self._stop_children()), group.create_task(self._announce())]
             await asyncio.gather(*(group.create_task(self._keep(child)) for child in self._children))
-            for task in beside:
+            for task in others:
                 task.cancel()
         for child in self._children:
             withdraw(self._settings.home / "node.json", child.url)
@@ -233,7 +233,7 @@ class _Parent:
                 log.info("a node was told to stop: it is not started again", node=child.name)
                 return
             elif code in (USAGE, NOT_FOUND, REFUSED) and not child.was_up.is_set():
-                self._code = code  # It has said what is wrong; trying again would not mend that.
+                self._code = code  # It has said what is wrong; trying again would not fix that.
                 self.stop.set()
             else:
                 attempt = 1 if boot_s() - began_s > backoff.LONGEST_S else attempt + 1

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from headgate.cli.output import complain, visible
@@ -21,15 +21,17 @@ from headgate.errors import StoreError
 from headgate.text import counted, duration, size
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from headgate.runtime.dumps.process import Notification
     from headgate.runtime.dumps.worker import Progress
+    from headgate.store.dump_rows import TableRow
     from headgate.store.dumps import Dumps
 
 BARS_S = 0.25
 LINES_S = 5.0
 WINDOW_S = 10.0  # Speeds are those of so long ago until now.
 LEAST_S = 0.5
-NEARLY = 0.99  # How much there is is known roughly: until it is done it is never all there.
 ROW_BYTES = 100.0  # Until rows have shown how long they are.
 
 
@@ -56,44 +58,41 @@ class Speed:
         rows_s, bytes_s, share_s = (
             max(0.0, now - then) / span_s for now, then in zip(last[1:], first[1:], strict=True)
         )
-        parts += [f"{rows_s:,.0f} rows/s", f"{size(bytes_s)}/s"]
+        parts += [f"{counted(rows_s, 'row')}/s", f"{size(bytes_s)}/s"]
         return [*parts, f"{duration((1 - share) / share_s)} left"] if share and share_s else parts
 
 
 class Table:
     """One table, as it is shown."""
 
-    def __init__(self, row: Any) -> None:
+    def __init__(self, row: TableRow) -> None:
         from headgate.runtime.dumps.plan import plan_of
 
         plan = plan_of(row)
-        self.name: str = row["name"]
-        self.target: str = row["target"]
+        self.name = row.name
+        self.target = row.target
         self.expected: int | None = None if plan.since else plan.job.source.rows
         self.expected_bytes: int | None = None if plan.since else plan.job.source.size
         self.state = ""
         self.rows = self.bytes = 0.0
         self.speed = Speed()
 
-    def learn(self, row: Any, under_way: float) -> None:
+    def learn(self, row: TableRow, under_way: float) -> None:
         """What the database has, and bytes that are on their way there."""
-        self.state = row["state"]
-        each = row["bytes"] / row["rows"] if row["rows"] and row["bytes"] else ROW_BYTES
-        rows = row["rows"] + under_way / each
+        self.state = row.state
+        each = row.bytes / row.rows if row.rows and row.bytes else ROW_BYTES
+        rows = row.rows + under_way / each
         # What was under way and is being counted must not make the bar go back.
-        self.rows = row["rows"] if self.state in ("done", "failed") else max(self.rows, rows)
-        self.bytes = max(self.bytes, row["bytes"] + under_way)
+        self.rows = row.rows if self.state in ("done", "failed") else max(self.rows, rows)
+        self.bytes = max(self.bytes, row.bytes + under_way)
         self.speed.learn(self.rows, self.bytes, self.share)
 
     @property
     def share(self) -> float | None:
         """How much of it is done, of one: by rows, or by bytes where rows are not known before."""
-        if self.state == "done":
-            return 1.0
-        for done, expected in ((self.rows, self.expected), (self.bytes, self.expected_bytes)):
-            if expected:
-                return min(NEARLY, done / expected)
-        return None
+        from headgate.runtime.dumps.views import share
+
+        return share(self.state == "done", (self.rows, self.expected), (self.bytes, self.expected_bytes))
 
     @property
     def is_at_work(self) -> bool:
@@ -174,7 +173,7 @@ class Bars:
             console=Console(stderr=True, highlight=False),
             auto_refresh=False,
         )
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, TaskID] = {}
         self._progress.start()
 
     def show(self, tables: Sequence[Table]) -> None:
@@ -204,7 +203,7 @@ class Bars:
 
 
 def chosen() -> Shown:
-    """What fits whoever looks."""
+    """Bars on a terminal, lines elsewhere."""
     return Bars() if sys.stderr.isatty() else Lines()
 
 
@@ -217,8 +216,8 @@ class Watch:
         self._shown = shown
         self._tables: dict[int, Table] = {}
 
-    def told(self, notification: Notification) -> None:
-        """What a worker said: only what went wrong is worth a line."""
+    def notify(self, notification: Notification) -> None:
+        """What a worker reported: only what went wrong is worth a line."""
         if notification.kind != "error":
             return
         where = notification.table if notification.chunk < 0 else f"{notification.table}, chunk {notification.chunk}"
@@ -227,15 +226,13 @@ class Watch:
     async def run(self, under_way: Callable[[], Sequence[Progress]] = tuple) -> None:
         """Until cancelled."""
         while True:
-            with suppress(StoreError):  # Whoever runs the dump notices, too, and says so.
+            with suppress(StoreError):  # The process that runs the dump notices, too, and reports it.
                 await self.look(under_way())
             await asyncio.sleep(min(self._shown.every_s, 1.0))
 
     async def look(self, under_way: Sequence[Progress] = ()) -> None:
         """Once."""
         for row in await self._dumps.tables(self._dump):
-            if row["number"] not in self._tables:
-                self._tables[row["number"]] = Table(row)
-            moving = sum(one.bytes for one in under_way if one.table == row["number"])
-            self._tables[row["number"]].learn(row, moving)
+            table = self._tables.setdefault(row.number, Table(row))
+            table.learn(row, sum(one.bytes for one in under_way if one.table == row.number))
         self._shown.show(list(self._tables.values()))

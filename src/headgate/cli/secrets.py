@@ -49,10 +49,10 @@ def delete(call: Call, name: Secret) -> None:
 def rotate(call: Call) -> None:
     """Wrap every secret with the first of the master keys."""
     found = call.node.post("/api/secrets/rotate")
-    call.say(found, f"{counted(found['rewrapped'], 'secret')} wrapped anew")
+    call.say(found, f"{counted(found['rewrapped'], 'secret')} rewrapped")
     if found["stuck"]:
         names = ", ".join(found["stuck"])
-        complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them anew)")
+        complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them again)")
         raise typer.Exit(FAILED)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headgate.text import counted, one_line
+from headgate.text import counted
 
 
 def sql(
@@ -21,10 +21,11 @@ def sql(
 ) -> None:
     """Run one statement and print its rows."""
     from headgate.config import load
+    from headgate.store.database import ask
 
     settings = load(database=database, home=home)
     if settings.database is not None:
-        rows = asyncio.run(_run(settings.database.get_secret_value(), query, write=write))
+        rows = asyncio.run(ask(settings.database.get_secret_value(), query, write=write))
     else:
         from headgate.errors import NotFound
         from headgate.store.embedded import EmbeddedServer
@@ -33,7 +34,7 @@ def sql(
             raise NotFound(f"{settings.home} has no database", hint="headgate up makes one; or --database")
         server = EmbeddedServer.join(settings.home)
         try:
-            rows = asyncio.run(_run(server.url, query, write=write))
+            rows = asyncio.run(ask(server.url, query, write=write))
         finally:
             server.leave()
     if json:
@@ -43,32 +44,7 @@ def sql(
         _print_table(rows)
 
 
-async def _run(url: str, query: str, *, write: bool) -> list[dict[str, Any]]:
-    import asyncpg
-
-    from headgate.errors import ConfigError
-    from headgate.store.database import connect
-
-    connection = await connect(url)
-    try:
-        async with connection.transaction(readonly=not write):
-            return [_named(row) for row in await connection.fetch(query)]
-    except asyncpg.PostgresError as error:
-        hint = "--write" if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else ""
-        raise ConfigError(one_line(error), hint=hint) from None
-    finally:
-        await connection.close()
-
-
-def _named(row: Any) -> dict[str, Any]:
-    """The row by name; columns that share a name are told apart by their place."""
-    found: dict[str, Any] = {}
-    for index, (name, value) in enumerate(row.items(), 1):
-        found[name if name not in found else f"{name}_{index}"] = value
-    return found
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[dict[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

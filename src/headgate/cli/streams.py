@@ -96,7 +96,7 @@ def _table(found: dict[str, Any]) -> str:
 
 
 def _owner(one: dict[str, Any]) -> tuple[str, str]:
-    """Names may repeat, so the id is beside it."""
+    """Names may repeat, so the id follows it."""
     return (one["node"] or DASH, str(one["owner"])[:8]) if one["owner"] else (DASH, DASH)
 
 

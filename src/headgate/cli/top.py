@@ -10,6 +10,7 @@ import typer
 
 from headgate.cli.call import Call
 from headgate.cli.output import say, table
+from headgate.text import duration
 
 WORST_FIRST = ("error", "degraded", "starting", "stopped", "ok")
 CLEAR = "\x1b[H\x1b[2J"
@@ -61,7 +62,7 @@ def _table(found: dict[str, Any]) -> str:
             one["health"],
             f"{one['per_second']:,.1f}",
             f"{one['written']:,}",
-            "" if one["lag_s"] is None else f"{one['lag_s']:.3f} s",
+            "" if one["lag_s"] is None else duration(one["lag_s"]),
             one["node"] or "",
         )
         for one in found["items"]

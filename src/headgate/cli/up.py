@@ -42,12 +42,12 @@ def up(
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Where the embedded database and the keys live.")] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in a process of its own.")
+        int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in its own process.")
     ] = 1,
     demo: Annotated[bool, typer.Option("--demo", help="Load two datasources to look at.")] = False,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Only on loopback.")] = False,
 ) -> None:
-    """Run a node: with no database given, PostgreSQL comes along in HEADGATE_HOME."""
+    """Run a node; without a database, with an embedded PostgreSQL in HEADGATE_HOME."""
     from headgate.config import load
     from headgate.runtime.log_shipper import LogShipper
     from headgate.telemetry import logs
@@ -78,7 +78,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     from headgate.runtime.node import Node
     from headgate.store.secrets import load_keyring
     from headgate.web.auth import check_no_auth
-    from headgate.web.server import bind, serving, url_of
+    from headgate.web.server import bind, make_server, serving, url_of
 
     if not settings.auth:
         check_no_auth(settings.host)
@@ -93,12 +93,14 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         url = await database_url(settings, stack)
         keyring = load_keyring(settings, embedded=settings.database is None)
         node = Node(settings, url, keyring, shipper)
-        if not await started(node.start(), stop):
+        if not await started(node.prepare(), stop):
             return
+        server = make_server(node, auth=settings.auth)  # Before the first beat: whoever beats answers.
+        await node.begin()
         stack.push_async_callback(node.stop)
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
-        await stack.enter_async_context(serving(node, sock, auth=settings.auth))
+        await stack.enter_async_context(serving(server, sock))
         await node.set_address(url_of(sock))
         if settings.process is None:  # Else our parent does it, once for all its nodes.
             token = await first_token(settings.home, node.tokens) if settings.auth else None
@@ -199,7 +201,7 @@ def _watch_parent(stop: asyncio.Event) -> None:
 async def database_url(
     settings: Settings, stack: contextlib.AsyncExitStack, server_settings: Mapping[str, str] | None = None
 ) -> str:
-    """The database that was named, or the one that comes along; that one stops with its last node."""
+    """The database that was named, or the embedded one, which stops with its last node."""
     if settings.database is not None:
         return settings.database.get_secret_value()
     from headgate.store.embedded import EmbeddedServer
@@ -301,6 +303,6 @@ def withdraw(file: Path, url: str) -> None:
 
 def _write(file: Path, content: dict[str, Any]) -> None:
     """All at once: a reader never sees half of it."""
-    beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(content))
-    beside.replace(file)
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(content))
+    fresh.replace(file)

@@ -42,13 +42,13 @@ class Addresses:
             raise ValueError("a client needs the URL of at least one node")
         # A token that was only ever given to encrypted addresses is not shown to others.
         self._is_secret = all(address.startswith("wss:") for address in self._given)
-        self._told: list[str] = []
+        self._learned: list[str] = []
         self._preferred: str | None = None
         self._last: str | None = None
 
     def learn(self, urls: Iterable[str]) -> None:
         """A node says where nodes are now."""
-        self._told = [address for url in urls if (address := usable(url, self._door)) and self._may_use(address)]
+        self._learned = [address for url in urls if (address := usable(url, self._door)) and self._may_use(address)]
 
     def prefer(self, address: str | None) -> None:
         """Try this one next."""
@@ -56,7 +56,7 @@ class Addresses:
 
     def next(self) -> str:
         """The one to try now: the preferred one, else the one after the last."""
-        addresses = list(dict.fromkeys([*self._given, *self._told]))
+        addresses = list(dict.fromkeys([*self._given, *self._learned]))
         if self._preferred is not None:
             address, self._preferred = self._preferred, None
         elif self._last in addresses:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from headgate.core.frames import Message
 
 BATCH = 1000  # Records in a frame: enough that its cost is spread thin, and little to send again.
-OVERHEAD_BYTES = 29  # What a record has on the wire beside its key and payload, at most.
+OVERHEAD_BYTES = 29  # What a record takes on the wire in addition to its key and payload, at most.
 
 _id = attrgetter("id")
 
@@ -55,7 +55,7 @@ class Buffer:
         return len(last.messages) == BATCH
 
     def take(self, records: int, limit_bytes: int) -> list[Message]:
-        """The next batch, of at most so many records and, unless it is one record, so many bytes: it is sent now."""
+        """The next batch, to be sent now: at most this many records and, unless it is one record, this many bytes."""
         batch = self.waiting.popleft()
         if len(batch.messages) > records or batch.size_bytes > limit_bytes:
             batch, rest = _cut(batch, records, limit_bytes)

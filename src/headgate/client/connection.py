@@ -35,7 +35,7 @@ MAX_INCOMING_BYTES = 16 * frames.MAX_FRAME_BYTES  # One ack may name very many s
 WRITE_AHEAD_BYTES = 1024 * 1024  # Several frames, so that the socket has something to do while we make the next.
 SHORTEST_BEAT_S, LONGEST_BEAT_S = 0.01, 60.0  # Whatever the node asks for.
 
-# The library would log every frame for whoever debugs, and the first one has the token in it.
+# At debug level the library would log every frame, and the first one has the token in it.
 _silent = logging.Logger("headgate.client.websockets")
 _silent.disabled = True
 
@@ -76,7 +76,7 @@ class Wire(Generic[Heard, Answer]):
                 address,
                 compression=None,  # It would cost more than everything else together.
                 open_timeout=None,
-                ping_interval=None,  # The protocol has beats of its own.
+                ping_interval=None,  # The protocol has its own beats.
                 close_timeout=CLOSE_S,
                 max_size=MAX_INCOMING_BYTES,
                 write_limit=WRITE_AHEAD_BYTES,

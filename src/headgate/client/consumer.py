@@ -188,7 +188,7 @@ class Consumer:
         self._changed.clear()
 
     def _fail(self, failure: ConsumerError) -> None:
-        """Nothing hangs: whoever waits, or comes later, is told."""
+        """Fail every call that waits, and every later one: none of them hangs."""
         self._failure = self._failure or failure
         self._end_turn()
         self._wake()
@@ -252,7 +252,7 @@ class Consumer:
             try:
                 await self._use(address)
             except Left:
-                level, reason = logging.INFO, "to join anew"
+                level, reason = logging.INFO, "to join again"
             except (Lost, OSError, UnicodeError, WebSocketException) as error:  # A host's name may be no name at all.
                 reason = str(error) or type(error).__name__
             if self._is_closing:
@@ -310,7 +310,7 @@ class Consumer:
 
 
 async def _until_ended(task: asyncio.Task[object], turn: Turn) -> None:
-    """Wait for the work, which ends no later than its turn, and with whoever waits here."""
+    """Wait for the work. It is cancelled when its turn is over, or when this wait is cancelled."""
     over = asyncio.create_task(turn.over())
     try:
         await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)

@@ -26,7 +26,7 @@ Key: TypeAlias = bytes | str | None
 EventTime: TypeAlias = int | datetime | None
 
 MAX_ID = 2**63 - 1
-HEADER_BYTES = 18  # What a frame of messages has on the wire beside its stream's name and its records, at most.
+HEADER_BYTES = 18  # What a frame of messages takes in addition to its stream's name and its records, at most.
 
 _MIN, _MAX = -(2**63), 2**63 - 1
 _RAW = (bytes, bytearray, memoryview)
@@ -44,7 +44,7 @@ class Phase(Enum):
 
 
 class Room:
-    """How many records of all streams are not durable yet. Whoever would add one to a full room waits."""
+    """How many records of all streams are not durable yet. Adding one to a full room waits."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

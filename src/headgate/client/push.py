@@ -129,7 +129,7 @@ class PushClient:
         self._fail(PushError("closed", "the client is closed"))
 
     def _fail(self, failure: PushError) -> None:
-        """Nothing hangs: whoever waits, or comes later, is told."""
+        """Fail every call that waits, and every later one: none of them hangs."""
         self._failure = self._failure or failure
         for outgoing in self._streams.values():
             outgoing.fail(self._failure)

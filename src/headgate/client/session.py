@@ -39,7 +39,7 @@ class Session:
 
     def __init__(self, address: str, ok: OkFrame, streams: dict[str, Outgoing]) -> None:
         self.wanted = asyncio.Event()
-        self.has_progress = False  # The node has answered something beside ok.
+        self.has_progress = False  # The node has said something after ok.
         self._address = address
         self._credits = ok.credits
         self._max_frame = ok.max_frame

@@ -53,8 +53,8 @@ class Turn:
     async def done(self) -> None:
         """The program has finished, and does nothing more under this epoch.
 
-        Whoever was asked confirms it, and waits in its place for the next turn. Whoever was not asked gives the turn
-        back: the consumer leaves the group and joins anew, behind the others.
+        If the program was asked to finish, the consumer confirms that, and keeps its place in the group for the next
+        turn. If not, it gives the turn back: it leaves the group and joins it again, behind the others.
         """
         if not self._over.is_set():
             self._finish(self.consumer, self.epoch)

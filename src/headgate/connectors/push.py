@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from headgate.connectors.api import PUSH, Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.connectors.api import Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.core.push import PUSH
 from headgate.errors import Cause, ConnectorError
 
 

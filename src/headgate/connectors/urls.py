@@ -6,8 +6,12 @@ csv:path/to/folder
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from headgate.errors import ConfigError
 
 SHOWN = "***"
 _PLACES = ("host", "port", "unix_socket")
@@ -23,6 +27,19 @@ def path_of(url: str) -> Path:
     """The path in the URL of a file storage."""
     rest = url.partition(":")[2]
     return Path(unquote(rest.removeprefix("//"))) if rest.startswith("//") else Path(rest)
+
+
+def path_and_options(url: str, known: Sequence[str]) -> tuple[Path, dict[str, str]]:
+    """The path of a URL, and its options. A question mark without a name and `=` after it is part of a pattern."""
+    found = re.fullmatch(r"(.*?)\?([a-z_]+=.*)", url, re.DOTALL)
+    if found is None:
+        return path_of(url), {}
+    options = dict(one.split("=", 1) for one in found[2].split("&") if "=" in one)
+    for name in options:
+        if name not in known:
+            hint = f"known: {', '.join(known)}" if known else "this kind of file has no options"
+            raise ConfigError(f"{name!r} is not an option of {found[1]}", hint=hint)
+    return path_of(found[1]), {name: unquote(value) for name, value in options.items()}
 
 
 def redacted(url: str) -> str:

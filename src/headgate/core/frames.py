@@ -2,8 +2,8 @@
 
 Every frame is a frozen struct whose fields are the array's, in order; a field that is missing at the end is nil. The
 decoder takes exactly one frame of a known type, with fields of the right types and nothing after them. Everything else
-raises `BadFrame`, whose code goes into an error frame: a peer that sends nonsense is told so, and harms nobody else.
-"""
+raises `BadFrame`, whose code goes into an error frame: a peer that sends nonsense gets an answer, and no other peer is
+harmed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 WINDOW = 65_536  # Records that a session may have under way. Credits count them.
 HEARTBEAT_S = 5.0
-MISSED_BEATS = 3  # A peer that lets so many go by is gone.
+MISSED_BEATS = 3  # A peer that misses this many is gone.
 MAX_GROUP_FRAME_BYTES = 64 * 1024  # The longest texts that a join may have, several times over.
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 3600.0
 
@@ -66,7 +66,7 @@ class OkFrame(_Frame, frozen=True, tag="ok"):
 
 
 class NotifyFrame(_Frame, frozen=True, tag="notify"):
-    """A client would push this stream."""
+    """A client asks to push this stream."""
 
     stream: Name
     name: Text | None = None  # For people.
@@ -184,7 +184,7 @@ class BeatFrame(_Frame, frozen=True, tag="beat"):
 
 
 class ErrorFrame(_Frame, frozen=True, tag="error"):
-    """Something is wrong with what the peer sent; whoever sends this closes."""
+    """Something is wrong with what the peer sent. The sender of this frame closes the connection."""
 
     code: str
     text: str

@@ -28,6 +28,7 @@ OBSERVE_S = 0.5
 LEASE_S = 5.0
 MARGIN_S = 1.0
 SHORTEST_LEASE_S = 3.0  # A beat, a margin, and a second for the answer: with less, a healthy node would lose its trust.
+SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
 LATE_S = 2.0  # An answer later than this proves nothing about what happened meanwhile.
 
 
@@ -126,3 +127,14 @@ def observed(
 def unanswered(observer: Observer) -> Observer:
     """The database did not answer: nothing that was counted so far is proof."""
     return Observer({})
+
+
+def silent_s(observer: Observer, node: UUID, now_s: float) -> float:
+    """For how long this node has been seen without a beat."""
+    seen = observer.seen.get(node)
+    return max(0.0, now_s - seen.since_s) if seen is not None else 0.0
+
+
+def silent(observer: Observer, now_s: float) -> list[UUID]:
+    """The nodes that have been silent for so long that they should get nothing new."""
+    return [node for node in observer.seen if silent_s(observer, node, now_s) > SILENT_S]

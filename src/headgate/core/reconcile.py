@@ -22,16 +22,10 @@ class Entry:
     enabled: bool
     deleted: bool
     wanted: Wanted | None  # None: nothing has been published.
-    quarantine: str | None = None  # Quarantined, and why, until a publish, a changed secret or a restart.
+    is_to_run: bool  # Whether it should run somewhere: the row says so, to nodes and to the tick alike.
     is_pushed: bool = False  # Programs push its streams; no node reads them by itself.
     dealt: int = 1  # How many streams read it,
     is_dealing: bool = False  # and whether they are to stop, so that there can be more or fewer.
-
-    @property
-    def is_to_run(self) -> bool:
-        """Whether it should run somewhere."""
-        is_wanted = self.enabled and not self.deleted and self.wanted is not None
-        return is_wanted and self.quarantine is None and not self.is_dealing
 
     def wanted_of(self, index: int) -> Wanted | None:
         """What a stream should run: the first proves a published version, the others follow once it has."""
@@ -39,11 +33,6 @@ class Entry:
         if index == 0 or wanted is None or wanted.running is None:
             return wanted
         return Wanted(published=wanted.running, running=wanted.running, restarts=wanted.restarts)
-
-    @property
-    def wanted_key(self) -> str:
-        """The key for the first stream."""
-        return self.wanted_key_of(0)
 
     def wanted_key_of(self, index: int) -> str:
         """A key for what is wanted of a stream: it changes with a publish, a restart and a changed secret."""
@@ -59,8 +48,16 @@ class Place:
     lists: bool = True  # Whether the registry in use on this node, file or database, names the datasource.
 
 
-def wanted_here(entry: Entry | None, place: Place, *, is_pushed: bool, index: int = 0) -> Wanted | None:
-    """What a worker on this node should run. `is_pushed` says which kind of stream it serves, `index` which one."""
+def wanted_here(
+    entry: Entry | None, place: Place, *, is_pushed: bool, index: int = 0, dealt: int | None = None
+) -> Wanted | None:
+    """What a worker on this node should run. `is_pushed` says which kind of stream it serves, `index` which one.
+
+    `dealt` is the number of streams that there were when the worker began. If there are more or fewer by now, nothing
+    is wanted of it: it would read the parts of an old deal. Its stream is granted again, and a new worker begins.
+    """
     if entry is None or not entry.is_to_run or entry.is_pushed != is_pushed or index >= entry.dealt:
+        return None
+    if dealt not in (None, entry.dealt):
         return None
     return None if place.is_draining or not place.lists else entry.wanted_of(index)

@@ -19,9 +19,10 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api import PUSH, Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
+from headgate.core.push import PUSH
 from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.ids import is_name
 from headgate.store.datasources import Content
@@ -49,7 +50,7 @@ class Expect(Options):
 
 
 class DatasourceOptions(Options):
-    """What a document says beside source, mapping and sink."""
+    """What a document says besides source, mapping and sink."""
 
     streams: int = Field(
         1, ge=1, le=1000, strict=True, description="How many streams read the source, if it can be read in parts."

@@ -7,15 +7,16 @@ older one goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api import PUSH
+from headgate.core.push import PUSH
 from headgate.datasources.documents import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
-from headgate.store.states import Resting
+from headgate.store.listed import Unable
+from headgate.store.nodes import Node
+from headgate.store.states import Resting, StreamState
 from headgate.text import counted, parse_duration, roughly
 
 MOST_EXPLAINED = 10  # Of the streams that programs push.
@@ -30,10 +31,10 @@ class Facts:
 
     datasource: Datasource
     published: Version | None
-    states: list[dict[str, Any]]  # As the state table has them.
-    nodes: Sequence[Mapping[str, Any]]  # All of them, as the node table has them.
+    states: Sequence[StreamState]
+    nodes: Sequence[Node]  # All of them.
     now_s: float
-    unable: Sequence[Mapping[str, Any]] = ()  # Which nodes cannot run which of its streams, and why.
+    unable: Sequence[Unable] = ()  # Which nodes cannot run which of its streams, and why.
 
 
 def health(facts: Facts) -> str:
@@ -47,8 +48,8 @@ def health(facts: Facts) -> str:
         return "stopped"
     # Programs come and go: of their streams only those count that are in use. And of several streams that nodes run,
     # those that have nothing to read count only if all are so.
-    states = [state for state in facts.states if not (is_pushed(facts) and state["worker_status"] == "STOPPED")]
-    words = [_word(state) for state in states if state["detail"] != "finished"] or [_word(state) for state in states]
+    states = [state for state in facts.states if not (is_pushed(facts) and state.worker_status == "STOPPED")]
+    words = [_word(state) for state in states if state.detail != "finished"] or [_word(state) for state in states]
     words = words or ["ok" if is_pushed(facts) else "starting"]
     worst = min(words, key=HEALTHS.index)
     if worst == "ok" and unmet(facts):
@@ -61,8 +62,8 @@ def is_pushed(facts: Facts) -> bool:
     return facts.published is not None and facts.published.content.source.get("type") == PUSH
 
 
-def _word(state: dict[str, Any]) -> str:
-    return {"RUNNING": "ok", "ERROR": "error", "STOPPED": "stopped"}.get(state["worker_status"], "starting")
+def _word(state: StreamState) -> str:
+    return {"RUNNING": "ok", "ERROR": "error", "STOPPED": "stopped"}.get(state.worker_status, "starting")
 
 
 def status_at_rest(stream: Resting) -> str:
@@ -84,15 +85,15 @@ def unmet(facts: Facts) -> list[str]:
     if expect is None:
         return []
     found = []
-    last_s = max((s["metrics"].get("last_record_at_s") or 0.0 for s in facts.states), default=0.0)
-    began_s = max((s["changed_at"].timestamp() for s in facts.states), default=facts.now_s)
+    last_s = max((s.metrics.last_record_at_s or 0.0 for s in facts.states), default=0.0)
+    began_s = max((s.changed_at.timestamp() for s in facts.states), default=facts.now_s)
     if expect.fresh_within is not None:
         silent_s = facts.now_s - (last_s or began_s)
         if silent_s > parse_duration(expect.fresh_within):
             found.append(f"no record for {roughly(silent_s)}; expected one within {expect.fresh_within}")
     # Volume can be judged only of a worker that has run for the whole hour.
     if expect.min_per_hour is not None and facts.now_s - began_s >= 3600:
-        number = sum(s["metrics"].get("last_hour", 0) for s in facts.states)
+        number = sum(s.metrics.last_hour for s in facts.states)
         if number < expect.min_per_hour:
             found.append(f"{counted(number, 'record')} in the last hour; expected {expect.min_per_hour}")
     return found
@@ -130,8 +131,8 @@ def explain(facts: Facts) -> list[str]:
 
 def _explain_pushed(facts: Facts) -> list[str]:
     """What the streams in use do; of the others, how many there are."""
-    used = [state for state in facts.states if state["worker_status"] != "STOPPED"]
-    lines = [f"{state['label']}: {_explain_state(state, facts)}" for state in used[:MOST_EXPLAINED]]
+    used = [state for state in facts.states if state.worker_status != "STOPPED"]
+    lines = [f"{state.label}: {_explain_state(state, facts)}" for state in used[:MOST_EXPLAINED]]
     lines += [f"So are {len(used) - MOST_EXPLAINED} more."] if len(used) > MOST_EXPLAINED else []
     if not facts.states:
         return ["No program has pushed anything yet."]
@@ -141,56 +142,56 @@ def _explain_pushed(facts: Facts) -> list[str]:
 def _explain_streams(facts: Facts) -> list[str]:
     """What each stream does; and of those that nobody has, why nobody takes them."""
     if not facts.states:
-        waiting = [_why_waiting(stream, facts) for stream in {row["stream"] for row in facts.unable} or {None}]
+        streams: list[UUID | None] = [*{row.stream for row in facts.unable}] or [None]
+        waiting = [_why_waiting(stream, facts) for stream in streams]
         return ["No node has taken it up yet.", *filter(None, waiting)]
     lines = []
     for state in facts.states:
-        name = f"{state['index']}: " if len(facts.states) > 1 else ""
+        name = f"{state.index}: " if len(facts.states) > 1 else ""
         lines.append(name + _explain_state(state, facts))
-        if _is_free(state, facts) and (line := _why_waiting(state["stream"], facts)):
+        if _is_free(state, facts) and (line := _why_waiting(state.stream, facts)):
             lines.append(name + line)
     return lines
 
 
-def _is_free(state: dict[str, Any], facts: Facts) -> bool:
+def _is_free(state: StreamState, facts: Facts) -> bool:
     """Whether nobody has the stream, and its last state does not already say why."""
-    if state["detail"] == "quarantined":
+    if state.detail == "quarantined":
         return len(facts.nodes) > 1  # The state is that of the last node that tried.
-    if state["detail"] == "finished":
+    if state.detail == "finished":
         return False
-    return state["worker_status"] in ("STOPPED", "INIT") or state["heartbeat"] is None
+    return state.worker_status in ("STOPPED", "INIT") or state.heartbeat is None
 
 
 def _why_waiting(stream: UUID | None, facts: Facts) -> str:
     """What keeps every node from taking a free stream. Empty if one can."""
-    reasons = {row["id"]: row["reason"] for row in facts.unable if row["stream"] == stream}
-    takers = [node for node in facts.nodes if not node["draining"] and node["id"] not in reasons]
+    reasons = {row.id: row.reason for row in facts.unable if row.stream == stream}
+    takers = [node for node in facts.nodes if not node.draining and node.id not in reasons]
     if takers or not facts.nodes:
         return ""
     if not reasons:
         return "It waits for a node: all are draining. End that with: headgate nodes undrain NODE"
-    told = "; ".join(f"{node['name']}: {reasons.get(node['id'], 'draining')}" for node in facts.nodes)
+    told = "; ".join(f"{node.name}: {reasons.get(node.id, 'draining')}" for node in facts.nodes)
     return f"It waits for a node that can run it. {told}. A publish, a changed secret or a restart tries it again."
 
 
-def _explain_state(state: dict[str, Any], facts: Facts) -> str:
-    node = state["node_name"] or "a node that is gone"
-    where = f"version {state['version']} on {node}" if state["version"] else f"on {node}"
-    error = state["error"]
-    match state["worker_status"], state["detail"]:
+def _explain_state(state: StreamState, facts: Facts) -> str:
+    node = state.node_name or "a node that is gone"
+    where = f"version {state.version} on {node}" if state.version else f"on {node}"
+    cause, message = (state.error.cause, state.error.message) if state.error else ("unknown", "it did not say why")
+    match state.worker_status, state.detail:
         case "RUNNING", detail:
-            metrics = state["metrics"]
-            last_s = metrics.get("last_record_at_s")
-            written = counted(metrics.get("records_out", 0), "record")
+            last_s = state.metrics.last_record_at_s
+            written = counted(state.metrics.records_out, "record")
             text = f"It is running ({detail}), {where}; {written} written by this node"
             if last_s is None:
                 return f"{text}, none yet: the source has had nothing."
             return f"{text}, the last {roughly(facts.now_s - last_s)} ago."
         case "ERROR", "backing off":
-            return f"It failed ({error['cause']}) and is being tried again, {where}: {error['message']}"
+            return f"It failed ({cause}) and is being tried again, {where}: {message}"
         case "ERROR", _:
             return (
-                f"It failed ({error['cause']}) and is not tried again by itself, {where}: {error['message']}. "
+                f"It failed ({cause}) and is not tried again by itself, {where}: {message}. "
                 f"Fix it and publish, or run: headgate ds restart {facts.datasource.name}"
             )
         case "STOPPED", "finished":
@@ -198,4 +199,4 @@ def _explain_state(state: dict[str, Any], facts: Facts) -> str:
         case "STOPPED", _:
             return f"No node has it; {node} had it last."
         case _, detail:
-            return f"It is {state['worker_status'].lower()} ({detail}), {where}."
+            return f"It is {state.worker_status.lower()} ({detail}), {where}."

@@ -8,7 +8,7 @@ begins, recorded with their actor, and followed by a wake-up.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -40,12 +40,21 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """A place at which two documents differ."""
+
+    path: str  # `sink.table`; empty for the whole document.
+    before: object
+    after: object
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedChange:
     """What applying a document would do to one datasource."""
 
     name: str
     action: str  # create, update, enable, disable, delete, keep
-    changes: list[dict[str, Any]]
+    changes: list[Difference]
 
 
 class Registry:
@@ -79,7 +88,7 @@ class Registry:
         return changed
 
     def forget(self) -> None:
-        """Begin anew: the next sync reads everything."""
+        """Forget everything: the next sync reads it all again."""
         self._entries, self._by_name = {}, {}
         self._revision = 0
 
@@ -114,11 +123,13 @@ class Registry:
         self.waker.wake("states")
         return taken
 
-    async def record_event(self, id: UUID, type: str, payload: dict[str, Any], actor: str = SYSTEM) -> None:
+    async def record_event(self, id: UUID, type: str, payload: Mapping[str, object], actor: str = SYSTEM) -> None:
         """Something happened to a datasource."""
         await self.record_events([(id, type, payload)], actor)
 
-    async def record_events(self, events: Iterable[tuple[UUID, str, dict[str, Any]]], actor: str = SYSTEM) -> None:
+    async def record_events(
+        self, events: Iterable[tuple[UUID, str, Mapping[str, object]]], actor: str = SYSTEM
+    ) -> None:
         """The same for many, in one transaction."""
         names = self._entries
         await self.events.record(
@@ -138,7 +149,7 @@ class Registry:
             self._woken(change)
 
     async def reject(self, id: UUID, version: int, reason: str) -> None:
-        """This version was tried and failed for a reason of its own."""
+        """This version was tried and failed."""
         async with self.datasources.change(SYSTEM) as change:
             if await change.reject(id, version, reason):
                 change.event(await change.find_by_id(id), "rejected", version=version, reason=reason)
@@ -257,7 +268,7 @@ class Registry:
         return replace(found, enabled=True, quarantine=None)
 
     async def restart(self, name: str, actor: str) -> Datasource:
-        """Run anew. A quarantine ends, and a rejected version gets another chance."""
+        """Restart. A quarantine ends, and a rejected version gets another chance."""
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
             await change.restart([found.id])
@@ -349,7 +360,7 @@ class Registry:
     # Secrets.
 
     async def set_secret(self, name: str, value: str, actor: str) -> list[UUID]:
-        """Write a secret. The workers that use it begin anew. Returns their datasources."""
+        """Write a secret. The workers that use it restart. Returns their datasources."""
         if not is_name(name):
             raise ConfigError([Problem("name", f"{name!r} is not a name", "lower case, digits, - and _")])
         if self.secrets.keyring is None:
@@ -432,15 +443,15 @@ def _planned(present: Document | None, document: Document, *, exists: bool) -> P
     return PlannedChange(document.name, "keep", [])
 
 
-def diff(before: Any, after: Any, path: str = "") -> list[dict[str, Any]]:
+def diff(before: object, after: object, path: str = "") -> list[Difference]:
     """The places at which two documents differ."""
     if isinstance(before, dict) and isinstance(after, dict):
-        found = []
+        found: list[Difference] = []
         for key in dict.fromkeys([*before, *after]):
             where = f"{path}.{key}" if path else str(key)
             found += diff(before.get(key), after.get(key), where)
         return found
-    return [] if before == after else [{"path": path, "before": before, "after": after}]
+    return [] if before == after else [Difference(path, before, after)]
 
 
 def describe_connector(name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -26,6 +27,7 @@ class InboxHub:
         self._table = table
         self._waiting: dict[UUID, tuple[int, asyncio.Future[None]]] = {}
         self._news = asyncio.Event()
+        self._acked: dict[UUID, int] = {}
 
     def of(self, datasource: UUID) -> DatasourceInbox:
         """One datasource's inbox."""
@@ -46,6 +48,20 @@ class InboxHub:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[datasource] = (id, future)
         await future
+
+    @property
+    def acked(self) -> Mapping[UUID, int]:
+        """The last payload of each datasource that its sink has durably, of the streams that run here."""
+        return self._acked
+
+    def ack(self, datasource: UUID, id: int) -> None:
+        """Everything up to `id` is durable in the sink."""
+        self._acked[datasource] = id
+
+    def rewind(self, datasource: UUID, id: int) -> None:
+        """What follows `id` is read, maybe again: it is not to be removed before that."""
+        if self._acked.get(datasource, id) > id:
+            self._acked[datasource] = id
 
     async def run(self) -> None:
         """Poll for all who wait, until cancelled."""
@@ -72,9 +88,18 @@ class DatasourceInbox:
 
     async def after(self, id: int, limit: int) -> list[Received]:
         """The oldest payloads after `id`; waits until there is one."""
+        self.hub.rewind(self.datasource, id)
         while True:
             payloads = await self.table.after(self.datasource, id, limit)
             if payloads:
-                return payloads
+                return [Received(one.id, one.received_at_s, one.headers, one.body) for one in payloads]
             await self.hub.wait(self.datasource, id)
             await asyncio.sleep(GATHER_S)
+
+    async def ack(self, id: int) -> None:
+        """Everything up to `id` is durable in the sink, and may be removed once it has been kept long enough."""
+        self.hub.ack(self.datasource, id)
+
+    async def close(self) -> None:
+        """Forget what was acknowledged: by now the registry knows the position, which may be set back."""
+        self.hub.rewind(self.datasource, 0)

@@ -16,18 +16,20 @@ from uuid import UUID
 
 import structlog
 
-from headgate.clock import boot_s
 from headgate.config import Settings
-from headgate.core import lease
-from headgate.core.lease import Observer
-from headgate.core.lifecycle import STOP_S
+from headgate.connectors import plugins
+from headgate.connectors.api import INBOX_IDENTITY
 from headgate.datasources.documents import Prepared
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
-from headgate.errors import Refused, StoreError
+from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster import beat as beats
 from headgate.runtime.cluster.beat import Beat
+from headgate.runtime.cluster.housekeeping import Housekeeper
+from headgate.runtime.cluster.observe import Watcher
+from headgate.runtime.cluster.sign import LoopSign
+from headgate.runtime.cluster.tick import Ticker
 from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups.listener import GroupListener
@@ -50,10 +52,6 @@ from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
 
-SIGN_S = 0.25
-SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
-WAIT_OUT_S = 10.0  # A node that has just vanished may be back soon: nothing is moved to even out what it left.
-HOUSEKEEPING_S = 30.0
 CONNECT_RETRY_S = 2.0
 LAST_S = 3.0  # For loops to end once they are told to.
 
@@ -75,17 +73,17 @@ class Node:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beat: Beat | None = None
         self._manager_task: asyncio.Task[None] | None = None
-        self.loop_delay_s = 0.0
         self.manager: WorkerManager | None = None
-        self._observer = Observer({})
-        self._look = asyncio.Event()  # There may be free streams.
-        self._observe_now = asyncio.Event()
-        self._vanished_at_s = -WAIT_OUT_S
-        self._orders: dict[tuple[UUID, int], float] = {}  # Since when we have seen that somebody should step down.
+        self.sign = LoopSign()
         self._draining = False  # By an operator's word; a new incarnation keeps to it.
 
     async def start(self) -> None:
-        """Connect, migrate, and begin to work."""
+        """Prepare, and begin to work."""
+        await self.prepare()
+        await self.begin()
+
+    async def prepare(self) -> None:
+        """Connect, migrate, and load what takes long: whoever beats has to be ready to work."""
         beats.label_tasks(asyncio.get_running_loop())
         self.database = await _connect(self.url)
         applied = await migrate(self.database)
@@ -94,14 +92,24 @@ class Node:
         self.waker = Waker(self.database)
         self.listener = Listener(self.url)
         self.nodes = Nodes(self.database)
-        self.streams = Streams(self.database, self._silent)
+        self.streams = Streams(self.database, lambda: self.watcher.silent())
         self.placement = Placement(self.database)
         self.dealing = Dealing(self.database)
+        self.watcher = Watcher(
+            self.nodes,
+            lambda: self.incarnation,
+            self._set_draining,
+            lambda: self.ticker.vanished(),
+            lambda: self.ticker.look(),
+        )
+        self.ticker = Ticker(
+            self.placement, self.dealing, self.waker, self.watcher.silent, self.trust_left_s, self._woken
+        )
         self.worker_groups = WorkerGroups(self.database)
         self.group_rows = Groups(self.database, self.settings.lease_s)
         self.tokens = Tokens(self.database)
         self.logs = Logs(self.database)
-        self.inbox = InboxTable(self.database)
+        self.inbox = InboxTable(self.database, INBOX_IDENTITY)
         self.inboxes = InboxHub(self.inbox)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, self._other_address)
@@ -109,12 +117,20 @@ class Node:
         read_only = f"the registry is the file {file}; edit that" if file else ""
         self.registry = Registry(self.database, Secrets(self.database, self._keyring), self.waker, read_only=read_only)
         self.dumps = Dumps(self.database, self._keyring)
-        self._keeper = DumpKeeper(self.dumps, self.settings.home, self._may_dump, self.prepared)
+        self._keeper = DumpKeeper(
+            self.dumps, self.settings.home, self._may_dump, self.prepared, self.settings.source_timeout_s
+        )
         self._file = RegistryFile(file, self.registry) if file else None
         if self._file is not None:
             await self._file.load()
         self._installation = await self.registry.datasources.installation()
-        await self._read_set_aside()
+        for name in await self.registry.datasources.connectors():
+            with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
+                plugins.get(name)
+
+    async def begin(self) -> None:
+        """Beat, and work."""
+        await self._read_quarantined()
         await self._incarnate()
         self._listen()
         for name, loop in self._loops().items():
@@ -200,7 +216,7 @@ class Node:
 
     def _ended(self) -> None:
         """Somebody found us dead."""
-        log.warning("this node was taken for dead; it begins anew")
+        log.warning("this node was taken for dead; it starts over")
         task = asyncio.create_task(self._reincarnate())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -229,10 +245,10 @@ class Node:
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         found: dict[str, Callable[[], Awaitable[None]]] = {
-            "sign": self._sign,
-            "observe": self._observe,
-            "tick": self._tick,
-            "housekeeping": self._keep_house,
+            "sign": lambda: self.sign.run(lambda: self._beat),
+            "observe": self.watcher.run,
+            "tick": self.ticker.run,
+            "housekeeping": self._housekeeper().run,
             "listen": self.listener.run,
             "inbox": self.inboxes.run,
             "push": self.push.run,
@@ -255,43 +271,10 @@ class Node:
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""
-        self._look.set()
-        self._observe_now.set()
+        self.ticker.look()
+        self.watcher.look()
         if self.manager is not None:
             self.manager.wake()
-
-    async def _sign(self) -> None:
-        """Show the beat that this loop is alive; notice how late it runs."""
-        while True:
-            due_s = boot_s() + SIGN_S
-            await asyncio.sleep(SIGN_S)
-            self.loop_delay_s = max(0.0, boot_s() - due_s)
-            if self._beat is not None:
-                self._beat.sign()
-
-    async def _observe(self) -> None:
-        """Watch the others' beats, and end those that fell silent."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(lease.OBSERVE_S):
-                    await self._observe_now.wait()
-            self._observe_now.clear()
-            asked_at_s = boot_s()
-            try:
-                async with asyncio.timeout(lease.LATE_S):  # A later answer would prove nothing.
-                    beats, draining = await self.nodes.observe()
-                others = [row for row in beats if row.node != self.incarnation]
-                if self._observer.seen.keys() - {row.node for row in others}:
-                    self._vanished_at_s = boot_s()
-                self._observer, expired = lease.observed(self._observer, others, asked_at_s, boot_s())
-                self._set_draining(self.incarnation in draining)
-                for one in expired:
-                    taken = await self.nodes.expire(one)
-                    if taken is not None:
-                        log.warning("a node fell silent: its streams are free", node=str(one.node), streams=len(taken))
-                        self._look.set()
-            except (StoreError, TimeoutError):
-                self._observer = lease.unanswered(self._observer)
 
     def _set_draining(self, draining: bool) -> None:
         self._draining = draining
@@ -301,81 +284,24 @@ class Node:
 
     async def addresses(self) -> list[str]:
         """Where programs can push: the nodes that are not draining, the other ones first."""
-        rows = [row for row in await self.nodes.all() if row["address"] and not row["draining"]]
-        return [row["address"] for row in sorted(rows, key=lambda row: bool(row["id"] == self.incarnation))]
+        found = [node for node in await self.nodes.all() if not node.draining]
+        found.sort(key=lambda node: node.id == self.incarnation)
+        return [node.address for node in found if node.address]
 
     async def _other_address(self) -> str | None:
         with contextlib.suppress(StoreError):
             return next((one for one in await self.addresses() if one != self.address), None)
         return None
 
-    def silent_s(self, node: UUID) -> float:
-        """For how long we have seen no beat of another node."""
-        seen = self._observer.seen.get(node)
-        return max(0.0, boot_s() - seen.since_s) if seen is not None else 0.0
+    def _housekeeper(self) -> Housekeeper:
+        tables = self.registry.datasources, self.streams, self.group_rows, self.placement
+        return Housekeeper(self.inbox, self.inboxes, self.settings.inbox_keep_s, *tables)
 
-    def _silent(self) -> list[UUID]:
-        return [node for node in self._observer.seen if self.silent_s(node) > SILENT_S]
-
-    async def _tick(self) -> None:
-        """Have free streams granted, and others moved: whenever something changed, and now and then."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(lease.OBSERVE_S):
-                    await self._look.wait()
-            self._look.clear()
-            if self.trust_left_s() <= 0.0:
-                continue
-            dealt = 0
-            with contextlib.suppress(StoreError):  # First: what is dealt now is granted at once.
-                dealt = await self.dealing.act()
-            with contextlib.suppress(StoreError):
-                silent = self._silent()
-                granted = await self.placement.grant(silent)
-                calm = not silent and boot_s() - self._vanished_at_s > WAIT_OUT_S
-                told = await self.placement.balance(silent, moves=calm)
-                if dealt:
-                    self.waker.wake("registry")
-                    self.waker.wake("events")
-                taken = await self._take_from_the_stuck()
-                if granted or told or dealt or taken:
-                    self._woken()
-                    self.waker.wake("streams")
-
-    async def _take_from_the_stuck(self) -> int:
-        """A holder abandons a run that does not stop in time. One that does not even do that loses the stream."""
-        found = {(one.stream, one.epoch): one for one in await self.placement.open_orders()}
-        self._orders = {key: self._orders.get(key, boot_s()) for key in found}
-        taken = 0
-        for key, since_s in self._orders.items():
-            if boot_s() - since_s > STOP_S + found[key].lease_s and await self.placement.take(found[key]):
-                log.warning("a stream was taken from a node that did not step down", stream=str(key[0]))
-                taken += 1
-        return taken
-
-    def takes_in_s(self, stream: UUID, epoch: int, lease_s: float) -> float | None:
-        """When we would take a stream from a holder that was told to step down. None: we have not seen that yet."""
-        since_s = self._orders.get((stream, epoch))
-        return None if since_s is None else max(0.0, STOP_S + lease_s - (boot_s() - since_s))
-
-    async def _keep_house(self) -> None:
-        """Remove what nobody needs any more. Any node may do it; doing it twice is harmless."""
-        while True:
-            with contextlib.suppress(StoreError):
-                while await self.inbox.clean(self.settings.inbox_keep_s):
-                    await asyncio.sleep(0.1)
-                await self.registry.datasources.purge()
-                await self.streams.trim_history()
-                await self.group_rows.clean()
-                if freed := await self.placement.sweep():
-                    log.warning("streams of owners that are gone were freed", streams=freed)
-            await asyncio.sleep(HOUSEKEEPING_S)
-
-    async def _read_set_aside(self) -> None:
+    async def _read_quarantined(self) -> None:
         """Datasources that blocked this node last time, while the database was away."""
-        for datasource, reason in beats.read_set_aside(self.settings.home).items():
+        for datasource, reason in beats.read_quarantined(self.settings.home).items():
             await self.registry.quarantine(datasource, reason)
-            beats.clear_set_aside(self.settings.home, datasource)
+            beats.clear_quarantined(self.settings.home, datasource)
 
     def _may_dump(self) -> bool:
         is_leaving = self._draining or self.manager is None or self.manager.is_stopping
@@ -392,7 +318,7 @@ class Node:
 
     async def _file_changed(self) -> None:
         await self.streams.clear_unable(self.incarnation)
-        self._look.set()
+        self.ticker.look()
         if self.manager is not None:
             self.manager.wake()
             self.manager.reconsider()

@@ -3,8 +3,8 @@
 Every session limits how long it can hold others up: a statement, a lock it waits for, and a transaction that a stopped
 process left open all end by themselves. `transaction` sets the limits again for its own length, so they also hold
 behind a pooler that hands out sessions per transaction. One gap is left: the driver prepares a statement and sends it
-in two steps, and to the server a process that was stopped between them is not idle. Whoever waits for a lock in vain
-ends such sessions (`database/end_stopped.sql`).
+in two steps, and to the server a process that was stopped between them is not idle. A session that waits for a lock in
+vain ends such sessions (`database/end_stopped.sql`).
 
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
 loop wait and try again, and only the first failure and the recovery are logged.
@@ -13,11 +13,11 @@ loop wait and try again, and only the first failure and the recovery are logged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -64,6 +64,63 @@ _AWAY = (
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
+
+class Row(Protocol):
+    """One row as the driver returns it. It never leaves `store/`: what does is frozen and has named fields."""
+
+    def __getitem__(self, column: str, /) -> Any:
+        """The value of a column."""
+
+    def keys(self) -> Iterable[str]:
+        """The names of the columns."""
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """Names and values."""
+
+
+class Session(Protocol):
+    """What the store uses of a driver's connection. `Any` stops here: a caller says which type a value has."""
+
+    async def fetch(self, query: str, *args: object) -> list[Row]:
+        """All rows."""
+
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
+        """The first row."""
+
+    async def fetchval(self, query: str, *args: object) -> Any:
+        """The first value of the first row."""
+
+    async def execute(self, query: str, *args: object) -> str:
+        """The status, such as `UPDATE 3`."""
+
+    async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None:
+        """Call back at each notification."""
+
+    async def close(self) -> None:
+        """Say goodbye to the server."""
+
+    def is_closed(self) -> bool:
+        """Whether the session has ended."""
+
+    def terminate(self) -> None:
+        """Close the socket at once."""
+
+
+class _Pool(Protocol):
+    """What the store uses of the driver's pool."""
+
+    async def acquire(self, *, timeout: float) -> Session: ...
+
+    async def release(self, connection: Session) -> None: ...
+
+    async def fetchval(self, query: str) -> object: ...
+
+    async def close(self) -> None: ...
+
+    def terminate(self) -> None: ...
+
 
 @cache
 def sql(name: str) -> str:
@@ -77,7 +134,7 @@ def is_away(error: BaseException) -> bool:
 
 
 @contextmanager
-def store_errors() -> Any:
+def store_errors() -> Iterator[None]:
     """Turn what the driver raises when the database is away into `StoreError`."""
     try:
         yield
@@ -86,7 +143,7 @@ def store_errors() -> Any:
 
 
 @contextmanager
-def _refusals() -> Any:
+def _refusals() -> Iterator[None]:
     """A wrong name or password will not become right by waiting."""
     try:
         yield
@@ -107,18 +164,43 @@ def split_url(url: str) -> tuple[str, bool]:
     return urlunsplit(parts._replace(query=kept)), pooled
 
 
-async def connect(url: str) -> Any:
-    """One session of its own, outside the pool."""
+async def connect(url: str) -> Session:
+    """A separate session, outside the pool."""
     dsn, pooled = split_url(url)
     with store_errors(), _refusals():
-        connection = await asyncpg.connect(
+        connection: Session = await asyncpg.connect(
             dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S, statement_cache_size=0 if pooled else 100
         )
         await connection.execute(_SET_LIMITS)
         return connection
 
 
-async def _set_limits(connection: Any) -> None:
+async def ask(url: str, query: str, *, write: bool) -> list[dict[str, object]]:
+    """One statement of a person's, in a transaction that only reads unless it may `write`.
+
+    Columns that share a name are told apart by their place.
+    """
+    session = await connect(url)
+    try:
+        await session.execute("BEGIN" if write else "BEGIN READ ONLY")
+        rows = await session.fetch(query)
+        await session.execute("COMMIT")
+    except asyncpg.PostgresError as error:
+        hint = "--write" if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else ""
+        raise ConfigError(one_line(error), hint=hint) from None
+    finally:
+        await session.close()
+    return [_named(row) for row in rows]
+
+
+def _named(row: Row) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for index, (name, value) in enumerate(row.items(), 1):
+        found[name if name not in found else f"{name}_{index}"] = value
+    return found
+
+
+async def _set_limits(connection: Session) -> None:
     await connection.execute(_SET_LIMITS)
 
 
@@ -132,7 +214,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """The pool that everything but the beat and the listener shares."""
 
-    def __init__(self, url: str, pool: Any, pooled: bool) -> None:
+    def __init__(self, url: str, pool: _Pool, pooled: bool) -> None:
         self.url = url
         self._pool = pool
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
@@ -143,7 +225,7 @@ class Database:
         """Connect. The first connection must succeed, so that a wrong URL is found at once."""
         dsn, pooled = split_url(url)
         try:
-            pool = await asyncpg.create_pool(
+            pool: _Pool = await asyncpg.create_pool(
                 dsn,
                 min_size=0,
                 max_size=size,
@@ -166,7 +248,7 @@ class Database:
         return cls(url, pool, pooled)
 
     async def close(self) -> None:
-        """Close all connections; do not wait for ever for one that hangs."""
+        """Close all connections; do not wait forever for one that hangs."""
         try:
             async with asyncio.timeout(5.0):
                 await self._pool.close()
@@ -174,7 +256,7 @@ class Database:
             self._pool.terminate()
 
     @asynccontextmanager
-    async def transaction(self, settings: str = "") -> AsyncIterator[Any]:
+    async def transaction(self, settings: str = "") -> AsyncIterator[Session]:
         """A transaction: commits at the end, rolls back on an error, never lasts long. `settings` hold for it alone."""
         with self._watched():
             async with self._session() as connection:
@@ -187,8 +269,8 @@ class Database:
                     raise
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Any]:
-        """A session of the pool. Whatever keeps us from getting one, the database is away: it may let us in again."""
+    async def _session(self) -> AsyncIterator[Session]:
+        """A session of the pool. Whatever keeps us from getting one, the database is away: it may accept us later."""
         try:
             connection = await self._pool.acquire(timeout=CONNECT_S)
         except _AWAY:
@@ -206,32 +288,32 @@ class Database:
         finally:
             await self._pool.release(connection)
 
-    async def fetch(self, query: str, *args: Any) -> list[Any]:
+    async def fetch(self, query: str, *args: object) -> list[Row]:
         """One statement, its rows."""
-        return await self._one("fetch", query, *args)  # type: ignore[no-any-return]
+        return await self._one(lambda session: session.fetch(query, *args))
 
-    async def fetchrow(self, query: str, *args: Any) -> Any:
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
         """One statement, its first row or None."""
-        return await self._one("fetchrow", query, *args)
+        return await self._one(lambda session: session.fetchrow(query, *args))
 
-    async def fetchval(self, query: str, *args: Any) -> Any:
+    async def fetchval(self, query: str, *args: object) -> Any:
         """One statement, the first value of its first row."""
-        return await self._one("fetchval", query, *args)
+        return await self._one(lambda session: session.fetchval(query, *args))
 
-    async def execute(self, query: str, *args: Any) -> str:
+    async def execute(self, query: str, *args: object) -> str:
         """One statement, its status."""
-        return await self._one("execute", query, *args)  # type: ignore[no-any-return]
+        return await self._one(lambda session: session.execute(query, *args))
 
-    async def _one(self, method: str, query: str, *args: Any) -> Any:
+    async def _one(self, ask: Callable[[Session], Awaitable[T]]) -> T:
         if self._pooled:
-            async with self.transaction() as connection:
-                return await getattr(connection, method)(query, *args)
+            async with self.transaction() as session:
+                return await ask(session)
         with self._watched():
-            async with self._session() as connection:
-                return await getattr(connection, method)(query, *args)
+            async with self._session() as session:
+                return await ask(session)
 
     @contextmanager
-    def _watched(self) -> Any:
+    def _watched(self) -> Iterator[None]:
         """Map errors; log when the database goes away and when it is back, and nothing in between."""
         try:
             with store_errors():
@@ -247,7 +329,7 @@ class Database:
                 log.info("database back")
 
 
-async def _roll_back(connection: Any) -> None:
+async def _roll_back(connection: Session) -> None:
     """Roll back if the session still lives; a session that cannot is closed, which has the same effect."""
     try:
         async with asyncio.timeout(1.0):
@@ -257,7 +339,7 @@ async def _roll_back(connection: Any) -> None:
         _let_go(connection)
 
 
-def _let_go(connection: Any) -> None:
+def _let_go(connection: Session) -> None:
     """Close the socket at once. The pool has done so already if the session broke by itself."""
     with suppress(asyncpg.InterfaceError):
         connection.terminate()

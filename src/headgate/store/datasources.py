@@ -6,28 +6,31 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api import PUSH
 from headgate.core.lifecycle import Wanted
 from headgate.core.parts import with_new
+from headgate.core.push import PUSH
 from headgate.core.reconcile import Entry
 from headgate.ids import as_id, new_id
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
+
+Section: TypeAlias = dict[str, Any]
+"""One section of a document, as its author wrote it: JSON that the connector's options give a type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """What an author writes: the part of a datasource that has versions."""
 
-    source: dict[str, Any]
-    mapping: dict[str, Any] | None
-    sink: dict[str, Any]
-    options: dict[str, Any]
+    source: Section
+    mapping: Section | None
+    sink: Section
+    options: Section
     secrets: tuple[str, ...]  # The names it refers to.
     hash: str
 
@@ -74,13 +77,13 @@ class AtRest:
 class Change:
     """One transaction on the registry, under one revision, with its events."""
 
-    def __init__(self, connection: Any, revision: int, actor: str) -> None:
+    def __init__(self, connection: Session, revision: int, actor: str) -> None:
         self._connection = connection
         self._events: list[Event] = []
         self._actor = actor
         self.revision = revision
 
-    def event(self, datasource: Datasource | None, type: str, **payload: Any) -> None:
+    def event(self, datasource: Datasource | None, type: str, **payload: object) -> None:
         """Record what happened; written last, in the same transaction."""
         id, name = (datasource.id, datasource.name) if datasource else (None, None)
         self._events.append(Event(id, name, type, payload, self._actor))
@@ -159,11 +162,11 @@ class Change:
 
     async def at_rest(self, datasource: UUID) -> AtRest:
         """Whether its streams have nothing left to do, or may not do it."""
-        row = await self._connection.fetchrow(sql("streams/at_rest"), datasource)
+        (row,) = await self._connection.fetch(sql("streams/at_rest"), datasource)
         return AtRest(row["finished"], row["quarantined"])
 
     async def restart(self, datasources: list[UUID]) -> None:
-        """Have these begin anew; a rejected version gets another chance, and a quarantine ends."""
+        """Have these start over; a rejected version gets another chance, and a quarantine ends."""
         await self._connection.execute(sql("datasources/restart"), datasources, self.revision)
         await self._connection.execute(sql("versions/forgive"), datasources)
 
@@ -179,9 +182,9 @@ class Change:
         """The datasources whose versions refer to a secret."""
         return [row["id"] for row in await self._connection.fetch(sql("datasources/using_secret"), name)]
 
-    async def execute(self, verb: str, *args: Any) -> Any:
-        """Another noun's statement in this same transaction."""
-        return await self._connection.fetch(sql(verb), *args)
+    async def execute(self, verb: str, *args: object) -> int:
+        """Another noun's statement in this same transaction. Returns how many rows it returned."""
+        return len(await self._connection.fetch(sql(verb), *args))
 
     async def _touch(self, datasource: UUID) -> None:
         await self._connection.execute(
@@ -204,10 +207,15 @@ class Datasources:
             yield change
             await change.finish()
 
+    async def connectors(self) -> list[str]:
+        """The names of the connectors that datasources use."""
+        return [row["name"] for row in await self._database.fetch(sql("datasources/connectors")) if row["name"]]
+
     async def installation(self) -> UUID:
         """The id that tells this registry from all others."""
-        row = await self._database.fetchrow(sql("registry/read"))
-        return row["installation"]  # type: ignore[no-any-return]
+        (row,) = await self._database.fetch(sql("registry/read"))
+        found: UUID = row["installation"]
+        return found
 
     async def find(self, name: str) -> Datasource | None:
         """By name, or by id as text."""
@@ -267,8 +275,8 @@ def _parts(text: str | None) -> list[str]:
     return [] if text is None else msgspec.json.decode(text, type=list[str])
 
 
-def _fields(content: Content) -> tuple[Any, ...]:
-    def text(value: Any) -> str:
+def _fields(content: Content) -> tuple[object, ...]:
+    def text(value: object) -> str:
         return msgspec.json.encode(value).decode()
 
     mapping = None if content.mapping is None else text(content.mapping)
@@ -276,11 +284,11 @@ def _fields(content: Content) -> tuple[Any, ...]:
     return (*parts, list(content.secrets), content.hash)
 
 
-def _datasource(row: Any) -> Datasource:
+def _datasource(row: Row) -> Datasource:
     return Datasource(**{name: row[name] for name in Datasource.__slots__})
 
 
-def _version(row: Any) -> Version:
+def _version(row: Row) -> Version:
     decode = msgspec.json.decode
     content = Content(
         source=decode(row["source"]),
@@ -295,7 +303,7 @@ def _version(row: Any) -> Version:
     )
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Row) -> Entry:
     wanted = None
     if row["published_version"] is not None:
         rejected = row["published_status"] == "rejected"
@@ -307,7 +315,7 @@ def _entry(row: Any) -> Entry:
         row["enabled"],
         row["deleted"],
         wanted,
-        quarantine=row["quarantine"],
+        is_to_run=row["is_to_run"],
         is_pushed=row["source_type"] == PUSH,
         dealt=row["dealt"],
         is_dealing=row["dealing"],

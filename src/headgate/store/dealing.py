@@ -1,6 +1,6 @@
-"""More or fewer streams for a datasource: what `core.streams` decides, carried out by whoever has the tick.
+"""More or fewer streams for a datasource: what `core.streams` decides, carried out by the node that has the tick.
 
-Each step is a transaction of its own. The last one, in which the parts are dealt, holds the rows of all streams, and
+Each step is its own transaction. The last one, in which the parts are dealt, holds the rows of all streams, and
 finds that nobody has any of them: so it is over before anyone reads under the new deal, and begins when nobody reads
 under the old one.
 """
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api import PUSH
 from headgate.core import parts as of_parts
 from headgate.core.parts import Dealt, DealtStream, Keep, Share, Stop, TakeBack
+from headgate.core.push import PUSH
 from headgate.core.streams import Command, Deal, Stream
 from headgate.ids import lock_key, new_id
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.rows import decode, step_and_save, stream_of
 
@@ -46,7 +45,7 @@ class Dealing:
         async with self._database.transaction() as connection:
             if not await connection.fetchval(sql("placement/lock"), _TICK):
                 return False
-            # Whoever changes the registry takes the revision before it locks any stream.
+            # A change of the registry takes the revision before it locks any stream.
             revision = await connection.fetchval(sql("registry/take_revision"))
             found = await connection.fetchrow(sql("dealing/read"), PUSH, datasource)
             if found is None:
@@ -66,7 +65,7 @@ class Dealing:
             return True
 
 
-def _decided(found: Any, rows: Sequence[Any]) -> of_parts.Next:
+def _decided(found: Row, rows: Sequence[Row]) -> of_parts.Next:
     members = tuple(
         DealtStream(row["index"], row["owner"] is not None, row["is_running"], row["settled"], row["source_identity"])
         for row in rows
@@ -76,7 +75,7 @@ def _decided(found: Any, rows: Sequence[Any]) -> of_parts.Next:
     return Keep() if isinstance(decided, Stop) and found["is_paused"] else decided
 
 
-async def _deal(connection: Any, found: Any, rows: Sequence[Any], n: int) -> None:
+async def _deal(connection: Session, found: Row, rows: Sequence[Row], n: int) -> None:
     """Share the positions out among `n` streams. All rows are locked, free and settled."""
     streams = {row["index"]: stream_of(row) for row in rows}
     used = [streams[index] for index in range(found["dealt"])]
@@ -92,16 +91,16 @@ async def _deal(connection: Any, found: Any, rows: Sequence[Any], n: int) -> Non
     await connection.execute(sql("streams/begin_again"), found["id"])
 
 
-async def _record(connection: Any, found: Any, n: int) -> None:
+async def _record(connection: Session, found: Row, n: int) -> None:
     payload = {"from": found["dealt"], "to": n, "parts": len(_parts(found))}
     await append(connection, [Event(found["id"], found["name"], "streams_dealt", payload, "headgate")])
 
 
-def _parts(found: Any) -> list[str]:
+def _parts(found: Row) -> list[str]:
     return decode(found["parts"]) or []
 
 
-async def _made(connection: Any, datasource: UUID, indexes: Sequence[int]) -> dict[int, Stream]:
+async def _made(connection: Session, datasource: UUID, indexes: Sequence[int]) -> dict[int, Stream]:
     made = {index: Stream(new_id()) for index in indexes}
     if made:
         ids = [stream.id for stream in made.values()]

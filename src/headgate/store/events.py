@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from headgate.ids import lock_key
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, Session, sql
 
 _LOCK = lock_key("events")
 
@@ -22,11 +22,24 @@ class Event:
     datasource: UUID | None
     name: str | None  # The datasource's, as it was then.
     type: str
-    payload: dict[str, Any]
+    payload: Mapping[str, object]
     actor: str
 
 
-async def append(connection: Any, events: Sequence[Event]) -> None:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event as it was recorded."""
+
+    id: int  # Later events have higher ids.
+    datasource: UUID | None
+    name: str | None  # The datasource's, as it was then.
+    type: str  # One of those that docs/reference/events.md lists.
+    payload: dict[str, object]
+    actor: str  # A token's name, or `headgate`.
+    at: datetime
+
+
+async def append(connection: Session, events: Sequence[Event]) -> None:
     """Append as the last thing of a transaction.
 
     The lock is always the last one that a transaction takes, so nobody can wait for another in a circle; and as ids
@@ -52,14 +65,19 @@ class Events:
         self._database = database
 
     async def record(self, events: Sequence[Event]) -> None:
-        """Append in a transaction of its own."""
+        """Append in its own transaction."""
         async with self._database.transaction() as connection:
             await append(connection, events)
 
-    async def after(self, datasource: UUID | None, id: int, limit: int = 500) -> list[Any]:
+    async def after(self, datasource: UUID | None, id: int, limit: int = 500) -> list[Recorded]:
         """Events after this id, oldest first; of one datasource or of all."""
-        return await self._database.fetch(sql("events/list"), datasource, id, limit)
+        return [_recorded(row) for row in await self._database.fetch(sql("events/list"), datasource, id, limit)]
 
-    async def last(self, datasource: UUID | None, limit: int = 100) -> list[Any]:
+    async def last(self, datasource: UUID | None, limit: int = 100) -> list[Recorded]:
         """The latest events, oldest first."""
-        return await self._database.fetch(sql("events/list_last"), datasource, limit)
+        return [_recorded(row) for row in await self._database.fetch(sql("events/list_last"), datasource, limit)]
+
+
+def _recorded(row: Row) -> Recorded:
+    payload = msgspec.json.decode(row["payload"], type=dict[str, object])
+    return Recorded(row["id"], row["datasource"], row["name"], row["type"], payload, row["actor"], row["at"])

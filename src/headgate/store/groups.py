@@ -18,18 +18,17 @@ from headgate.core.groups.deadlines import Silent
 from headgate.core.groups.delivery import Order
 from headgate.core.groups.machine import Activity, Connectivity, Consumer, Group, Refused
 from headgate.core.groups.requests import (
+    ConnectionEnded,
     DropSilent,
-    Ended,
     Join,
     Joined,
     Outcome,
     Rejoin,
     Request,
-    Roster,
-    Seat,
     StillBelieving,
     Transition,
 )
+from headgate.core.groups.roster import Roster, Seat, group_of
 from headgate.ids import as_id, new_id
 from headgate.store.database import Database, sql
 
@@ -79,7 +78,7 @@ class GroupRow:
             Consumer(str(m.id), str(m.id), m.label, m.connectivity, m.activity, m.epoch, m.incarnation)
             for m in self.members
         )
-        return core.group_of(self.partition, consumers, self.epoch, self.ignored)
+        return group_of(self.partition, consumers, self.epoch, self.ignored)
 
     def silent(self, member: ConsumerRow) -> Silent:
         """What an observer sees of one of its consumers."""
@@ -198,7 +197,9 @@ class Groups:
         """Consumers of a node that is gone have lost touch. Returns how many groups had one."""
         stranded: dict[UUID, list[Request]] = {}
         for row in await self._database.fetch(sql("groups/stranded")):
-            stranded.setdefault(row["group"], []).append(Ended(row["id"], row["incarnation"], is_proved=False))
+            stranded.setdefault(row["group"], []).append(
+                ConnectionEnded(row["id"], row["incarnation"], is_proved=False)
+            )
         return len(await self.apply(stranded))
 
     async def all(self, stream: str | None = None, name: str | None = None, limit: int = 1000) -> list[GroupRow]:
@@ -224,7 +225,8 @@ class Groups:
 
     async def figures(self) -> dict[str, int]:
         """For metrics."""
-        return dict(await self._database.fetchrow(sql("groups/figures")))
+        (row,) = await self._database.fetch(sql("groups/figures"))
+        return dict(row)
 
     async def clean(self) -> None:
         """Remove the rows of groups that have been empty for a while."""
@@ -262,7 +264,7 @@ def _roster(row: Any, members: list[Any]) -> Roster:
         row["stream"],
         row["name"],
         row["lease_s"],
-        core.group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"]),
+        group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"]),
         {
             str(m["id"]): Seat(m["number"], m["node"], m["trust_s"], m["label"], m["answered"], m["muted"])
             for m in members

@@ -7,19 +7,16 @@ full, drops replays, and commits, without waiting for us in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api import Options, Received, identity_of
 from headgate.store.database import Database, sql
 
 CLEAN_ROWS = 5000  # Per datasource and round, so that cleaning never takes long.
 READ_BYTES = 8 * 1024 * 1024  # Of bodies in one read: a thousand large ones must not fill the memory.
-
-_WEBHOOK = identity_of("webhook", Options())  # No option of a webhook says which data these are: the inbox does.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +37,22 @@ class Limit:
     bytes: int = 4 * 1024**3
 
 
-class InboxTable:
-    """Append, read, clean."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One payload that is durable."""
 
-    def __init__(self, database: Database) -> None:
+    id: int  # Its place in the inbox.
+    received_at_s: float  # Unix time.
+    headers: dict[str, str]  # Names in lower case.
+    body: bytes
+
+
+class InboxTable:
+    """Append, read, clean. `source_identity` is that of every webhook: a position of another source is none here."""
+
+    def __init__(self, database: Database, source_identity: str) -> None:
         self._database = database
+        self._source_identity = source_identity
 
     async def append(self, payloads: Sequence[Payload], limits: dict[UUID, Limit]) -> set[UUID]:
         """Make all durable. Returns the datasources whose inbox is full, and which got nothing."""
@@ -58,29 +66,44 @@ class InboxTable:
             [payload.headers for payload in payloads],
             [payload.body for payload in payloads],
             [payload.replay_key for payload in payloads],
-            _WEBHOOK,
+            self._source_identity,
         )
         return set(full)
 
-    async def after(self, datasource: UUID, id: int, limit: int) -> list[Received]:
+    async def after(self, datasource: UUID, id: int, limit: int) -> list[Stored]:
         """The oldest payloads after `id`."""
         rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit, READ_BYTES)
-        decode = msgspec.json.decode
-        return [Received(row["id"], row["received_at_s"], decode(row["headers"]), row["body"]) for row in rows]
+        return [
+            Stored(
+                row["id"],
+                row["received_at_s"],
+                msgspec.json.decode(row["headers"], type=dict[str, str]),
+                row["body"],
+            )
+            for row in rows
+        ]
 
     async def news(self, positions: dict[UUID, int]) -> set[UUID]:
         """Which datasources have payloads after these ids."""
         rows = await self._database.fetch(sql("inbox/news"), list(positions), list(positions.values()))
         return {row["datasource"] for row in rows}
 
-    async def clean(self, keep_s: float) -> int:
-        """Remove what the registry's positions have passed and what has been kept long enough."""
+    async def clean(self, keep_s: float, acked: Mapping[UUID, int]) -> int:
+        """Remove what the registry's positions, or what sources have acknowledged here, have passed and what has been
+        kept long enough."""
         removed = 0
         for row in await self._database.fetch(sql("inbox/list")):
             # One transaction each: an append waits for its own inbox only, and not for long.
-            args = (row["datasource"], _WEBHOOK, keep_s, CLEAN_ROWS)
+            args = (row["datasource"], self._source_identity, keep_s, CLEAN_ROWS)
             removed += int(await self._database.fetchval(sql("inbox/clean"), *args))
+            if row["datasource"] in acked:
+                removed += await self._drop_acked(row["datasource"], acked[row["datasource"]], keep_s)
         return removed
+
+    async def _drop_acked(self, datasource: UUID, id: int, keep_s: float) -> int:
+        async with self._database.transaction() as connection:
+            await connection.fetchval(sql("inbox/lock"), datasource)
+            return int(await connection.fetchval(sql("inbox/drop_acked"), datasource, id, keep_s, CLEAN_ROWS))
 
     async def size(self, datasource: UUID) -> tuple[int, int]:
         """Rows and bytes."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, sql
 
 KEEP = 500  # Lines per stream.
 
@@ -23,7 +22,15 @@ class Line:
     at: datetime
     level: str
     text: str
-    fields: dict[str, Any]
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A line as it was kept."""
+
+    id: int  # Later lines have higher ids.
+    line: Line
 
 
 class Logs:
@@ -44,10 +51,15 @@ class Logs:
         )
         await self._database.execute(sql("logs/trim"), list({line.stream for line in lines}), KEEP)
 
-    async def after(self, datasource: UUID, id: int, limit: int = KEEP) -> list[dict[str, Any]]:
+    async def after(self, datasource: UUID, id: int, limit: int = KEEP) -> list[Kept]:
         """The latest lines of a datasource after this id, oldest first."""
         rows = await self._database.fetch(sql("logs/list"), datasource, id, limit)
-        return [dict(row) | {"fields": msgspec.json.decode(row["fields"])} for row in rows]
+        return [_kept(row) for row in rows]
+
+
+def _kept(row: Row) -> Kept:
+    fields = msgspec.json.decode(row["fields"], type=dict[str, object])
+    return Kept(row["id"], Line(row["stream"], row["at"], row["level"], row["text"], fields))
 
 
 def _fields(line: Line) -> str:

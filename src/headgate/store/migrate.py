@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from importlib import resources
-from typing import Any
 
 from headgate.errors import Refused
 from headgate.ids import lock_key
-from headgate.store.database import Database
+from headgate.store.database import Database, Session
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 OLDEST_SERVER = 150000  # PostgreSQL 15.
@@ -35,7 +34,7 @@ async def migrate(database: Database) -> list[str]:
         return await _apply(connection)
 
 
-async def _apply(connection: Any) -> list[str]:
+async def _apply(connection: Session) -> list[str]:
     await connection.execute(
         "CREATE SCHEMA IF NOT EXISTS headgate;"
         "CREATE TABLE IF NOT EXISTS headgate.migration"

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from headgate import __version__
 from headgate.core.lease import Expired, NodeBeat
 from headgate.core.streams import Revoke
 from headgate.errors import NotFound, Refused
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, Session, sql
 from headgate.store.rows import step_owned
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One incarnation of a node, as it is listed."""
+
+    id: UUID
+    name: str  # Names may repeat; ids do not.
+    beat: int  # How often it has beaten.
+    lease_s: float
+    address: str | None  # Where programs reach it; None until its port is known.
+    version: str  # The release that it runs.
+    started_at: datetime
+    draining: bool
+    process: UUID | None  # Which process of a machine, where `up` starts several.
+    streams: int  # How many it has.
 
 
 class Nodes:
@@ -46,11 +63,11 @@ class Nodes:
         beats = [NodeBeat(row["id"], row["beat"], row["lease_s"]) for row in rows]
         return beats, {row["id"] for row in rows if row["draining"]}
 
-    async def all(self) -> list[Any]:
+    async def all(self) -> list[Node]:
         """All nodes, for people."""
-        return await self._database.fetch(sql("nodes/list"))
+        return [_node(row) for row in await self._database.fetch(sql("nodes/list"))]
 
-    async def find(self, name: str) -> Any:
+    async def find(self, name: str) -> Node:
         """One node by its name, its id or the beginning of its id. Names may repeat; a command means one."""
         rows = await self._database.fetch(sql("nodes/find"), name)
         if not rows:
@@ -62,7 +79,7 @@ class Nodes:
                 code="ambiguous",
                 hint=f"name one by its id: {ids}",
             )
-        return rows[0]
+        return _node(rows[0])
 
     async def set_draining(self, node: UUID, draining: bool) -> bool:
         """Whether it should give its streams back and get no more. False: it is gone."""
@@ -90,6 +107,10 @@ class Nodes:
             return [stream for row in ended for stream in await _take_streams(connection, row["id"])]
 
 
-async def _take_streams(connection: Any, node: UUID) -> list[UUID]:
+def _node(row: Row) -> Node:
+    return Node(**{name: row[name] for name in Node.__slots__})
+
+
+async def _take_streams(connection: Session, node: UUID) -> list[UUID]:
     steps = await step_owned(connection, node, Revoke(node))
     return list(steps)

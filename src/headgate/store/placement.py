@@ -1,47 +1,39 @@
 """The tick: grants free streams to nodes, wishes streams where they should be, and frees what nobody owns any more.
 
-Any node may run it, one at a time: whoever gets the advisory lock is, for that one transaction, what other systems call
-the leader. There is nothing to elect and nothing to lose: the next tick may run anywhere. What it decides is in
-`core.planner`. A stream that its holder hands over is granted to the next in the holder's own transaction.
+Any node may run it, one at a time: the node that gets the advisory lock is, for that one transaction, what other
+systems call the leader. There is nothing to elect and nothing to lose: the next tick may run anywhere. What it decides
+is in `core.planner`. A stream that its holder hands over is granted to the next in the holder's own transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from headgate.clock import boot_s
-from headgate.connectors.api import PUSH
 from headgate.core import planner
+from headgate.core.patience import StandingOrder
 from headgate.core.planner import Candidate, Free, Placed
+from headgate.core.push import PUSH
 from headgate.core.streams import Grant, Revoke
 from headgate.errors import NotFound, Refused
 from headgate.ids import lock_key
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
+from headgate.store.listed import Listed
+from headgate.store.nodes import Node
 from headgate.store.rows import step_and_save, stream_of
 
 MOST = 1000  # Streams granted in one transaction.
-UNABLE = timedelta(minutes=10)  # How long a node that could not run a stream is left alone with it.
+UNABLE = timedelta(minutes=10)  # How long a node that could not run a stream is not granted it.
 UNDER_WAY = 100  # Streams that may be on the move at a time.
 CALM_S = 5.0  # How often an even spread is checked by counting,
 CLOSE_S = 60.0  # and by what streams weigh.
 AGAIN_S = 0.2  # While streams move, every wake-up would be a reason to look at all of them.
 
 _LOCK = lock_key("tick")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A holder that was told to step down and has not yet."""
-
-    stream: UUID
-    owner: UUID
-    epoch: int
-    lease_s: float
 
 
 class Placement:
@@ -86,7 +78,7 @@ class Placement:
                 self._calm_until_s = boot_s() + CALM_S
             return len(told)
 
-    async def _is_due(self, connection: Any, nodes: Sequence[Any]) -> bool:
+    async def _is_due(self, connection: Session, nodes: Sequence[Row]) -> bool:
         """Whether the spread is worth a closer look."""
         now_s = boot_s()
         if len(nodes) < 2 or now_s < self._again_s:
@@ -104,31 +96,31 @@ class Placement:
         counts = [loads.get(row["id"], 0) for row in nodes if not row["draining"]]
         return max(counts, default=0) - min(counts, default=0) > 1
 
-    async def move(self, found: dict[str, Any], node: Any, actor: str) -> None:
+    async def move(self, found: Listed, node: Node, actor: str) -> None:
         """An operator's wish for a stream: outranks the planner until its node leaves."""
-        if found["label"] is not None:
-            raise Refused(f"{found['name']} is pushed by a program", code="pushed", hint="it is where its session is")
+        if found.label is not None:
+            raise Refused(f"{found.name} is pushed by a program", code="pushed", hint="it is where its session is")
         async with self._database.transaction() as connection:
-            if await connection.fetchval(sql("placement/is_modulo"), found["id"]):
+            if await connection.fetchval(sql("placement/is_modulo"), found.id):
                 raise Refused(
-                    f"{found['name']} is placed by its number", code="modulo", hint="publish it with assignment: sticky"
+                    f"{found.name} is placed by its number", code="modulo", hint="publish it with assignment: sticky"
                 )
-            if await connection.fetchval(sql("placement/pin"), found["id"], node["id"]) is None:
-                raise NotFound(f"node {node['name']!r} has left meanwhile", hint="headgate nodes list")
-            await _record(connection, found, "stream_moved", {"node": node["name"], "id": str(node["id"])}, actor)
+            if await connection.fetchval(sql("placement/pin"), found.id, node.id) is None:
+                raise NotFound(f"node {node.name!r} has left meanwhile", hint="headgate nodes list")
+            await _record(connection, found, "stream_moved", {"node": node.name, "id": str(node.id)}, actor)
 
-    async def unpin(self, found: dict[str, Any], actor: str) -> None:
+    async def unpin(self, found: Listed, actor: str) -> None:
         """Leave the stream to the planner again."""
         async with self._database.transaction() as connection:
-            if await connection.fetchval(sql("placement/unpin"), found["id"]):
+            if await connection.fetchval(sql("placement/unpin"), found.id):
                 await _record(connection, found, "stream_unpinned", {}, actor)
 
-    async def open_orders(self) -> list[Order]:
+    async def standing_orders(self) -> list[StandingOrder]:
         """Who was told to step down and has not yet."""
-        rows = await self._database.fetch(sql("placement/open_orders"))
-        return [Order(row["id"], row["owner"], row["epoch"], row["lease_s"]) for row in rows]
+        rows = await self._database.fetch(sql("placement/standing_orders"))
+        return [StandingOrder(row["id"], row["owner"], row["epoch"], row["lease_s"]) for row in rows]
 
-    async def take(self, order: Order) -> bool:
+    async def take(self, order: StandingOrder) -> bool:
         """Take a stream from a holder that did not step down in time. That node is unable for it for a while."""
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("streams/lock"), [order.stream])
@@ -151,7 +143,7 @@ class Placement:
 
 
 async def grant_free(
-    connection: Any, streams: Iterable[UUID] | None, silent: Collection[UUID] = ()
+    connection: Session, streams: Iterable[UUID] | None, silent: Collection[UUID] = ()
 ) -> dict[UUID, UUID]:
     """Grant these streams, or all, as far as they are free and should run."""
     only = None if streams is None else list(streams)
@@ -168,7 +160,7 @@ async def grant_free(
 
 
 async def _candidates(
-    connection: Any, nodes: Sequence[Any], silent: Collection[UUID], counted: str = "placement/loads"
+    connection: Session, nodes: Sequence[Row], silent: Collection[UUID], counted: str = "placement/loads"
 ) -> list[Candidate]:
     loads = {row["owner"]: row["streams"] for row in await connection.fetch(sql(counted))}
     return [
@@ -182,7 +174,7 @@ async def _candidates(
     ]
 
 
-async def _wish(connection: Any, wishes: dict[UUID, UUID | None]) -> None:
+async def _wish(connection: Session, wishes: dict[UUID, UUID | None]) -> None:
     dropped = [stream for stream, node in wishes.items() if node is None]
     if dropped:
         await connection.execute(sql("placement/unwish"), dropped)
@@ -191,20 +183,20 @@ async def _wish(connection: Any, wishes: dict[UUID, UUID | None]) -> None:
         await connection.execute(sql("placement/wish"), list(made), list(made.values()))
 
 
-async def _record(connection: Any, found: dict[str, Any], type: str, payload: dict[str, Any], actor: str) -> None:
-    payload = {"stream": found["name"], **payload}
-    await append(connection, [Event(found["datasource_id"], found["datasource"], type, payload, actor)])
+async def _record(connection: Session, found: Listed, type: str, payload: Mapping[str, object], actor: str) -> None:
+    payload = {"stream": found.name, **payload}
+    await append(connection, [Event(found.datasource_id, found.datasource, type, payload, actor)])
 
 
-def _shape(nodes: Sequence[Any]) -> tuple[tuple[UUID, bool], ...]:
+def _shape(nodes: Sequence[Row]) -> tuple[tuple[UUID, bool], ...]:
     return tuple((row["id"], row["draining"]) for row in nodes)
 
 
-def _free(row: Any) -> Free:
+def _free(row: Row) -> Free:
     return Free(row["id"], frozenset(row["unable"]), frozenset(row["unable_lately"]), row["preferred"], row["number"])
 
 
-def _placed(row: Any) -> Placed:
+def _placed(row: Row) -> Placed:
     return Placed(
         row["id"],
         row["owner"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -16,25 +16,26 @@ from headgate.core.streams import (
     Deal,
     Edit,
     Grant,
+    Position,
     Progress,
     Release,
     Revoke,
     Step,
     Stream,
 )
-from headgate.store.database import sql
+from headgate.store.database import Row, Session, sql
 
 _KINDS: dict[type, str] = {Grant: "granted", Release: "released", Revoke: "revoked", Edit: "edited"}
 
 
-async def step_owned(connection: Any, owner: UUID, command: Command) -> dict[UUID, Step]:
+async def step_owned(connection: Session, owner: UUID, command: Command) -> dict[UUID, Step]:
     """The same command for every stream that this node owns."""
     rows = await connection.fetch(sql("streams/lock_owned"), owner)
     return await step_and_save(connection, map(stream_of, rows), {row["id"]: command for row in rows})
 
 
 async def step_and_save(
-    connection: Any,
+    connection: Session,
     streams: Iterable[Stream],
     commands: Mapping[UUID, Command],
     actor: str | None = None,
@@ -68,7 +69,7 @@ Changes: TypeAlias = Sequence[tuple[Stream, Stream]]
 """Rows as they were read and as they are to be; all with the same old and the same new owner."""
 
 
-async def _advance(connection: Any, owner: UUID | None, changes: Changes) -> None:
+async def _advance(connection: Session, owner: UUID | None, changes: Changes) -> None:
     status = await connection.execute(
         sql("streams/advance"),
         owner,
@@ -81,7 +82,7 @@ async def _advance(connection: Any, owner: UUID | None, changes: Changes) -> Non
     _check(status, "UPDATE", changes)
 
 
-async def _acquire(connection: Any, was_owner: UUID | None, owner: UUID | None, changes: Changes) -> None:
+async def _acquire(connection: Session, was_owner: UUID | None, owner: UUID | None, changes: Changes) -> None:
     status = await connection.execute(
         sql("streams/acquire"),
         was_owner,
@@ -101,7 +102,7 @@ async def _acquire(connection: Any, was_owner: UUID | None, owner: UUID | None, 
 
 
 async def _move(
-    connection: Any, kind: str, was_owner: UUID | None, owner: UUID | None, changes: Changes, actor: str | None
+    connection: Session, kind: str, was_owner: UUID | None, owner: UUID | None, changes: Changes, actor: str | None
 ) -> None:
     status = await connection.execute(
         sql("streams/move"),
@@ -124,7 +125,7 @@ async def _move(
     _check(status, "INSERT 0", changes)
 
 
-async def _deal(connection: Any, changes: Changes) -> None:
+async def _deal(connection: Session, changes: Changes) -> None:
     status = await connection.execute(
         sql("streams/deal"),
         [s.id for _, s in changes],
@@ -142,7 +143,7 @@ def _check(status: str, verb: str, changes: Changes) -> None:
         raise Changed
 
 
-def stream_of(row: Any) -> Stream:
+def stream_of(row: Row) -> Stream:
     """A locked row, as the core sees it."""
     return Stream(
         id=row["id"],
@@ -158,11 +159,11 @@ def stream_of(row: Any) -> Stream:
     )
 
 
-def encode(position: Any) -> str | None:
+def encode(position: Position) -> str | None:
     """A position as it is stored."""
     return None if position is None else msgspec.json.encode(position).decode()
 
 
-def decode(text: str | None) -> Any:
+def decode(text: str | None) -> Position:
     """A position that was stored."""
     return None if text is None else msgspec.json.decode(text)

@@ -1,7 +1,7 @@
 """Secrets, encrypted at rest in two layers.
 
-Each secret has a data key of its own; a master key, which never enters the database, wraps the data keys. To rotate the
-master key only the wrapped keys are written anew, in one transaction, while the old master key is still at hand. The
+Each secret has its own data key; a master key, which never enters the database, wraps the data keys. To rotate the
+master key only the wrapped keys are rewritten, in one transaction, while the old master key is still at hand. The
 secret's name is authenticated with its ciphertext, so one row cannot be passed off as another.
 
 Master keys come from `HEADGATE_MASTER_KEY` (several, separated by commas: the first encrypts, all decrypt) or from a
@@ -14,8 +14,9 @@ import base64
 import hashlib
 import os
 import secrets as random
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -122,6 +123,15 @@ def _decrypt(key: bytes, sealed: bytes, name: str) -> bytes:
     return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
 
 
+@dataclass(frozen=True, slots=True)
+class SecretName:
+    """A secret as it is listed: never its value."""
+
+    name: str
+    author: str  # The name of the token that wrote it last.
+    changed_at: datetime
+
+
 class Secrets:
     """Read and list secrets; they are written through a change of the registry."""
 
@@ -129,9 +139,10 @@ class Secrets:
         self._database = database
         self.keyring = keyring
 
-    async def all(self) -> list[Any]:
+    async def all(self) -> list[SecretName]:
         """Names and when they changed; never a value."""
-        return await self._database.fetch(sql("secrets/list"))
+        rows = await self._database.fetch(sql("secrets/list"))
+        return [SecretName(row["name"], row["author"], row["changed_at"]) for row in rows]
 
     async def read(self, names: list[str]) -> dict[str, str | None]:
         """The values of those that exist; None for one that cannot be decrypted here."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
-from headgate.store.database import Database, sql
+from headgate.core.figures import Failed, Figures
+from headgate.store.database import Database, Row, sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,28 @@ class State:
     worker_status: str
     detail: str
     version: int | None
-    metrics: dict[str, Any]
-    error: dict[str, Any] | None
+    metrics: Figures
+    error: Failed | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """One stream's state as it was last saved, with what is known of its node."""
+
+    stream: UUID
+    datasource: UUID
+    index: int | None  # Of a stream that nodes run;
+    label: str | None  # or of one that a program pushes.
+    worker_status: str
+    detail: str
+    node: UUID | None
+    node_name: str | None  # None: the node is gone.
+    heartbeat: int | None  # How often its node has beaten; None: the node is gone.
+    version: int | None
+    epoch: int
+    metrics: Figures
+    error: Failed | None
+    changed_at: datetime  # When the status or its detail last changed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +54,7 @@ class Resting:
     part: str  # Its number, or the label of a stream that a program pushes.
     worker_status: str
     detail: str
-    metrics: dict[str, Any]
+    metrics: Figures
     enabled: bool  # Of its datasource.
     is_quarantined: bool  # Its datasource, on all nodes.
 
@@ -61,16 +82,21 @@ class States:
 
     async def resting(self, node: UUID, most: int) -> list[Resting]:
         """Streams that no node runs and that this node should report: each is one node's."""
-        rows = await self._database.fetch(sql("states/resting"), node, most)
-        plain = [{name: row[name] for name in Resting.__slots__} for row in rows]
-        return [Resting(**{**one, "metrics": msgspec.json.decode(one["metrics"])}) for one in plain]
+        return [_resting(row) for row in await self._database.fetch(sql("states/resting"), node, most)]
 
-    async def all(self, datasource: UUID | None = None) -> list[dict[str, Any]]:
+    async def all(self, datasource: UUID | None = None) -> list[StreamState]:
         """The states of one datasource, or of all, with their node's name and beat."""
-        found = []
-        for row in await self._database.fetch(sql("states/list"), datasource):
-            state = dict(row)
-            state["metrics"] = msgspec.json.decode(row["metrics"])
-            state["error"] = None if row["error"] is None else msgspec.json.decode(row["error"])
-            found.append(state)
-        return found
+        return [_state(row) for row in await self._database.fetch(sql("states/list"), datasource)]
+
+
+def _resting(row: Row) -> Resting:
+    plain = {name: row[name] for name in Resting.__slots__}
+    plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
+    return Resting(**plain)
+
+
+def _state(row: Row) -> StreamState:
+    plain = {name: row[name] for name in StreamState.__slots__}
+    plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
+    plain["error"] = None if row["error"] is None else msgspec.json.decode(row["error"], type=Failed)
+    return StreamState(**plain)

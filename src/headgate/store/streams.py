@@ -5,19 +5,20 @@ Every change of hands and every edit leaves a line of history in the same transa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import TypeAlias
 from uuid import UUID
 
-from headgate.connectors.api import PUSH
 from headgate.core.parts import edited
-from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Release, Reply, Step
+from headgate.core.push import PUSH
+from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Position, Release, Reply, Step
 from headgate.errors import NotFound, Refused
-from headgate.ids import as_id, new_id, stream_name
-from headgate.store.database import Database, sql
+from headgate.ids import as_id, new_id
+from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
+from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
 from headgate.store.placement import grant_free
 from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of
 from headgate.text import counted
@@ -39,10 +40,14 @@ class Offer:
     stream: UUID
     datasource: UUID
     index: int
-    dealt: int  # Of so many streams of its datasource, for as long as anyone has one of them.
+    dealt: int  # How many streams its datasource has, for as long as anyone has one of them.
     epoch: int
     is_settled: bool = True  # The registry has the position that the sink has.
     steps_down: bool = False  # Or one that it has, and was told to step down from.
+
+
+Choose: TypeAlias = Callable[[Session, UUID, Position], Awaitable[Position]]
+"""Finds the position that an edit writes, from the stream's id and present position."""
 
 
 class Streams:
@@ -135,7 +140,7 @@ class Streams:
         rows = await self._database.fetch(sql("streams/find_labelled"), datasources, labels)
         return {(row["datasource"], row["label"]): row["id"] for row in rows}
 
-    async def find(self, name: str) -> dict[str, Any]:
+    async def find(self, name: str) -> Listed:
         """One stream by its name (`orders:0`) or id, for people."""
         datasource, _, part = name.partition(":")
         rows = await self._database.fetch(sql("streams/find"), as_id(name), datasource, part)
@@ -146,34 +151,30 @@ class Streams:
             raise Refused(
                 f"stream {name!r} is ambiguous: two have this name", code="ambiguous", hint=f"name one by its id: {ids}"
             )
-        return plain(rows[0])
+        return listed(rows[0])
 
-    async def all(self) -> list[dict[str, Any]]:
+    async def all(self) -> list[Listed]:
         """All streams, for people."""
-        return [plain(row) for row in await self._database.fetch(sql("streams/list"), PUSH)]
+        return [listed(row) for row in await self._database.fetch(sql("streams/list"), PUSH)]
 
-    async def unable(self, datasource: UUID) -> list[dict[str, Any]]:
+    async def unable(self, datasource: UUID) -> list[Unable]:
         """Which nodes said that they cannot run which stream of a datasource, as it is wanted now, and why."""
-        return [dict(row) for row in await self._database.fetch(sql("streams/unable"), datasource)]
+        rows = await self._database.fetch(sql("streams/unable"), datasource)
+        return [Unable(row["stream"], row["id"], row["node"], row["reason"], row["at"]) for row in rows]
 
-    async def history(self, stream: UUID, limit: int) -> list[dict[str, Any]]:
+    async def history(self, stream: UUID, limit: int) -> list[HistoryLine]:
         """Where it stood when it changed hands or was edited, the latest first."""
-        found = []
-        for row in await self._database.fetch(sql("streams/history"), stream, limit):
-            line = {**dict(row), "position": decode(row["position"])}
-            del line["before"]
-            found.append(line | ({"before": decode(row["before"])} if row["kind"] == "edited" else {}))
-        return found
+        return [history_line(row) for row in await self._database.fetch(sql("streams/history"), stream, limit)]
 
-    async def edit(self, name: str, position: Any, actor: str) -> dict[str, Any]:
+    async def edit(self, name: str, position: Position, actor: str) -> Edited:
         """An operator's word on where a stream stands. Refused while somebody has it.
 
         Where a stream reads parts by name, its position is a map, and those parts change that are named.
         """
 
-        async def chosen(connection: Any, stream: UUID, present: Any) -> Any:
+        async def chosen(connection: Session, stream: UUID, present: Position) -> Position:
             share = await connection.fetchrow(sql("streams/read_share"), stream)
-            if share["index"] is None:
+            if share is None or share["index"] is None:
                 return position
             if share["index"] >= share["dealt"]:
                 raise Refused(
@@ -183,10 +184,10 @@ class Streams:
 
         return await self._edit(name, actor, chosen)
 
-    async def undo_edit(self, name: str, actor: str) -> dict[str, Any]:
+    async def undo_edit(self, name: str, actor: str) -> Edited:
         """Back to the position that the last edit replaced. Undoing twice is doing it again."""
 
-        async def previous(connection: Any, stream: UUID, present: Any) -> Any:
+        async def previous(connection: Session, stream: UUID, present: Position) -> Position:
             last = await connection.fetchrow(sql("streams/last_edit"), stream)
             if last is None:
                 raise Refused(f"the position of {name} was never edited", code="nothing_to_undo")
@@ -197,33 +198,29 @@ class Streams:
 
         return await self._edit(name, actor, previous)
 
-    async def _edit(self, name: str, actor: str, choose: Any) -> dict[str, Any]:
+    async def _edit(self, name: str, actor: str, choose: Choose) -> Edited:
         found = await self.find(name)
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(sql("streams/lock"), [found["id"]])
+            rows = await connection.fetch(sql("streams/lock"), [found.id])
             if not rows:
                 raise NotFound(f"stream {name!r} does not exist", hint="headgate streams list")
             before = stream_of(rows[0])
             position = await choose(connection, before.id, before.progress.position)
             step = (await step_and_save(connection, [before], {before.id: Edit(position)}, actor=actor))[before.id]
             if isinstance(step.reply, Busy):
-                node = found["node"] or step.reply.owner
+                node = found.node or step.reply.owner
                 raise Refused(
-                    f"{found['name']} is running on {node}",
+                    f"{found.name} is running on {node}",
                     code="active",
-                    hint=f"headgate ds stop {found['datasource']} first",
+                    hint=f"headgate ds stop {found.datasource} first",
                 )
             await connection.execute(sql("streams/forgive"), before.id)
-            payload = {"stream": found["name"], "before": before.progress.position, "after": position}
-            event = Event(found["datasource_id"], found["datasource"], "position_edited", payload, actor)
+            payload = {"stream": found.name, "before": before.progress.position, "after": position}
+            event = Event(found.datasource_id, found.datasource, "position_edited", payload, actor)
             await append(connection, [event])
-        changed = {
-            "position": position,
-            "generation": step.stream.progress.generation,
-            "epoch": step.stream.epoch,
-            "rests": False,
-        }
-        return {**found, **changed, "before": before.progress.position}
+        now = step.stream
+        changed = replace(found, position=position, generation=now.progress.generation, epoch=now.epoch, rests=False)
+        return Edited(changed, before.progress.position)
 
     async def clear_unable(self, node: UUID) -> None:
         """This node's own view of things has changed: it may be able now."""
@@ -234,22 +231,8 @@ class Streams:
         await self._database.execute(sql("streams/trim_history"), KEEP_HISTORY, KEEP_LINES)
 
 
-def plain(row: Any) -> dict[str, Any]:
-    """A stream as people see it."""
-    fields = ("id", "index", "label", "owner", "run", "epoch", "generation", "commits", "version", "node")
-    part = row["index"] if row["label"] is None else row["label"]
-    return {
-        **{field: row[field] for field in fields},
-        "name": stream_name(row["name"], part),
-        "datasource": row["name"],
-        "datasource_id": row["datasource"],
-        "position": decode(row["position"]),
-        "rests": row["rests"] is not None,
-    }
-
-
 async def _mark_unable(
-    connection: Any, node: UUID, commands: Mapping[UUID, Command], steps: Mapping[UUID, Step]
+    connection: Session, node: UUID, commands: Mapping[UUID, Command], steps: Mapping[UUID, Step]
 ) -> None:
     """What this node could not run is given to another for a while."""
     found = [

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from headgate.errors import NotFound
 from headgate.ids import new_id
 from headgate.store.database import Database, sql
 
-ROLES = ("viewer", "operator", "admin")  # Each may do what those before it may.
+Role: TypeAlias = Literal["viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")  # Each may do what those before it may.
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,17 @@ class Token:
 
     id: UUID
     name: str
-    role: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A token as it is listed: without its text, which nobody has but its owner."""
+
+    id: UUID
+    name: str
+    role: Role
+    created_at: datetime
 
 
 def hash_of(token: str) -> bytes:
@@ -35,7 +47,7 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, name: str, role: str) -> tuple[Token, str]:
+    async def create(self, name: str, role: Role) -> tuple[Token, str]:
         """A new token. Its text is shown once and never again."""
         text = "hg_" + secrets.token_urlsafe(32)
         token = Token(new_id(), name, role)
@@ -47,9 +59,10 @@ class Tokens:
         row = await self._database.fetchrow(sql("tokens/find"), hash_of(text))
         return Token(row["id"], row["name"], row["role"]) if row else None
 
-    async def all(self) -> list[Any]:
+    async def all(self) -> list[Issued]:
         """All tokens, without their texts."""
-        return await self._database.fetch(sql("tokens/list"))
+        rows = await self._database.fetch(sql("tokens/list"))
+        return [Issued(row["id"], row["name"], row["role"], row["created_at"]) for row in rows]
 
     async def revoke(self, id: UUID) -> None:
         """The token is worth nothing from now on."""

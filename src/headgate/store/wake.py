@@ -1,7 +1,7 @@
 """Wake-ups: hints that something changed, sent after the commit and heard by every node.
 
-A wake-up is never the truth. It names a topic and perhaps a number ("registry 17"); whoever hears it reads the state
-again. Whoever misses it finds out by polling. So the listener may lose its connection, sit behind a pooler that cannot
+A wake-up is never the truth. It names a topic and perhaps a number ("registry 17"); a listener reads the state
+again. One that misses it finds out by polling. So the listener may lose its connection, sit behind a pooler that cannot
 LISTEN, or hang on a half-open socket, and nothing is lost but speed.
 
 Sending is coalesced: topics that are due while a send is under way go out together with the next one. It happens
@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 import asyncpg
 import structlog
@@ -58,7 +57,7 @@ class Waker:
 
 
 class Listener:
-    """Hears wake-ups over a connection of its own, and gets that connection back whenever it breaks."""
+    """Hears wake-ups over its own connection, and gets that connection back whenever it breaks."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -90,13 +89,13 @@ class Listener:
             self._everything()  # What was sent while nobody listened is not known: look again.
             while True:
                 await asyncio.sleep(PING_S)
-                # A statement of its own, outside any transaction: it holds no snapshot between pings.
+                # A separate statement, outside any transaction: it holds no snapshot between pings.
                 async with asyncio.timeout(ANSWER_S):
                     await connection.execute("SELECT 1")
         finally:
             connection.terminate()
 
-    def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
+    def _heard(self, connection: object, pid: int, channel: str, payload: str) -> None:
         topic, _, number = payload.partition(" ")
         for callback in list(self._callbacks.get(topic, ())):
             callback(int(number) if number.isdigit() else 0)

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from headgate.clock import boot_s, unix_s
 
 FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
-SHARE = 20.0  # nor before so many times what the last asking took.
+SHARE = 20.0  # nor before this many times what the last query took.
 STATUSES = ("INIT", "STARTING", "RUNNING", "ERROR", "STOPPED")
 
 # A stream's count → name and help of the counter.

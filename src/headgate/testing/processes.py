@@ -17,7 +17,7 @@ import httpx
 
 from headgate.testing.forks import Forked, Forks
 
-START_S = 60.0
+LONG_S = 180.0  # On a machine that may be busy. Only what fails takes so long.
 
 
 @dataclass
@@ -73,7 +73,7 @@ class NodeProcess:
         return node
 
     def _wait_until_up(self) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + LONG_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the node ended at its start:\n{self.log()[-3000:]}")
@@ -83,7 +83,7 @@ class NodeProcess:
                 self.token = self.token or (token.read_text().strip() if token.exists() else "")
                 return
             time.sleep(0.05)
-        raise RuntimeError(f"the node did not start in {START_S:.0f} s:\n{self.log()[-3000:]}")
+        raise RuntimeError(f"the node did not start in {LONG_S:.0f} s:\n{self.log()[-3000:]}")
 
     def log(self) -> str:
         """What it has printed."""
@@ -99,13 +99,13 @@ class NodeProcess:
     def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """One request, with the node's own token unless another is given."""
         headers = {"Authorization": f"Bearer {self.token}"} | kwargs.pop("headers", {})
-        return httpx.request(method, self.url + path, headers=headers, timeout=30, **kwargs)
+        return httpx.request(method, self.url + path, headers=headers, timeout=LONG_S, **kwargs)
 
     def apply(self, datasources: dict[str, Any]) -> Any:
         """Publish datasources."""
         return self.call("POST", "/api/apply", {"datasources": datasources})
 
-    def wait_for(self, name: str, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait_for(self, name: str, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = LONG_S) -> dict[str, Any]:
         """Until this holds of a datasource."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -124,7 +124,7 @@ class NodeProcess:
         """Let a paused one run again (SIGCONT)."""
         self.process.send_signal(signal.SIGCONT)
 
-    def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+    def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = LONG_S) -> int:
         """End it and wait; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(how)

@@ -1,4 +1,4 @@
-"""The ASGI application of a node: webhooks and WebSockets have doors of their own, the rest is Litestar's."""
+"""The ASGI application of a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from headgate.web.api import connectors, dumps, groups, health, nodes, registry,
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
+from headgate.web.doors.asgi import Receive, Scope, Send
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.sockets import refuse
-from headgate.web.doors.webhooks import Receive, Scope, Send, WebhookDoor
+from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.figures import collector_of
 from headgate.web.problems import HANDLERS
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, TypeAlias
 
-from litestar.connection import ASGIConnection
+from litestar.connection import ASGIConnection, Request
+from litestar.datastructures import State
 from litestar.handlers import BaseRouteHandler
 
 from headgate.clock import boot_s
@@ -16,6 +17,11 @@ from headgate.store.tokens import ROLES, Token, Tokens, hash_of
 COOKIE = "headgate_token"
 KNOWN_S = 2.0  # A revoked token works no longer than this.
 MOST_KNOWN = 10_000
+Req: TypeAlias = Request[Token, None, State]
+"""A request that a guard has let in: `user` is its token."""
+
+Connection: TypeAlias = ASGIConnection[Any, Token, None, State]
+
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 ANYONE = Token(id=None, name="anyone", role="admin")  # type: ignore[arg-type]  # With --no-auth, on loopback.
@@ -84,10 +90,10 @@ def _cookie(header: str) -> str:
     return morsel.value if morsel else ""
 
 
-def needs(role: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Any]:
+def needs(role: str) -> Callable[[Connection, BaseRouteHandler], Awaitable[None]]:
     """A guard: the request must carry a token of this role or a higher one."""
 
-    async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
         gate: Gate = connection.app.state.gate
         reading = connection.scope["method"] in ("GET", "HEAD")  # type: ignore[typeddict-item]
         token = await gate.identify(connection.headers, cookie_allowed=reading)

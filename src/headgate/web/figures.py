@@ -33,7 +33,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
         resting,
         lambda: len(node.registry.list_active_datasources()),
         node.trust_left_s,
-        lambda: node.loop_delay_s,
+        lambda: node.sign.delay_s,
         webhooks.answers,
         push.figures,
         GroupFigures(group_figures, node.groups.handed_over_s, lambda: groups.open, groups.ends),
@@ -57,5 +57,5 @@ def _here(handle: Handle) -> StreamFigures:
 def _at_rest(stream: Resting) -> StreamFigures:
     """Its counters stay as they were. It has no lag, and its silence is no news."""
     name = stream_name(stream.datasource, stream.part)
-    counts = {name: stream.metrics[name] for name in COUNTERS if name in stream.metrics}
+    counts = {name: getattr(stream.metrics, name) for name in COUNTERS}
     return StreamFigures(stream.datasource, name, status_at_rest(stream), counts)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import http
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import structlog
-from litestar import Request, Response
+from litestar import Response
 from litestar.exceptions import HTTPException, SerializationException
+from litestar.types import ExceptionHandlersMap
 
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
 from headgate.text import one_line
+from headgate.web.auth import Req
+from headgate.web.bodies import datasources as bodies
+from headgate.web.bodies.problems import ProblemDetails
 
 STATUS: list[tuple[type[HeadgateError], int]] = [
     (ConfigError, 422),
@@ -22,6 +27,10 @@ STATUS: list[tuple[type[HeadgateError], int]] = [
     (StoreError, 503),
 ]
 
+MEDIA_TYPE = "application/problem+json"
+
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+
 log = structlog.get_logger()
 
 
@@ -30,33 +39,36 @@ def status_of(error: HeadgateError) -> int:
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
-def problem(status: int, detail: str = "", *, code: str = "", hint: str = "", problems: Any = ()) -> dict[str, Any]:
+def problem(
+    status: int, detail: str = "", *, code: str = "", hint: str = "", problems: Iterable[Problem] = ()
+) -> ProblemDetails:
     """The body of a problem."""
-    found: dict[str, Any] = {"type": "about:blank", "title": http.HTTPStatus(status).phrase, "status": status}
-    if detail:
-        found["detail"] = detail
-    if code:
-        found["code"] = code
-    if hint:
-        found["hint"] = hint
-    if problems:
-        found["problems"] = [{"path": p.path, "message": p.message, "hint": p.hint} for p in problems]
-    return found
+    return ProblemDetails(
+        type="about:blank",
+        title=http.HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        hint=hint,
+        problems=tuple(bodies.Problem(path=one.path, message=one.message, hint=one.hint) for one in problems),
+    )
 
 
-def encode(body: dict[str, Any]) -> bytes:
+def encode(body: ProblemDetails) -> bytes:
     """For doors that speak plain ASGI."""
     return msgspec.json.encode(body)
 
 
-def _respond(body: dict[str, Any]) -> Response[bytes]:
-    headers = {"WWW-Authenticate": "Bearer"} if body["status"] == 401 else {}
-    if body["status"] == 503:
+def _respond(body: ProblemDetails, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    headers = dict(headers or {})
+    if body.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if body.status == 503:
         headers["Retry-After"] = "2"
-    return Response(encode(body), media_type="application/problem+json", status_code=body["status"], headers=headers)
+    return Response(encode(body), media_type=MEDIA_TYPE, status_code=body.status, headers=headers)
 
 
-def headgate_error(request: Request[Any, Any, Any], error: HeadgateError) -> Response[bytes]:
+def headgate_error(request: Req, error: HeadgateError) -> Response[bytes]:
     """One of ours. A missing or wrong token learns nothing more."""
     if isinstance(error, Unauthorized):
         return _respond(problem(401))
@@ -64,25 +76,35 @@ def headgate_error(request: Request[Any, Any, Any], error: HeadgateError) -> Res
     return _respond(problem(status_of(error), error.message, code=error.code, hint=error.hint, problems=problems))
 
 
-def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """One of the framework's: no such path, a parameter of the wrong type, and the like."""
+def http_error(request: Req, error: HTTPException) -> Response[bytes]:
+    """One of the framework's: no such path, another method, a parameter of the wrong type, and the like."""
     extra = error.extra if isinstance(error.extra, list) else []
     problems = [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in extra]
-    return _respond(problem(error.status_code, one_line(error.detail), problems=problems))
+    if any(item.get("source") == "body" for item in extra):  # It is JSON, and not what is asked for.
+        return headgate_error(request, ConfigError([_of_body(one) for one in problems]))
+    return _respond(problem(error.status_code, one_line(error.detail), problems=problems), error.headers)
 
 
-def not_json(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """What decoding a body raises beside the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
+def _of_body(found: Problem) -> Problem:
+    """What is wrong with a body, at the field that it is wrong with."""
+    path = "" if found.path == "data" else found.path.removeprefix("data.")
+    if (match := _FIELD.fullmatch(found.message)) is None:
+        return Problem(path, found.message)
+    return Problem(f"{path}.{match[2]}".lstrip("."), "is missing" if match[1] == "missing required" else "is unknown")
+
+
+def not_json(request: Req, error: Exception) -> Response[bytes]:
+    """What decoding a body raises besides the framework's own errors: not UTF-8, nested too deeply, not JSON at all."""
     return _respond(problem(400, f"the body is not JSON: {one_line(error)}"))
 
 
-def unknown_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def unknown_error(request: Req, error: Exception) -> Response[bytes]:
     """A bug of ours: the log has the stack, the caller does not."""
     log.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
     return _respond(problem(500, "this should not have happened; the node's log says more"))
 
 
-HANDLERS: Any = {
+HANDLERS: ExceptionHandlersMap = {
     HeadgateError: headgate_error,
     HTTPException: http_error,
     SerializationException: not_json,

@@ -52,31 +52,34 @@ class _Server(uvicorn.Server):
         yield
 
 
-@contextlib.asynccontextmanager
-async def serving(node: Node, sock: socket.socket, *, auth: bool) -> AsyncIterator[App]:
-    """Serve while the body runs."""
-    app = App(node, auth=auth)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="websockets-sansio",
-            ws_max_size=4 * MAX_FRAME_BYTES,  # A frame that is a little too large is answered, not just cut off.
-            ws_per_message_deflate=False,
-            ws_ping_interval=None,  # Programs beat, and are told so.
-            loop="none",
-            lifespan="off",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=2,
-        )
+def make_server(node: Node, *, auth: bool) -> uvicorn.Server:
+    """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
+    config = uvicorn.Config(
+        App(node, auth=auth),
+        http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=4 * MAX_FRAME_BYTES,  # A frame that is a little too large is answered, not just cut off.
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,  # Programs beat, and are told so.
+        loop="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
     )
+    config.load()
+    return _Server(config)
+
+
+@contextlib.asynccontextmanager
+async def serving(server: uvicorn.Server, sock: socket.socket) -> AsyncIterator[None]:
+    """Serve while the body runs."""
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     try:
-        yield app
+        yield
     finally:
         server.should_exit = True
         await asyncio.wait([task], timeout=5.0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
-from litestar.connection import Request
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from headgate.errors import StoreError
 from headgate.store.wake import Listener
+from headgate.web.auth import Req
 
 POLL_S = 2.0
 MOST_ID = 2**63 - 1
@@ -23,32 +23,40 @@ AfterOrNow = Annotated[int | None, Parameter(ge=0, le=MOST_ID)]
 T = TypeVar("T", int, int | None)
 
 
-def resumed(request: Request[Any, Any, Any], after: T) -> T:
-    """Where to go on: a browser that reconnects asks as it asked first, and says beside it what it saw last."""
+class Item(Protocol):
+    """Something with a rising id."""
+
+    @property
+    def id(self) -> int:
+        """Its place among the others."""
+
+
+def resumed(request: Req, after: T) -> T:
+    """Where to go on: a browser that reconnects asks as it asked first, and adds what it saw last."""
     seen = request.headers.get("last-event-id", "")
     return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 
 
 def items(
-    listener: Listener, topic: str, read: Callable[[int], Awaitable[list[dict[str, Any]]]], after: int
+    listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
 ) -> ServerSentEvent:
     """Rows with rising ids: each is sent once, in order."""
     return ServerSentEvent(_items(listener, topic, read, after))
 
 
 async def _items(
-    listener: Listener, topic: str, read: Callable[[int], Awaitable[list[dict[str, Any]]]], after: int
+    listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
 ) -> AsyncIterator[ServerSentEventMessage]:
     news = asyncio.Event()
     stop = listener.on(topic, lambda number: news.set())
     try:
         while True:
             news.clear()
-            rows = []
+            rows: Sequence[Item] = []
             with contextlib.suppress(StoreError):
                 rows = await read(after)
             for row in rows:
-                after = row["id"]
+                after = row.id
                 yield ServerSentEventMessage(data=msgspec.json.encode(row, enc_hook=str).decode(), id=after)
             if rows:
                 continue  # There may be more than one read returns.
@@ -60,7 +68,7 @@ async def _items(
         stop()
 
 
-def snapshots(read: Callable[[], Awaitable[Any]], every_s: float) -> ServerSentEvent:
+def snapshots(read: Callable[[], Awaitable[object]], every_s: float) -> ServerSentEvent:
     """The whole of something, again and again; only when it has changed."""
 
     async def produce() -> AsyncIterator[ServerSentEventMessage]:

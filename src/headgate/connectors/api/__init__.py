@@ -9,7 +9,7 @@ from headgate.connectors.api.bulk import Reader, Writer
 from headgate.connectors.api.options import Options, identity, identity_of
 from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
-    PUSH,
+    INBOX_IDENTITY,
     Batch,
     Context,
     Feed,
@@ -25,7 +25,7 @@ from headgate.connectors.api.streaming import (
 )
 
 __all__ = [
-    "PUSH",
+    "INBOX_IDENTITY",
     "Batch",
     "Connector",
     "Context",

@@ -62,6 +62,7 @@ __all__ = [
     "Pieces",
     "Range",
     "Reader",
+    "Row",
     "SnapshotGone",
     "StorageError",
     "StorageGone",
@@ -158,6 +159,7 @@ class Table:
     counts: str = ""  # The column that counts by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
     foreign: tuple[Foreign, ...] = ()
+    exact: bool = False  # A chunk has exactly as many rows as are asked for, wherever rows can be counted.
     plain: str = ""  # What it is called where there are no schemas, if that is not its name.
     generated: tuple[str, ...] = ()  # Columns that a target of the same family computes by itself.
 
@@ -204,6 +206,7 @@ class Piece:
 
 
 Pieces: TypeAlias = AsyncIterator[Piece]
+Row: TypeAlias = dict[str, Any]  # Of a piece in ROWS.
 
 
 def target_of(refers: str, targets: Mapping[str, str]) -> str:

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from headgate.connectors.api.options import Options, identity_of
 from headgate.core.streams import Position, Progress
 
 __all__ = [
-    "PUSH",
+    "INBOX_IDENTITY",
     "Batch",
     "Context",
     "Feed",
@@ -41,8 +42,6 @@ __all__ = [
     "Sink",
     "Source",
 ]
-
-PUSH = "push"  # The type of source whose streams programs make, by pushing them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +127,21 @@ class Received:
     body: bytes
 
 
+INBOX_IDENTITY = identity_of("webhook", Options())
+"""Of every source that reads an inbox: no option says which data these are, the datasource does."""
+
+
 class Inbox(Protocol):
     """Payloads that were accepted durably and wait to be read, in order."""
 
     async def after(self, id: int, limit: int) -> list[Received]:
         """The oldest payloads after `id`, at most `limit`; waits until there is one."""
+
+    async def ack(self, id: int) -> None:
+        """Everything up to `id` is durable in the sink, and need not be read again."""
+
+    async def close(self) -> None:
+        """The source is closed. What it has acknowledged may be read again, by another node."""
 
 
 class Feed(Protocol):

@@ -1,4 +1,4 @@
-"""Files: JSON Lines as a source and a sink; CSV, JSON Lines and Parquet in bulk, a file or a folder per table."""
+"""Files: JSON Lines as a source and a sink; CSV, JSON, JSON Lines and Parquet in bulk, a file or a folder per table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _source(options: FilesSourceOptions, context: Context) -> Source:
 
 
 def _sink(options: FilesSinkOptions, context: Context) -> Sink:
-    from headgate.connectors.files.source import FilesSink
+    from headgate.connectors.files.sink import FilesSink
 
     return FilesSink(options, context)
 
@@ -36,6 +36,10 @@ def _reader(url: str, snapshot: str | None) -> Reader:
             from headgate.connectors.files.csv import CsvReader
 
             return CsvReader(url)
+        case "json":
+            from headgate.connectors.files.json_array import JsonReader
+
+            return JsonReader(url)
         case "parquet":
             from headgate.connectors.files.parquet import ParquetReader
 
@@ -52,6 +56,10 @@ def _writer(url: str) -> Writer:
             from headgate.connectors.files.csv import CsvWriter
 
             return CsvWriter(url)
+        case "json":
+            from headgate.connectors.files.json_array import JsonWriter
+
+            return JsonWriter(url)
         case "parquet":
             from headgate.connectors.files.parquet import ParquetWriter
 
@@ -69,7 +77,7 @@ CONNECTOR = Connector(
     sink=SinkKind(FilesSinkOptions, _sink),
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer),
-    schemes=("csv", "jsonl", "parquet"),
+    schemes=("csv", "json", "jsonl", "parquet"),
     is_local=True,
-    endings={".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"},
+    endings={".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"},
 )

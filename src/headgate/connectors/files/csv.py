@@ -19,25 +19,25 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, Job, Language, Piece, Pieces, StorageError, Table
+from headgate.connectors.files.manifest import Manifest
 from headgate.connectors.files.reader import (
     BLOCK,
     BOM,
     FileReader,
     Looked,
-    Manifest,
     Span,
     line_number,
-    text_ahead,
     unchanged,
 )
 from headgate.connectors.files.writer import FileWriter
-from headgate.connectors.values.arrow import csv_bytes
+from headgate.connectors.values.arrow import Numbers, csv_bytes
 from headgate.connectors.values.convert import end_of_records
 from headgate.connectors.values.kinds import TEXT
 from headgate.errors import ConfigError, Refused
@@ -113,24 +113,21 @@ class CsvReader(FileReader):
         return names, end
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        """The end of a record: a newline outside quotes, which are counted from the beginning, where there is none."""
+        """The end of so many records: newlines outside quotes, which are counted from the beginning, where there is
+        none."""
         with unchanged(span) as descriptor:
-            wanted, left = text_ahead(descriptor, span, rows)
-            if wanted >= span.end:
-                return span.end, left
-            at, is_open = span.begin, False
-            while at < span.end:
-                goal = wanted - 1 if at < wanted - 1 else span.end
-                data = os.pread(descriptor, min(BLOCK, goal - at), at)
-                if not data:
-                    break
-                if at >= wanted - 1:
-                    end = _end_of_record(data, 0, is_open)
-                    if end is not None:
-                        return at + end, left
-                is_open ^= data.count(b'"') % 2 == 1
+            at, is_open, is_ended = span.begin, False, True
+            while at < span.end and (data := os.pread(descriptor, min(BLOCK, span.end - at), at)):
+                if b'"' not in data and not is_open and (found := data.count(b"\n")) < rows:
+                    rows -= found
+                else:
+                    ends, is_open = _ends_of_records(data, is_open)
+                    if len(ends) >= rows:
+                        return at + int(ends[rows - 1]) + 1, 0
+                    rows -= len(ends)
                 at += len(data)
-            return span.end, left
+                is_ended = data.endswith(b"\n") and not is_open
+            return span.end, max(0, rows - (not is_ended))
 
     async def read(self, table: Table, span: Span, language: Language, csv: Csv) -> Pieces:
         """The span's records."""
@@ -182,14 +179,14 @@ class CsvReader(FileReader):
         try:
             found = self._parsed(data, len(header), wanted[:1] if is_plain else wanted)
         except pa.ArrowInvalid as error:
-            raise self._told(span, begin, data, len(header), str(error)) from None
+            raise self._explained(span, begin, data, len(header), str(error)) from None
         if not is_plain:
             batch = found.select(wanted).combine_chunks().to_batches()
             texts = [Column(name, TEXT) for name in names]
             data = b"".join(csv_bytes(one, texts, csv) for one in batch)
         return Piece(data, size, found.num_rows)
 
-    def _parsed(self, data: bytes, count: int, wanted: list[str]) -> Any:
+    def _parsed(self, data: bytes, count: int, wanted: list[str]) -> pa.Table:
         names = [str(place) for place in range(count)]
         return pc.read_csv(
             pa.py_buffer(data),
@@ -206,7 +203,7 @@ class CsvReader(FileReader):
             ),
         )
 
-    def _told(self, span: Span, begin: int, data: bytes, count: int, message: str) -> StorageError:
+    def _explained(self, span: Span, begin: int, data: bytes, count: int, message: str) -> StorageError:
         """Which record has too many fields, or too few."""
         records = text_csv.reader(io.StringIO(data.decode(), newline=""), delimiter=self._dialect.delimiter)
         line = 0
@@ -243,6 +240,14 @@ def _end_of_record(data: bytes, start: int, is_open: bool = False) -> int | None
             return end + 1
         at, end = end, data.find(b"\n", end + 1)
     return None
+
+
+def _ends_of_records(data: bytes, is_open: bool) -> tuple[Numbers, bool]:
+    """The places of newlines outside quotes, and whether the data ends inside quotes."""
+    marks = np.frombuffer(data, "u1")
+    newlines, quotes = np.flatnonzero(marks == 0x0A), np.flatnonzero(marks == 0x22)
+    before = np.searchsorted(quotes, newlines) + is_open
+    return newlines[before % 2 == 0], bool((len(quotes) + is_open) % 2)
 
 
 def _delimiter(text: str) -> str:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,7 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headgate.connectors.api.bulk import By, Column, Csv, Job, Language, Piece, Pieces, StorageError, Table
-from headgate.connectors.files.reader import FileReader, Looked, Manifest, Span, check_unchanged, telling
+from headgate.connectors.files.errors import translate_errors
+from headgate.connectors.files.manifest import Manifest
+from headgate.connectors.files.reader import FileReader, Looked, Span, check_unchanged
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.arrow import arrow_type
 from headgate.connectors.values.convert import json_text
@@ -82,22 +84,24 @@ class ParquetReader(FileReader):
             while (batch := await asyncio.to_thread(self._next, span, table, batches, schema)) is not None:
                 yield Piece(batch, batch.nbytes, batch.num_rows)
 
-    def _next(self, span: Span, table: Table, batches: Any, schema: Any) -> Any:
-        with telling(span.path), _telling(span.path):
+    def _next(
+        self, span: Span, table: Table, batches: Iterator[pa.RecordBatch], schema: pa.Schema
+    ) -> pa.RecordBatch | None:
+        with translate_errors(span.path), _explaining(span.path):
             batch = next(batches, None)
             if batch is None:
                 return None
             arrays = [canonical_array(batch.column(column.name), column) for column in table.columns]
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _unchanged(self, span: Span) -> Any:
-        with telling(span.path):
+    def _unchanged(self, span: Span) -> pq.ParquetFile:
+        with translate_errors(span.path):
             check_unchanged(span, os.stat(span.path))
         return _opened(span.path)
 
 
 @contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def _explaining(path: Path) -> Iterator[None]:
     """Arrow's errors as ours."""
     try:
         yield
@@ -105,15 +109,15 @@ def _telling(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {one_line(error, 300)}") from None
 
 
-def _opened(path: Path) -> Any:
-    with telling(path), _telling(path):
+def _opened(path: Path) -> pq.ParquetFile:
+    with translate_errors(path), _explaining(path):
         return pq.ParquetFile(path)
 
 
 # Types.
 
 
-def columns_of(schema: Any, path: Path) -> tuple[Column, ...]:
+def columns_of(schema: pa.Schema, path: Path) -> tuple[Column, ...]:
     """The columns of a file."""
     columns = []
     for field in schema:
@@ -127,7 +131,7 @@ def columns_of(schema: Any, path: Path) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-_KINDS: list[tuple[Callable[[Any], bool], Kind]] = [
+_KINDS: list[tuple[Callable[[pa.DataType], bool], Kind]] = [
     (pa.types.is_boolean, Kind.BOOL),
     (lambda one: pa.types.is_int8(one) or pa.types.is_int16(one) or pa.types.is_uint8(one), Kind.INT16),
     (lambda one: pa.types.is_int32(one) or pa.types.is_uint16(one), Kind.INT32),
@@ -144,7 +148,7 @@ _KINDS: list[tuple[Callable[[Any], bool], Kind]] = [
 ]
 
 
-def type_of(field: Any) -> Type | None:
+def type_of(field: pa.Field) -> Type | None:
     """The type that holds each value of a field. None: there is none."""
     arrow = field.type
     named = (field.metadata or {}).get(_KIND)
@@ -169,7 +173,7 @@ def type_of(field: Any) -> Type | None:
     return next((Type(kind) for is_it, kind in _KINDS if is_it(arrow)), None)
 
 
-def canonical_array(array: Any, column: Column) -> Any:
+def canonical_array(array: pa.Array, column: Column) -> pa.Array:
     """The values with the Arrow type of their kind; one that it does not hold ends the chunk."""
     wanted = arrow_type(column.type)
     if isinstance(array, pa.ExtensionArray):
@@ -199,14 +203,14 @@ def canonical_array(array: Any, column: Column) -> Any:
         raise StorageError(f"column {column.name!r} ({column.native or column.type}): {told}") from None
 
 
-def _days(array: Any) -> Any:
+def _days(array: pa.Array) -> pa.Array:
     days = array.cast(pa.date32())
     if pc.all(pc.equal(days.cast(pa.date64()), array)).as_py() not in (True, None):
         raise ValueError("a date with a time of day")
     return days
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A nested value without Arrow's own sorts: a map is a list of pairs."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
@@ -228,7 +232,7 @@ class ParquetWriter(FileWriter):
     async def fill(self, file: BinaryIO, job: Job, pieces: Pieces) -> int:
         """Batches, gathered into row groups."""
         schema = schema_of(job.source.columns)
-        held: list[Any] = []
+        held: list[pa.RecordBatch] = []
         rows = count = size = 0
         with _writer(file, schema) as out:
             async for piece in pieces:
@@ -265,7 +269,7 @@ class ParquetWriter(FileWriter):
             return list(file.schema_arrow.names)
 
 
-def schema_of(columns: Sequence[Column]) -> Any:
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
     """The schema with the kinds in its metadata."""
     return pa.schema(
         [
@@ -275,13 +279,13 @@ def schema_of(columns: Sequence[Column]) -> Any:
     )
 
 
-def _writer(file: BinaryIO, schema: Any) -> Any:
+def _writer(file: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
     # Without dictionaries: with them the same million rows take twice as long, and half as much room again.
     return pq.ParquetWriter(
         file, schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL, use_dictionary=False
     )
 
 
-def _write_group(out: Any, batches: list[Any], schema: Any) -> None:
+def _write_group(out: pq.ParquetWriter, batches: list[pa.RecordBatch], schema: pa.Schema) -> None:
     table = pa.Table.from_batches([batch.cast(schema) if batch.schema != schema else batch for batch in batches])
     out.write_table(table.cast(schema) if table.schema != schema else table, row_group_size=max(1, table.num_rows))

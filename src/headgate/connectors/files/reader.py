@@ -1,4 +1,4 @@
-"""What the storages of files have in common: which files are a table, where a chunk of them ends, and the manifest.
+"""What the readers of files have in common: which files are a table, and where a chunk of them ends.
 
 A URL names a file, which is one table and called by its stem; or a folder, in which each file `name.ext` and each
 folder `name/` with parts is a table; or a pattern (`logs-*.csv`), whose files are one table. A folder with a manifest
@@ -8,10 +8,6 @@ A table is cut by places in its files: bytes, or row groups. A bound is one numb
 number and the place if there are several, in the order of their names. What the files were when they were described
 (name, size, time of the last change) travels with the table, and a file that is not the same any more is not read: its
 places would mean something else.
-
-The manifest, `_headgate.json`, is written when a dump is finished: the types of the columns, which CSV and JSON do not
-know, and the parts with their rows. For a single file it lies beside, hidden, and counts only as long as the file is
-the one that was written.
 """
 
 from __future__ import annotations
@@ -25,9 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
-
-import msgspec
 
 from headgate.connectors.api.bulk import (
     Bound,
@@ -37,103 +30,15 @@ from headgate.connectors.api.bulk import (
     Language,
     Pieces,
     Range,
-    StorageError,
-    StorageGone,
     Table,
 )
-from headgate.connectors.urls import path_of
-from headgate.connectors.values.kinds import type_from_text
-from headgate.errors import ConfigError, NotFound, Refused
+from headgate.connectors.files.errors import translate_errors
+from headgate.connectors.files.manifest import MANIFEST, Manifest, manifest_of, sidecar_of
+from headgate.connectors.urls import path_and_options
+from headgate.errors import NotFound, Refused
 
-MANIFEST = "_headgate.json"
-SAMPLE = 1 << 18  # Bytes that tell how long a record is.
 BLOCK = 4 << 20  # Bytes that are read at once.
 BOM = b"\xef\xbb\xbf"
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One part of a table: the ledger's line of its chunk."""
-
-    name: str
-    dump: str
-    lo: str
-    hi: str
-    rows: int
-
-
-class Field(msgspec.Struct, frozen=True):
-    """One column in a manifest."""
-
-    name: str
-    type: str
-    nullable: bool = True
-
-
-class Manifest(msgspec.Struct):
-    """What is known of a table that a dump wrote."""
-
-    columns: list[Field] = []
-    parts: list[Line] = []
-    finished: list[str] = []  # Dumps.
-    size: int = 0  # Of a single file: what it was when it was written,
-    mtime_ns: int = 0  # and when.
-
-    def types(self) -> tuple[Column, ...]:
-        """The columns."""
-        return tuple(Column(one.name, type_from_text(one.type), one.nullable) for one in self.columns)
-
-
-def fields_of(columns: Sequence[Column]) -> list[Field]:
-    """The columns as a manifest keeps them."""
-    return [Field(column.name, str(column.type), column.nullable) for column in columns]
-
-
-def manifest_of(path: Path) -> Manifest | None:
-    """The manifest of a folder or of a file; None: there is none, or it speaks of another file."""
-    try:
-        if path.is_dir():
-            return msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
-        found = msgspec.json.decode(beside_file(path).read_bytes(), type=Manifest)
-        state = path.stat()
-    except FileNotFoundError:
-        return None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StorageError(f"the manifest of {path} is broken: {error}", hint="remove it, or bring it back") from None
-    return found if (found.size, found.mtime_ns) == (state.st_size, state.st_mtime_ns) else None
-
-
-def beside_file(path: Path) -> Path:
-    """Where the manifest of a single file lies."""
-    return path.with_name(f".{path.name}.headgate.json")
-
-
-def sidecar_of(part: Path) -> Path:
-    """Where the line of a part lies until its dump is finished."""
-    return part.with_name(f".{part.name}.json")
-
-
-def path_and_options(url: str, known: Sequence[str]) -> tuple[Path, dict[str, str]]:
-    """The path of a URL, and its options. A question mark without a name and `=` after it is part of a pattern."""
-    found = re.fullmatch(r"(.*?)\?([a-z_]+=.*)", url, re.DOTALL)
-    if found is None:
-        return path_of(url), {}
-    options = dict(one.split("=", 1) for one in found[2].split("&") if "=" in one)
-    for name in options:
-        if name not in known:
-            hint = f"known: {', '.join(known)}" if known else "this kind of file has no options"
-            raise ConfigError(f"{name!r} is not an option of {found[1]}", hint=hint)
-    return path_of(found[1]), {name: unquote(value) for name, value in options.items()}
-
-
-@contextmanager
-def telling(what: Path | str) -> Iterator[None]:
-    """Errors of the file system as ours. One that others will meet too means that the storage is gone."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StorageGone(f"{error.filename or what} is not there any more") from None
-    except OSError as error:
-        raise StorageError(f"{what}: {error.strerror or error}") from None
 
 
 # Which files are a table.
@@ -253,7 +158,7 @@ class FileReader:
         return list(await asyncio.to_thread(self._tables))
 
     def _tables(self) -> dict[str, list[Path]]:
-        with telling(self._path):
+        with translate_errors(self._path):
             return tables_at(self._path, self.endings)
 
     async def describe(self, table: str) -> Table:
@@ -264,7 +169,7 @@ class FileReader:
         files = self._tables().get(table)
         if files is None:
             raise NotFound(f"{self._path} has no table {table!r}")
-        with telling(self._path):
+        with translate_errors(self._path):
             manifest = self._manifest(table, files)
             looked = self.look(files, manifest)
         rows = sum(line.rows for line in manifest.parts) if manifest and manifest.columns else looked.rows
@@ -311,7 +216,7 @@ class FileReader:
         return None
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """About so many rows further, at the end of a record."""
+        """So many rows further, at the end of a record."""
         parts, left = parts_of(table), max(1, rows)
         number, at = _place(after)
         last, stop = _place(top)
@@ -328,7 +233,7 @@ class FileReader:
         return top
 
     def _ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        with telling(span.path):
+        with translate_errors(span.path):
             return self.ahead(span, rows)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
@@ -372,7 +277,7 @@ def _bound(parts: list[Part], number: int, at: int) -> Bound:
 @contextmanager
 def unchanged(span: Span) -> Iterator[int]:
     """The file of a span, open, if it is still the one that was described."""
-    with telling(span.path):
+    with translate_errors(span.path):
         descriptor = os.open(span.path, os.O_RDONLY)
         try:
             check_unchanged(span, os.fstat(descriptor))
@@ -397,13 +302,3 @@ def line_number(path: Path, offset: int) -> int:
             number += data.count(b"\n")
             offset -= len(data)
     return number
-
-
-def text_ahead(descriptor: int, span: Span, rows: int) -> tuple[int, int]:
-    """The byte that is about so many lines further, and the rows that are left if the span ends before."""
-    sample = os.pread(descriptor, min(SAMPLE, span.end - span.begin), span.begin)
-    length = len(sample) / max(1, sample.count(b"\n"))
-    wanted = span.begin + max(1, int(rows * length))
-    if wanted < span.end:
-        return wanted, 0
-    return span.end, max(0, rows - int((span.end - span.begin) / length))

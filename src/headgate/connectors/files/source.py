@@ -1,45 +1,31 @@
-"""Reads and writes JSON Lines: files with one JSON value per line.
+"""Reads JSON Lines: files with one JSON value per line.
 
-Neither side keeps a file open between calls: each read and each write does its work in a thread, from open to close. A
-cancelled call leaves nothing behind, and a file that was replaced in between is noticed.
+No file is kept open between calls: each read does its work in a thread, from open to close. A cancelled call leaves
+nothing behind, and a file that was replaced in between is noticed.
 
-The source's position is a file, the offset after the last line handled, and a mark: a hash of the bytes just before
-that offset. If they are no longer there, this is not the file that was read, and the source says so. Unlike an inode
-number, a mark survives a copy or a restored backup, and notices a file that was truncated and written anew.
-
-Several streams may write one file: each batch is appended under a lock on the file, and only after a torn last line,
-left by a crash, was repaired: two records are never glued together.
+The position is a file, the offset after the last line handled, and a mark: a hash of the bytes just before that offset.
+If they are no longer there, this is not the file that was read, and the source says so. Unlike an inode number, a mark
+survives a copy or a restored backup, and notices a file that was truncated and written again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import glob
-import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from headgate.connectors import api
-from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
-from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
+from headgate.connectors.files.lines import NOT_JSON, decode, opened
+from headgate.connectors.files.options import FilesSourceOptions
+from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, NotConnected
 
 MARK_BYTES = 1024  # Enough to hold what makes a line unlike others.
 LEAST_READ_BYTES = 1 << 18  # A read asks for twice what the last one used, so that little is read in vain.
-
-# The file or the folder is not as configured, and will not be until somebody changes it.
-LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
-NOT_JSON = (TypeError, ValueError, RecursionError)  # What encoding and decoding raise for what is not JSON.
-
-_encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-_decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +40,7 @@ class Taken(msgspec.Struct, frozen=True):
     """What one look at the files gave."""
 
     place: Place  # Where to go on.
-    records: list[Any]
+    records: list[object]
     size_bytes: int = 0
     bad: str = ""  # What is wrong with the only line taken.
 
@@ -69,7 +55,7 @@ class FilesSource:
         self._read_bytes = min(LEAST_READ_BYTES, self._most_bytes)
 
     async def check(self) -> None:
-        with _opened(self._files()[0]):
+        with opened(self._files()[0]):
             pass
 
     async def parts(self) -> Sequence[str]:
@@ -81,7 +67,7 @@ class FilesSource:
         except msgspec.ValidationError as error:
             raise ConnectorError(f"not a position in a file: {error}", cause=Cause.CONFIG) from error
         place = self._place or Place(self._files()[0])
-        with _opened(place.file) as descriptor:
+        with opened(place.file) as descriptor:
             _read_on(descriptor, place, 0)
 
     async def read(self) -> api.Batch:
@@ -129,7 +115,7 @@ class FilesSource:
     def _take_lines(self, place: Place, has_ended: bool) -> Taken:
         """The next lines of one file. Its last line may lack the line feed only if the file has ended."""
         most, size = self._options.batch, self._read_bytes
-        with _opened(place.file) as descriptor:
+        with opened(place.file) as descriptor:
             before, data = _read_on(descriptor, place, size)
             while len(data) == size and b"\n" not in data:
                 if size > self._options.max_line_bytes:
@@ -163,111 +149,13 @@ def _mark(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
 
 
-def _decoded(lines: list[bytes]) -> tuple[list[Any], int, str]:
+def _decoded(lines: list[bytes]) -> tuple[list[object], int, str]:
     """Records, how many lines they take, and an error if the last of these is bad, which is so only without records."""
-    records: list[Any] = []
+    records: list[object] = []
     for number, line in enumerate(lines):
         try:
             if line and not line.isspace():
-                records.append(_decode(line))
+                records.append(decode(line))
         except NOT_JSON as error:
             return (records, number, "") if records else ([], number + 1, str(error))
     return records, len(lines), ""
-
-
-class FilesSink:
-    """Appends lines. A batch that fails leaves nothing behind."""
-
-    def __init__(self, options: FilesSinkOptions, context: api.Context) -> None:
-        self._path = options.path
-        self._sync = options.sync
-        self._log = context.log
-        self._trust_left_s: Callable[[], float] = lambda: 0.0
-
-    async def check(self) -> None:
-        path = Path(self._path)
-        if path.exists() and not path.is_file():
-            raise ConnectorError(f"{path} is not a regular file", cause=Cause.CONFIG)
-        if not path.parent.is_dir():
-            raise ConnectorError(f"folder {path.parent} does not exist", cause=Cause.CONFIG, hint="make it first")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ConnectorError(f"{path} may not be written", cause=Cause.CONFIG)
-
-    async def open(self, grant: api.Grant) -> api.Progress | None:
-        await self.check()
-        self._trust_left_s = grant.trust_left_s
-        await asyncio.to_thread(self._append, b"")
-        return None
-
-    async def write(self, batch: api.Outgoing) -> None:
-        await asyncio.to_thread(self._append, _lines(batch.records))
-
-    async def close(self) -> None:
-        """No file is held open."""
-
-    def _append(self, data: bytes) -> None:
-        with _opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if self._trust_left_s() <= 0:
-                raise Fenced(f"the right to write {self._path} has ended")
-            size = self._repair(descriptor)
-            try:
-                while data:
-                    data = data[os.write(descriptor, data) :]
-                if self._sync:
-                    os.fsync(descriptor)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(descriptor, size)
-                raise
-        if self._sync and size == 0:  # The name of a new file must be durable too.
-            with _opened(str(Path(self._path).parent)) as folder:
-                os.fsync(folder)
-
-    def _repair(self, descriptor: int) -> int:
-        """See to it that the file ends with a whole line, and return its size."""
-        size = os.fstat(descriptor).st_size
-        if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
-            return size
-        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
-            start = data.rfind(b"\n") + 1
-            torn = data[start:]
-        try:
-            _decode(torn)
-        except NOT_JSON:
-            os.ftruncate(descriptor, start)
-            self._log.warning("torn last line removed", path=self._path, offset=start, size_bytes=len(torn))
-            return start
-        return size + os.write(descriptor, b"\n")  # The record is whole; only its line feed is missing.
-
-
-def _lines(records: list[dict[str, Any]]) -> bytes:
-    """The records as JSON Lines."""
-    lines = []
-    for index, record in enumerate(records):
-        try:
-            lines.append(_encode(record))
-        except NOT_JSON as error:
-            raise BadRecord(f"record {index} cannot be written as JSON: {error}", index=index) from error
-    return b"\n".join([*lines, b""])
-
-
-@contextmanager
-def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-    with _steering(path):
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _steering(path: str) -> Iterator[None]:
-    """Turn the operating system's errors into those that steer the worker."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in LASTING:
-            raise ConnectorError(f"{path}: {error.strerror}", cause=Cause.CONFIG) from error
-        raise NotConnected(f"{path}: {error.strerror}") from error  # A full disk too: somebody will make room.

@@ -13,7 +13,6 @@ the number of its inode, written down before, tells whether that has happened.
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import os
 import secrets
@@ -36,20 +35,20 @@ from headgate.connectors.api.bulk import (
     Pieces,
     Range,
     StorageError,
-    StorageGone,
     Table,
 )
-from headgate.connectors.files.reader import (
+from headgate.connectors.files.errors import translate_errors
+from headgate.connectors.files.manifest import (
     MANIFEST,
     Line,
     Manifest,
     beside_file,
     fields_of,
     manifest_of,
-    path_and_options,
     sidecar_of,
 )
 from headgate.connectors.sql import ledger
+from headgate.connectors.urls import path_and_options
 from headgate.connectors.values.convert import Normalizes
 from headgate.connectors.values.kinds import TEXT
 from headgate.errors import Refused
@@ -57,6 +56,7 @@ from headgate.errors import Refused
 T = TypeVar("T")
 _JOINED = "joined"
 _STATE = "state.json"
+CANNOT = " cannot be written"
 
 
 class Joining(msgspec.Struct):
@@ -99,19 +99,16 @@ class FileWriter(Normalizes):
         if self._is_file:
             return self._path
         if not target or target.startswith((".", "_")) or "/" in target or "\0" in target:
-            raise Refused(f"{target!r} cannot be the name of a folder", hint="name the target with --to")
+            raise Refused(f"{target!r} cannot be the name of a folder", hint="rename it: --table name=target")
         return self._path / target
 
     def _beside(self, job: Job) -> Path:
         place = self._place(job.target)
         return place.with_name(f".{place.name}.hg_{job.dump.hex[:8]}")
 
-    def _is_beside(self, job: Job) -> bool:
-        return self._is_file or job.aside or job.mode is Mode.REPLACE
-
     def _folder(self, job: Job) -> Path:
         """Where this job's parts go."""
-        return self._beside(job) if self._is_beside(job) else self._place(job.target)
+        return self._beside(job) if (self._is_file or job.is_apart) else self._place(job.target)
 
     def _part(self, job: Job, range: Range) -> Path:
         return self._folder(job) / f"{job.dump.hex[:8]}-{ledger.key_of(range)}{self.endings[0]}"
@@ -252,7 +249,7 @@ class FileWriter(Normalizes):
                 part = self._place(job.target) / part.name
         stray = part.with_name(f".{part.name}.{secrets.token_hex(4)}.part")
         try:
-            with _telling(part), stray.open("xb") as file:
+            with translate_errors(part, CANNOT), stray.open("xb") as file:
                 rows = await self.fill(file, job, pieces)
                 await asyncio.to_thread(_synced, file)
             line = Line(part.name, str(job.dump), *ledger.line_of(range)[1:], rows)
@@ -289,7 +286,7 @@ class FileWriter(Normalizes):
     def _finish_folder(self, job: Job) -> None:
         place, beside = self._place(job.target), self._beside(job)
         old = beside.with_name(f"{beside.name}.old")
-        if not self._is_beside(job):
+        if not (self._is_file or job.is_apart):
             self._fold(place, job)
         elif beside.exists() and job.mode is not Mode.REPLACE and place.exists():
             for part in self._parts(beside):
@@ -356,7 +353,7 @@ class FileWriter(Normalizes):
         await self._run(job.target, self._drop, job)
 
     def _drop(self, job: Job) -> None:
-        if self._is_beside(job) and not self._is_finished(job):
+        if (self._is_file or job.is_apart) and not self._is_finished(job):
             shutil.rmtree(self._beside(job), ignore_errors=True)
 
     async def close(self) -> None:
@@ -364,7 +361,7 @@ class FileWriter(Normalizes):
 
     async def _run(self, target: str, work: Callable[..., T], *args: Any) -> T:
         def run() -> T:
-            with _telling(self._place(target)):
+            with translate_errors(self._place(target), CANNOT):
                 return work(*args)
 
         return await asyncio.to_thread(run)
@@ -424,14 +421,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _telling(what: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StorageGone(f"{error.filename or what} is not there any more") from None
-    except OSError as error:
-        hint = "make room and resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise StorageError(f"{what} cannot be written: {error.strerror or error}", hint=hint) from None

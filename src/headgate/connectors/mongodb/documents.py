@@ -14,7 +14,7 @@ from pymongo import ReplaceOne, UpdateOne
 
 from headgate.connectors.api.bulk import Job, Mode, StorageError
 from headgate.connectors.mongodb import values
-from headgate.connectors.mongodb.reader import FAMILY
+from headgate.connectors.mongodb.values import FAMILY, Document
 
 
 def key_of(job: Job) -> tuple[str, ...]:
@@ -41,13 +41,13 @@ def digest(document: RawBSONDocument) -> bytes:
     return hashlib.blake2b(document.raw, digest_size=12).digest()
 
 
-def shaper(job: Job, mark: str, micros: values.Micros) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+def shaper(job: Job, key_of_chunk: str, micros: values.Micros) -> Callable[[Document, int], Document]:
     """What makes a document of a row and its number."""
     make = values.writers(job.source.columns, micros)
     key = ("_id",) if "_id" in make else key_of(job)
 
-    def shape(row: dict[str, Any], number: int) -> dict[str, Any]:
-        document: dict[str, Any] = {"_id": None}
+    def shape(row: Document, number: int) -> Document:
+        document: Document = {"_id": None}
         for name, value in row.items():
             if value is None or type(value) is make[name][0]:
                 document[name] = value
@@ -57,7 +57,7 @@ def shaper(job: Job, mark: str, micros: values.Micros) -> Callable[[dict[str, An
             except ValueError as error:
                 raise StorageError(f"column {name!r} of {job.target} cannot hold a value: {error}") from None
         if not key:
-            document["_id"] = f"{job.dump}:{mark}:{number}"
+            document["_id"] = f"{job.dump}:{key_of_chunk}:{number}"
             return document
         for name in key:
             if document.get(name) is None:
@@ -68,9 +68,7 @@ def shaper(job: Job, mark: str, micros: values.Micros) -> Callable[[dict[str, An
     return shape
 
 
-def shaped(
-    rows: list[dict[str, Any]], shape: Callable[[dict[str, Any], int], dict[str, Any]], at: int
-) -> list[RawBSONDocument]:
+def shaped(rows: list[Document], shape: Callable[[Document, int], Document], at: int) -> list[RawBSONDocument]:
     """The documents of some rows, of which the first has this number."""
     try:
         return [
@@ -93,7 +91,7 @@ def replacing(job: Job, document: RawBSONDocument) -> Any:
     return UpdateOne(found, {**({"$set": rest} if rest else {}), "$setOnInsert": {"_id": document["_id"]}}, upsert=True)
 
 
-def indexes_of(job: Job) -> list[dict[str, Any]]:
+def indexes_of(job: Job) -> list[Document]:
     """The indexes that the source has, if it is a MongoDB, or one for its key."""
     if job.source.family == FAMILY:
         return [spec_of(values.from_extended(text)) for text in job.source.details.get("indexes", ())]
@@ -103,5 +101,5 @@ def indexes_of(job: Job) -> list[dict[str, Any]]:
     return [{"key": dict.fromkeys(key, 1), "name": "_".join(f"{name}_1" for name in key), "unique": True}]
 
 
-def spec_of(index: dict[str, Any]) -> dict[str, Any]:
+def spec_of(index: Document) -> Document:
     return {name: value for name, value in index.items() if name not in ("ns", "background")}

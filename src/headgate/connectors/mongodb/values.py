@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time
 from decimal import Context, Decimal, DecimalException
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 from uuid import UUID
 
 import bson
@@ -45,7 +45,10 @@ from headgate.connectors.api.bulk import Bound, Column
 from headgate.connectors.values.kinds import TEXT, Kind, Type, type_of_value, widest
 
 # Dates that Python cannot hold come as numbers: they are told apart, not an error of the decoder.
-CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
+FAMILY = "mongodb"
+Document: TypeAlias = dict[str, Any]  # As BSON has it: the values are whatever its types are in Python.
+
+CODEC: CodecOptions[Document] = CodecOptions(
     tz_aware=True,
     uuid_representation=UuidRepresentation.STANDARD,
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
@@ -66,13 +69,13 @@ _RELAXED = json_util.JSONOptions(json_mode=json_util.JSONMode.RELAXED, **_OPTION
 _WIDE = Context(prec=40, Emin=-9999, Emax=9999)  # Wider than any Decimal128: nothing is rounded.
 _EXACT = "$bson"  # For the few values whose extended JSON would be read as something else.
 
-Making: TypeAlias = tuple[type | None, Callable[[Any], Any]]
+Making: TypeAlias = tuple[type | None, Callable[[Any], object]]
 
 
 # Bounds.
 
 
-def bound_of(id: Any) -> Bound:
+def bound_of(id: object) -> Bound:
     """An `_id` as text, from which the same value can be made."""
     text = json_util.dumps(id, json_options=_CANONICAL)
     data = bson.encode({"": id}, codec_options=CODEC)
@@ -90,7 +93,7 @@ def id_of(bound: Bound) -> Any:
     return json_util.loads(bound[0], json_options=_CANONICAL)
 
 
-def extended(value: Any) -> str:
+def extended(value: object) -> str:
     """Any BSON value as canonical extended JSON."""
     return json_util.dumps(value, json_options=_CANONICAL)
 
@@ -100,7 +103,7 @@ def from_extended(text: str) -> Any:
     return json_util.loads(text, json_options=_CANONICAL)
 
 
-def shown(id: Any) -> str:
+def shown(id: object) -> str:
     """An `_id` for a message."""
     text = str(id) if isinstance(id, (ObjectId, UUID)) else json_util.dumps(id, json_options=_RELAXED)
     return text if len(text) <= 100 else text[:100] + "…"
@@ -109,7 +112,7 @@ def shown(id: Any) -> str:
 # Reading.
 
 
-def type_of(value: Any) -> Type | None:
+def type_of(value: object) -> Type | None:
     """The type for a BSON value. None: it is null, and says nothing."""
     match value:
         case Code():
@@ -125,7 +128,7 @@ def type_of(value: Any) -> Type | None:
     return Type(Kind.JSON)
 
 
-def name_of(value: Any) -> str:
+def name_of(value: object) -> str:
     """What MongoDB calls the type of a value."""
     names = {
         ObjectId: "objectId",
@@ -153,7 +156,7 @@ def together(one: Type | None, other: Type | None) -> Type | None:
     return widest(one, other) or Type(Kind.JSON)
 
 
-def flat(document: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(document: Document, prefix: str = "") -> Iterator[tuple[str, object]]:
     """The fields of a document with those of the documents in it, dotted. An empty one stays, and so does `_id`."""
     for name, value in document.items():
         if type(value) is dict and value and (prefix or name != "_id"):
@@ -167,17 +170,17 @@ def readers(columns: Iterable[Column]) -> dict[str, Making]:
     return {column.name: _READERS.get(column.type.kind, (None, _unreadable)) for column in columns}
 
 
-def _unreadable(value: Any) -> Any:
+def _unreadable(value: object) -> NoReturn:
     raise ValueError("MongoDB has no such values")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, ObjectId) or type(value) is str:
         return str(value)
     raise ValueError(f"{name_of(value)} is not text")
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     number = value.to_decimal() if isinstance(value, Decimal128) else value
     if isinstance(number, bool) or not isinstance(number, (int, float, Decimal)):
         raise ValueError(f"{name_of(value)} is not a number")  # noqa: TRY004 - one error for all that does not fit.
@@ -186,7 +189,7 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
-def _double(value: Any) -> float:
+def _double(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name_of(value)} is not a double")  # noqa: TRY004
     if int(float(value)) != value:
@@ -204,7 +207,7 @@ def decimal_of(value: Decimal128) -> Decimal:
     return number.copy_negate() if bits >> 127 else number
 
 
-def _decimal(value: Any) -> Decimal:
+def _decimal(value: object) -> Decimal:
     if isinstance(value, Decimal128):
         return decimal_of(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -212,14 +215,14 @@ def _decimal(value: Any) -> Decimal:
     raise ValueError(f"{name_of(value)} is not a decimal number")
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     if isinstance(value, bytes):
         return bytes(value)
     raise ValueError(f"{name_of(value)} is not binary")
 
 
-def _refused(wanted: str) -> Callable[[Any], Any]:
-    def refuse(value: Any) -> Any:
+def _refused(wanted: str) -> Callable[[Any], object]:
+    def refuse(value: object) -> NoReturn:
         if isinstance(value, DatetimeMS):
             raise ValueError(f"the date {int(value)} ms is outside of the years 1 to 9999")  # noqa: TRY004
         raise ValueError(f"{name_of(value)} is not {wanted}")
@@ -287,8 +290,8 @@ def writers(columns: Iterable[Column], micros: Micros) -> dict[str, Making]:
     return made
 
 
-def _must_be(*types: type) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
+def _must_be(*types: type) -> Callable[[Any], object]:
+    def check(value: object) -> object:
         if not isinstance(value, types) or isinstance(value, bool) != (bool in types):
             raise ValueError(f"{type(value).__name__} is not {types[0].__name__}")
         return value
@@ -296,17 +299,17 @@ def _must_be(*types: type) -> Callable[[Any], Any]:
     return check
 
 
-def _long(value: Any) -> Int64:
+def _long(value: object) -> Int64:
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
         raise ValueError(f"{value!r} is not a whole number of 64 bits")
     return Int64(value)
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     return _double(value)
 
 
-def _decimal128(value: Any) -> Decimal128:
+def _decimal128(value: object) -> Decimal128:
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise ValueError(f"{type(value).__name__} is not a decimal number")  # noqa: TRY004
     number = Decimal(value)
@@ -316,13 +319,13 @@ def _decimal128(value: Any) -> Decimal128:
         raise ValueError(f"a number of {len(number.as_tuple().digits)} digits, or too great or small") from None
 
 
-def _blob(value: Any) -> bytes:
+def _blob(value: object) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise ValueError(f"{type(value).__name__} is not bytes")  # noqa: TRY004
     return bytes(value)
 
 
-def _zoned(value: Any) -> datetime:
+def _zoned(value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{type(value).__name__} is not a time with a zone")
     return value
@@ -342,7 +345,7 @@ def _truncated(value: Any) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-def _iso(value: Any) -> str:
+def _iso(value: object) -> str:
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, str):
@@ -350,7 +353,7 @@ def _iso(value: Any) -> str:
     raise ValueError(f"{type(value).__name__} is not a date or a time")
 
 
-def _uuid(value: Any) -> UUID:
+def _uuid(value: object) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 

@@ -48,7 +48,9 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.connectors.mongodb import values
 from headgate.connectors.mongodb.documents import digest, id_in, indexes_of, key_of, replacing, shaped, shaper, spec_of
-from headgate.connectors.mongodb.reader import FAMILY, WRITTEN, Session, told
+from headgate.connectors.mongodb.reader import WRITTEN
+from headgate.connectors.mongodb.session import Session, translate_errors
+from headgate.connectors.mongodb.values import FAMILY, Document
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import Normalizes
 from headgate.errors import Refused
@@ -59,7 +61,7 @@ AT_ONCE_BYTES = 8 << 20  # or so many bytes of them.
 
 _DUPLICATE = 11000
 _EXISTS = 48
-_BEGUN, _DONE, _SWAPPING = "begun", "done", "swapping"
+_BEGUN, _DONE = "begun", "done"
 
 
 class MongoWriter(Normalizes):
@@ -84,7 +86,7 @@ class MongoWriter(Normalizes):
 
     async def look(self, table: str) -> Table | None:
         """What is there. A collection has no columns that could be wrong, so none are told."""
-        with told(self._url, table):
+        with translate_errors(self._url, table):
             if await self._session.info(table) is None:
                 return None
             collection = self._session.database()[table]
@@ -97,9 +99,9 @@ class MongoWriter(Normalizes):
         key = key_of(job)
         if job.mode in (Mode.UPSERT, Mode.ABSENT) and not key:
             raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
-        with told(self._url, job.target):
+        with translate_errors(self._url, job.target):
             name = job.target
-            if _is_beside(job) and not await self._is_in_place(job):
+            if job.is_apart and not await self._is_in_place(job):
                 name = job.beside
                 if await self.done(job) and await self._session.info(name) is None:
                     raise Refused(
@@ -124,20 +126,22 @@ class MongoWriter(Normalizes):
 
     async def done(self, job: Job) -> dict[Range, int]:
         """The chunks that are written."""
-        with told(self._url, ledger.TABLE):
+        with translate_errors(self._url, ledger.TABLE):
             found = await self._lines.find({**_all(job), "state": _DONE}).to_list()
         return {
             ledger.range_of(line["lo"], line["hi"]): line["rows"]
             for line in found
-            if line["_id"]["mark"] != ledger.FINISHED
+            if line["_id"][ledger.KEY] != ledger.FINISHED
         }
 
     async def unfinished(self, target: str) -> list[UUID]:
         """Dumps that have begun with this collection."""
-        with told(self._url, ledger.TABLE):
+        with translate_errors(self._url, ledger.TABLE):
             found = await self._lines.find({"_id.target": target}, {"_id": 1, "state": 1}).to_list()
         ended = {
-            line["_id"]["dump"] for line in found if line["_id"]["mark"] == ledger.FINISHED and line["state"] == _DONE
+            line["_id"]["dump"]
+            for line in found
+            if line["_id"][ledger.KEY] == ledger.FINISHED and line["state"] == _DONE
         }
         return [UUID(dump) for dump in dict.fromkeys(line["_id"]["dump"] for line in found) if dump not in ended]
 
@@ -156,7 +160,7 @@ class MongoWriter(Normalizes):
         self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
     ) -> int:
         """One chunk. What goes wrong takes back what was written, if the server answers."""
-        with told(self._url, job.target):
+        with translate_errors(self._url, job.target):
             token, again = await self._begin(job, table, range, again)
             by_key = again or job.mode in (Mode.UPSERT, Mode.ABSENT)
             rows = 0
@@ -176,20 +180,20 @@ class MongoWriter(Normalizes):
 
     async def _begin(self, job: Job, table: Table, range: Range, again: bool) -> tuple[str, bool]:
         """Have the chunk's line. What a broken attempt left goes first. Also says whether it was written before."""
-        mark, lo, hi = ledger.line_of(range)
+        key, lo, hi = ledger.line_of(range)
         token = uuid4().hex
         ours = {"state": _BEGUN, "token": token, "at": _now()}
         try:
-            await self._lines.insert_one({"_id": _id(job, mark), "lo": lo, "hi": hi, "rows": 0, "again": again, **ours})
+            await self._lines.insert_one({"_id": _id(job, key), "lo": lo, "hi": hi, "rows": 0, "again": again, **ours})
             return token, again
         except errors.DuplicateKeyError:
             pass
-        wanted = {"_id": _id(job, mark)} if again else {"_id": _id(job, mark), "state": _BEGUN}
+        wanted = {"_id": _id(job, key)} if again else {"_id": _id(job, key), "state": _BEGUN}
         taken = await self._lines.update_one(wanted, {"$set": {**ours, "again": True} if again else ours})
         if not taken.matched_count:
             raise AlreadyWritten(f"a chunk of {job.target} is there already")
-        await self._remove(job, table, _id(job, mark))
-        return token, bool((await self._lines.find_one({"_id": _id(job, mark)}) or {}).get("again"))
+        await self._remove(job, table, _id(job, key))
+        return token, bool((await self._lines.find_one({"_id": _id(job, key)}) or {}).get("again"))
 
     async def _insert(self, job: Job, table: Table, range: Range, token: str, documents: list[RawBSONDocument]) -> None:
         ids = [id_in(document) for document in documents]
@@ -204,7 +208,7 @@ class MongoWriter(Normalizes):
         try:
             await collection.insert_many(documents, ordered=False)
         except errors.BulkWriteError as error:
-            raise _told(job, error.details) from None
+            raise _refusal(job, error.details) from None
 
     async def _check(self, job: Job, range: Range, token: str) -> None:
         """Stop if another has taken the chunk."""
@@ -224,9 +228,9 @@ class MongoWriter(Normalizes):
             if job.mode is Mode.ABSENT:
                 bad = [one for one in bad if not await self._is_there(job, table, one, documents)]
             if bad or error.details.get("writeConcernErrors"):
-                raise _told(job, {**error.details, "writeErrors": bad}) from None
+                raise _refusal(job, {**error.details, "writeErrors": bad}) from None
 
-    async def _is_there(self, job: Job, table: Table, error: dict[str, Any], documents: list[RawBSONDocument]) -> bool:
+    async def _is_there(self, job: Job, table: Table, error: Document, documents: list[RawBSONDocument]) -> bool:
         """Whether a document was not inserted because one with its key is there."""
         key = list(key_of(job))
         if error.get("code") != _DUPLICATE:
@@ -251,6 +255,8 @@ class MongoWriter(Normalizes):
         try:
             await self._check(job, range, token)
             await self._remove(job, table, _id(job, ledger.key_of(range)))
+        except errors.ConnectionFailure:
+            raise  # A server that is gone is what counts by now.
         except (errors.PyMongoError, AlreadyWritten):
             return  # The next attempt does it.
 
@@ -266,7 +272,7 @@ class MongoWriter(Normalizes):
 
     async def undo(self, job: Job, table: Table, range: Range) -> None:
         """Remove what a broken write left, by its notes."""
-        with told(self._url, job.target):
+        with translate_errors(self._url, job.target):
             chunk = _id(job, ledger.key_of(range))
             if await self._lines.find_one({"_id": chunk, "state": _BEGUN}) is not None:
                 await self._remove(job, table, chunk)
@@ -293,7 +299,7 @@ class MongoWriter(Normalizes):
 
     async def finish(self, job: Job) -> None:
         """Indexes, then the name, then the line that says so."""
-        with told(self._url, job.target):
+        with translate_errors(self._url, job.target):
             if not await self._is_in_place(job):
                 await self._put_in_place(job)
             await self._say(job, {"state": _DONE})
@@ -308,7 +314,7 @@ class MongoWriter(Normalizes):
             return await self._session.info(job.beside) is None
         return bool(line["uuid"] == await self._uuid(job.target))
 
-    async def _say(self, job: Job, words: dict[str, Any]) -> None:
+    async def _say(self, job: Job, words: Document) -> None:
         line = {"lo": "", "hi": "", "rows": 0, "at": _now(), **words}
         await self._lines.update_one({"_id": _id(job, ledger.FINISHED)}, {"$set": line}, upsert=True)
 
@@ -317,9 +323,9 @@ class MongoWriter(Normalizes):
         return None if found is None else bytes(found.bytes if isinstance(found, UUID) else found).hex()
 
     async def _put_in_place(self, job: Job) -> None:
-        name = job.beside if _is_beside(job) else job.target
-        indexes = indexes_of(job) if job.created or _is_beside(job) else []
-        is_there = _is_beside(job) and await self._session.info(job.target) is not None
+        name = job.beside if job.is_apart else job.target
+        indexes = indexes_of(job) if job.created or job.is_apart else []
+        is_there = job.is_apart and await self._session.info(job.target) is not None
         if is_there and job.mode is not Mode.REPLACE:
             if await self._session.database()[job.target].find_one({}, {"_id": 1}) is not None:
                 raise Refused(f"{job.target} has documents by now", code="has_rows", hint="--mode replace")
@@ -332,14 +338,14 @@ class MongoWriter(Normalizes):
         for index in indexes:
             if index["name"] != "_id_":
                 await self._session.database().command("createIndexes", name, indexes=[index])
-        if _is_beside(job):
-            await self._say(job, {"state": _SWAPPING, "uuid": await self._uuid(name)})
+        if job.is_apart:
+            await self._say(job, {"state": ledger.SWAPPING, "uuid": await self._uuid(name)})
             await self._session.database()[name].rename(job.target, dropTarget=True)
 
     async def drop(self, job: Job) -> None:
         """Remove what was built beside, with its lines. In place, what broken chunks left: whole ones stay."""
-        with told(self._url, job.target):
-            if _is_beside(job):
+        with translate_errors(self._url, job.target):
+            if job.is_apart:
                 await self._session.database().drop_collection(job.beside)
                 await self._lines.delete_many(_all(job))
             else:
@@ -356,12 +362,8 @@ class MongoWriter(Normalizes):
 # What a job means here.
 
 
-def _is_beside(job: Job) -> bool:
-    return job.aside or job.mode is Mode.REPLACE
-
-
-def _id(job: Job, mark: str) -> dict[str, str]:
-    return {"dump": str(job.dump), "target": job.target, "mark": mark}
+def _id(job: Job, key: str) -> dict[str, str]:
+    return {"dump": str(job.dump), "target": job.target, ledger.KEY: key}
 
 
 def _all(job: Job) -> dict[str, str]:
@@ -372,14 +374,14 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _conflict(job: Job, id: Any) -> StorageError:
+def _conflict(job: Job, id: object) -> StorageError:
     return StorageError(
         f"{job.target} has a document with the _id {values.shown(id)}, which this chunk did not write",
-        hint="--mode upsert overwrites it, --mode replace begins anew",
+        hint="--mode upsert overwrites it, --mode replace starts over",
     )
 
 
-def _told(job: Job, details: Mapping[str, Any]) -> StorageError:
+def _refusal(job: Job, details: Mapping[str, Any]) -> StorageError:
     found = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
     text = one_line(found[0].get("errmsg") if found else "an unknown error", 300)
     twice = "two documents have the same key: " if found and found[0].get("code") == _DUPLICATE else ""

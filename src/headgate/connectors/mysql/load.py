@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from headgate.connectors.api.bulk import Csv, Pieces, StorageError
-from headgate.connectors.mysql.types import text_literal
+from headgate.connectors.sql.quoting import escaped_literal as text_literal
 
 CSV = Csv(null="NULL", delimiter="\x1f")  # A delimiter that text hardly ever holds lets others write it faster.
 _STATEMENT = 1 << 20  # Bytes of rows in one INSERT.

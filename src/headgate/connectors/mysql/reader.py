@@ -17,11 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.connectors.api.bulk import Bound, By, Csv, Language, Piece, Pieces, Range, StorageError, Table
-from headgate.connectors.mysql import schema
-from headgate.connectors.mysql.session import EmptyRow, Lines, Session, Where
-from headgate.connectors.mysql.types import FAMILY, bound_text, condition, line, quoted, refused_columns, text_literal
+from headgate.connectors.mysql import catalog
+from headgate.connectors.mysql.lines import EmptyRow, Lines
+from headgate.connectors.mysql.options import Where
+from headgate.connectors.mysql.session import Session
+from headgate.connectors.mysql.types import FAMILY, bound_text, condition, line, refused_columns
 from headgate.connectors.sql.keys import plain_order
 from headgate.connectors.sql.ledger import TABLE
+from headgate.connectors.sql.quoting import backquoted as quoted
+from headgate.connectors.sql.quoting import escaped_literal as text_literal
 from headgate.errors import NotFound
 
 _SETUP = (
@@ -54,7 +58,7 @@ class MysqlReader:
 
     async def describe(self, table: str) -> Table:
         """Columns, key, and whatever the schema has."""
-        found = await self._session.run(lambda: schema.described(self._session, table))
+        found = await self._session.run(lambda: catalog.described(self._session, table))
         if found is None:
             raise NotFound(f"{self._where.name} has no table {table}", hint="name it as table, or database.table")
         return found
@@ -65,7 +69,7 @@ class MysqlReader:
 
     async def top(self, table: Table) -> Bound | None:
         """The greatest key, or the number of rows."""
-        name = schema.sql_name(self._session, table.name)
+        name = catalog.sql_name(self._session, table.name)
         if table.by is not By.KEY:
             count = await self._session.run(lambda: self._session.value(f"SELECT COUNT(*) FROM {name}"))
             return (str(count),) if count else None
@@ -116,7 +120,7 @@ class MysqlReader:
     def _from(self, table: Table) -> str:
         """The table, read by its key: the server might think that to go over all of it is as good."""
         index = table.details.get("key_index") if table.by is By.KEY else ""
-        return f"{schema.sql_name(self._session, table.name)} AS t" + (
+        return f"{catalog.sql_name(self._session, table.name)} AS t" + (
             f" FORCE INDEX ({quoted(index)})" if index else ""
         )
 

@@ -1,4 +1,4 @@
-"""A table's schema in MySQL and MariaDB: read from the source, made at the target.
+"""A table's schema in MySQL and MariaDB, as it is made at the target.
 
 The primary key comes with the table, unlike elsewhere: InnoDB keeps the rows in its order, and rows that arrive in that
 order are appended to it, while a key that is added later copies the whole table. Other indexes follow the data, and
@@ -12,57 +12,21 @@ line `swapping`: from then on a table beside that is not there any more has been
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 import pymysql
 
-from headgate.connectors.api.bulk import By, Column, Foreign, Index, Job, Table, target_of
+from headgate.connectors.api.bulk import Column, Job, target_of
+from headgate.connectors.mysql.catalog import ask, described, exists, foreign_of, indexes_of, sql_name
 from headgate.connectors.mysql.session import Session, is_gone
-from headgate.connectors.mysql.types import (
-    COLLATION,
-    FAMILY,
-    base_of,
-    made_type,
-    quoted,
-    refusal,
-    text_literal,
-    type_of,
-)
+from headgate.connectors.mysql.types import COLLATION, FAMILY, base_of, made_type
+from headgate.connectors.sql.quoting import backquoted as quoted
 from headgate.errors import Refused
 from headgate.text import one_line
 
 NAME = 64  # The longest name.
 BEGINNING = 191  # Characters of a text that an index has: four bytes each are as many as old servers allow.
 
-_TABLE = """
-SELECT ENGINE, TABLE_ROWS, DATA_LENGTH, AUTO_INCREMENT, TABLE_TYPE FROM information_schema.TABLES
-WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}
-"""
-_COLUMNS = """
-SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE,
-       COLLATION_NAME, EXTRA, COLUMN_DEFAULT
-FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY ORDINAL_POSITION
-"""
-_INDEXES = """
-SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, NULLABLE FROM information_schema.STATISTICS
-WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY INDEX_NAME, SEQ_IN_INDEX
-"""
-_FOREIGN = """
-SELECT k.CONSTRAINT_NAME, k.COLUMN_NAME, k.REFERENCED_TABLE_SCHEMA, k.REFERENCED_TABLE_NAME, k.REFERENCED_COLUMN_NAME,
-       r.DELETE_RULE, r.UPDATE_RULE
-FROM information_schema.KEY_COLUMN_USAGE k JOIN information_schema.REFERENTIAL_CONSTRAINTS r
-  ON r.CONSTRAINT_SCHEMA = k.CONSTRAINT_SCHEMA AND r.CONSTRAINT_NAME = k.CONSTRAINT_NAME
-  AND r.TABLE_NAME = k.TABLE_NAME
-WHERE k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {name} AND k.REFERENCED_TABLE_NAME IS NOT NULL
-ORDER BY k.CONSTRAINT_NAME, k.ORDINAL_POSITION
-"""
-_CHECKS = """
-SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
-WHERE CONSTRAINT_SCHEMA = {schema} AND TABLE_NAME = {name}
-"""
 _DEPENDENTS = """
 SELECT CONCAT('foreign key ', CONSTRAINT_NAME, ' of ', TABLE_SCHEMA, '.', TABLE_NAME)
 FROM information_schema.KEY_COLUMN_USAGE
@@ -75,17 +39,6 @@ WHERE EVENT_OBJECT_SCHEMA = {schema} AND EVENT_OBJECT_TABLE = {name}
 
 
 # Names.
-
-
-def parts_of(session: Session, table: str) -> tuple[str, str]:
-    """The database and the table that a name means."""
-    schema, dot, name = table.partition(".")
-    return (schema, name) if dot else (session.where.database, table)
-
-
-def sql_name(session: Session, table: str) -> str:
-    """A table's name in a statement."""
-    return ".".join(map(quoted, parts_of(session, table)))
 
 
 def beside_of(job: Job, mark: str = "") -> str:
@@ -102,125 +55,9 @@ def old_of(job: Job) -> str:
     return beside_of(job, "old_")
 
 
-# Read.
-
-
-def _ask(session: Session, query: str, table: str) -> tuple[tuple[Any, ...], ...]:
-    schema, name = parts_of(session, table)
-    return session.rows(query.format(schema=text_literal(schema), name=text_literal(name)))
-
-
-def exists(session: Session, table: str) -> bool:
-    """Whether there is such a table."""
-    return bool(_ask(session, _TABLE, table))
-
-
-def described(session: Session, table: str) -> Table | None:
-    """What a table looks like. None: there is none."""
-    found = _ask(session, _TABLE, table)
-    if not found:
-        return None
-    engine, rows, size, following, sort = found[0]
-    documents = _documents(session, table)
-    columns, details = [], _details(sort, engine)
-    for name, native, nullable, length, precision, scale, collation, extra, default in _ask(session, _COLUMNS, table):
-        own = "json" if name in documents else _plain(str(native))
-        type = type_of(own, length, precision, scale, session.where.is_bool)
-        if type is None:
-            raise refusal(name, own)
-        columns.append(Column(name, type, nullable == "YES", own))
-        _note(session, details, name, collation, str(extra).lower(), default)
-        if "auto_increment" in str(extra).lower():
-            details["auto_increment"] = {"column": name, "next": following}
-    details["indexes"] = _indexes(session, table)
-    index = _key_index(details["indexes"])
-    key = tuple(index["columns"]) if index else ()
-    details["key_index"] = index["name"] if index else ""
-    details["key_types"] = {column.name: column.native for column in columns if column.name in key}
-    return Table(
-        table,
-        tuple(columns),
-        key,
-        By.KEY if key else By.OFFSET,
-        rows,
-        size,
-        FAMILY,
-        details,
-        counts=details.get("auto_increment", {}).get("column", ""),
-        indexes=tuple(
-            Index(one["name"], tuple(one["columns"]), one["unique"])
-            for one in details["indexes"]
-            if one is not index and one["type"] == "BTREE" and not any(one["lengths"])
-        ),
-        foreign=_foreign(session, table),
-    )
-
-
-def _plain(native: str) -> str:
-    """A type without what is said about it in a comment."""
-    return re.sub(r"\s*/\*.*?\*/", "", native)
-
-
-def _details(sort: str, engine: str | None) -> dict[str, Any]:
-    return {"kind": sort, "engine": engine or "", "collations": {}, "computed": [], "defaults": {}}
-
-
-def _note(
-    session: Session, details: dict[str, Any], name: str, collation: str | None, extra: str, default: str | None
-) -> None:
-    """What a copy needs to know of a column besides its type."""
-    if collation:
-        details["collations"][name] = collation
-    if "generated" in extra and "default_generated" not in extra:
-        details["computed"].append(name)
-    elif default is not None and default != "NULL":
-        is_sql = session.is_mariadb or "default_generated" in extra
-        update = re.search(r"on update [a-z_]+(\(\d*\))?", extra)
-        details["defaults"][name] = (default if is_sql else text_literal(default)) + (f" {update[0]}" if update else "")
-
-
-def _documents(session: Session, table: str) -> set[str]:
-    """The columns that are JSON to MariaDB: text with a check."""
-    if not session.is_mariadb:
-        return set()
-    clauses = " ".join(str(row[0]) for row in _ask(session, _CHECKS, table))
-    return {name.replace("``", "`") for name in re.findall(r"json_valid\(`((?:[^`]|``)+)`\)", clauses)}
-
-
-def _indexes(session: Session, table: str) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name, many, column, length, sort, nullable in _ask(session, _INDEXES, table):
-        new = {"name": name, "columns": [], "lengths": [], "unique": not many, "type": sort, "nullable": False}
-        index = found.setdefault(name, new)
-        index["columns"].append(column)
-        index["lengths"].append(length)
-        index["nullable"] = index["nullable"] or nullable == "YES"
-    return [index for index in found.values() if None not in index["columns"]]  # Those of expressions are not ours.
-
-
-def _foreign(session: Session, table: str) -> tuple[Foreign, ...]:
-    found: dict[str, Foreign] = {}
-    for name, column, schema, refers, to, on_delete, on_update in _ask(session, _FOREIGN, table):
-        whole = refers if schema == session.where.database else f"{schema}.{refers}"
-        one = found.get(name) or Foreign(name, (), whole, (), on_delete, on_update)
-        found[name] = replace(one, columns=(*one.columns, column), to=(*one.to, to))
-    return tuple(found.values())
-
-
-def _key_index(indexes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The primary key, or else the narrowest index that is as good."""
-    good = [
-        index
-        for index in indexes
-        if index["name"] == "PRIMARY"
-        or (index["unique"] and not index["nullable"] and not any(index["lengths"]) and index["type"] == "BTREE")
-    ]
-    return min(good, key=lambda one: (one["name"] != "PRIMARY", len(one["columns"]), one["name"]), default=None)
-
-
 def refuse_dependents(session: Session, table: str) -> None:
     """Say at the start what would be lost with the old table, or would stop its end."""
-    found = [str(row[0]) for row in _ask(session, _DEPENDENTS, table)]
+    found = [str(row[0]) for row in ask(session, _DEPENDENTS, table)]
     if found:
         some = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
         raise Refused(
@@ -306,7 +143,7 @@ def complete(session: Session, job: Job, name: str) -> None:
         return
     details = job.source.details
     copied = {column.name for column in job.source.columns}
-    there = {index["name"] for index in _indexes(session, name)}
+    there = {index["name"] for index in indexes_of(session, name)}
     wanted = []
     for index in details.get("indexes", ()):
         if index["name"] in there or index["name"] == details.get("key_index") or not copied >= set(index["columns"]):
@@ -350,7 +187,7 @@ def index(session: Session, job: Job) -> list[str]:
 
 def link(session: Session, job: Job, targets: Mapping[str, str]) -> list[str]:
     """Foreign keys, once all tables are there. Returns those that cannot be, and why."""
-    there = {one.name for one in _foreign(session, job.target)}
+    there = {one.name for one in foreign_of(session, job.target)}
     copied = {column.name for column in job.source.columns}
     missing = []
     for one in job.source.foreign:
@@ -396,10 +233,3 @@ def put_in_place(session: Session, job: Job) -> None:
 
 def _is_own(job: Job) -> bool:
     return job.source.family == FAMILY
-
-
-def unique_keys(table: Table) -> list[set[str]]:
-    """The sets of columns that are unique."""
-    return [
-        set(index["columns"]) for index in table.details["indexes"] if index["unique"] and not any(index["lengths"])
-    ]

@@ -22,8 +22,12 @@ ends in 2038. Numbers without bounds are refused, because the widest decimal has
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from headgate.connectors.api.bulk import Bound, By, Column, Csv, Range, StorageError, Table
+from headgate.connectors.sql.keys import between
+from headgate.connectors.sql.quoting import backquoted as quoted
+from headgate.connectors.sql.quoting import escaped_literal as text_literal
 from headgate.connectors.values.kinds import TEXT, Kind, Type, decimal_type, holds
 from headgate.errors import Refused
 
@@ -77,16 +81,6 @@ def size_of(native: str) -> int:
     """The number in a type's brackets; 0: there is none."""
     found = re.match(r"[a-z0-9_]+\((\d+)", native.lower())
     return int(found[1]) if found else 0
-
-
-def quoted(name: str) -> str:
-    """A name, quoted."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def text_literal(text: str) -> str:
-    """Text as it stands in a statement. Sessions keep the backslash an escape."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 # What the server has.
@@ -219,8 +213,7 @@ def condition(table: Table, range: Range) -> str:
     """The rows of a range, in SQL. A compound key is spelled out: only so is its index used on both ends."""
     if table.by is not By.KEY:
         return "TRUE"
-    parts = [] if range.lo is None else [_compared(table, ">", range.lo)]
-    return " AND ".join([*parts, _compared(table, "<=", range.hi)])
+    return between(range, partial(_compared, table))
 
 
 def _compared(table: Table, operator: str, bound: Bound) -> str:

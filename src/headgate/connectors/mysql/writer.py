@@ -30,11 +30,14 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
-from headgate.connectors.mysql import schema
+from headgate.connectors.mysql import catalog, schema
 from headgate.connectors.mysql.load import CSV, Feed, records_of
-from headgate.connectors.mysql.session import Session, Where, number_of
-from headgate.connectors.mysql.types import FAMILY, condition, has_order, quoted, takes, text_literal, written
+from headgate.connectors.mysql.options import Where
+from headgate.connectors.mysql.session import Session, number_of
+from headgate.connectors.mysql.types import FAMILY, condition, has_order, takes, written
 from headgate.connectors.sql import ledger
+from headgate.connectors.sql.quoting import backquoted as quoted
+from headgate.connectors.sql.quoting import escaped_literal as text_literal
 from headgate.connectors.values.convert import Normalizes
 from headgate.errors import Refused
 from headgate.text import counted, one_line
@@ -46,22 +49,16 @@ _SETUP = (
     "SET SESSION lock_wait_timeout = 30, net_read_timeout = 300, net_write_timeout = 300, wait_timeout = 600",
 )
 _STAGE = "headgate_stage"
-_SWAPPING = "swapping"
 _DUPLICATE = 1062
 _EARLIER = 5  # Attempts that may still be under way.
 _ROLL_BACK_S = 60
-_LEDGER = f"""
-CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
-    dump CHAR(36) NOT NULL, target VARCHAR(190) NOT NULL, mark CHAR(32) NOT NULL, lo LONGTEXT NOT NULL,
-    hi LONGTEXT NOT NULL, `rows` BIGINT NOT NULL, at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-    PRIMARY KEY (dump, target, mark)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin ROW_FORMAT = DYNAMIC
-"""
-_OF_JOB = f"FROM {ledger.TABLE} WHERE dump = {{dump}} AND target = {{target}}"
-_UNFINISHED = f"""
-SELECT DISTINCT dump FROM {ledger.TABLE} a WHERE target = {{target}} AND NOT EXISTS (
-    SELECT 1 FROM {ledger.TABLE} b WHERE b.dump = a.dump AND b.target = a.target AND b.mark = '{ledger.FINISHED}')
-"""
+_LEDGER = ledger.Statements(
+    lambda number: "%s",
+    f"""dump CHAR(36) NOT NULL, target VARCHAR(190) NOT NULL, {ledger.KEY} CHAR(32) NOT NULL, lo LONGTEXT NOT NULL,
+    hi LONGTEXT NOT NULL, `rows` BIGINT NOT NULL, at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)""",
+    rest="ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin ROW_FORMAT = DYNAMIC",
+    rows="`rows`",
+)
 
 
 class MysqlWriter(Normalizes):
@@ -82,10 +79,10 @@ class MysqlWriter(Normalizes):
         return await self._session.run(lambda: self._looked(table))
 
     def _looked(self, table: str) -> Table | None:
-        found = schema.described(self._session, table)
+        found = catalog.described(self._session, table)
         if found is None:
             return None
-        name = schema.sql_name(self._session, table)
+        name = catalog.sql_name(self._session, table)
         has_rows = bool(self._session.rows(f"SELECT 1 FROM {name} LIMIT 1"))
         rows = max(1, found.rows or 0) if has_rows else 0
         return Table(found.name, found.columns, found.key, found.by, rows, found.size, FAMILY, found.details)
@@ -98,13 +95,13 @@ class MysqlWriter(Normalizes):
         session, beside = self._session, schema.beside_of(job)
         if len(job.target) > 190:
             raise Refused(f"{job.target} is too long a name for the ledger", code="name")
-        if not schema.exists(session, ledger.TABLE):
-            session.execute(_LEDGER)
-        there = schema.described(session, job.target)
+        if not catalog.exists(session, ledger.TABLE):
+            session.execute(_LEDGER.create)
+        there = catalog.described(session, job.target)
         exists, name = there is not None, job.target
         if there is not None:
             self._check(job, there)  # Before anything is made in its likeness.
-        if _is_beside(job) and not self._is_placed(job):
+        if job.is_apart and not self._is_placed(job):
             name = beside
             if job.mode is Mode.REPLACE and exists:
                 schema.refuse_dependents(session, job.target)
@@ -114,7 +111,7 @@ class MysqlWriter(Normalizes):
                 schema.make_table(session, job, beside)
         elif not exists:
             schema.make_table(session, job, name)
-        table = schema.described(session, name)
+        table = catalog.described(session, name)
         assert table is not None, name
         self._check(job, table)
         return table
@@ -145,7 +142,7 @@ class MysqlWriter(Normalizes):
             key = _key(job)
             if not key:
                 raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
-            if set(key) not in schema.unique_keys(table):
+            if set(key) not in catalog.unique_keys(table):
                 raise Refused(
                     f"{job.target} has no unique index on ({', '.join(key)})", code="no_key", hint="create one first"
                 )
@@ -158,27 +155,23 @@ class MysqlWriter(Normalizes):
 
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
-        wanted = f"SELECT lo, hi, `rows` {_of(job)} AND mark NOT IN ('{ledger.FINISHED}', '{_SWAPPING}')"
-        rows = await self._session.run(lambda: self._lines(wanted))
-        return {ledger.range_of(lo, hi): int(count) for lo, hi, count in rows}
+        rows = await self._session.run(lambda: self._lines(_LEDGER.done, str(job.dump), job.target))
+        return ledger.rows_by_range((str(lo), str(hi), count) for lo, hi, count in rows)
 
     async def unfinished(self, target: str) -> list[UUID]:
         """Dumps that have begun with this table."""
-        wanted = _UNFINISHED.format(target=text_literal(target))
-        rows = await self._session.run(lambda: self._lines(wanted))
+        rows = await self._session.run(lambda: self._lines(_LEDGER.unfinished_of, target))
         return [UUID(str(row[0])) for row in rows]
 
-    def _lines(self, wanted: str) -> tuple[tuple[Any, ...], ...]:
-        return self._session.rows(wanted) if schema.exists(self._session, ledger.TABLE) else ()
+    def _lines(self, wanted: str, *values: str) -> tuple[tuple[Any, ...], ...]:
+        return self._session.rows(wanted, *values) if catalog.exists(self._session, ledger.TABLE) else ()
 
-    def _has_line(self, job: Job, mark: str) -> bool:
-        return bool(self._session.rows(f"SELECT 1 {_of(job)} AND mark = {text_literal(mark)}"))
+    def _has_line(self, job: Job, key: str) -> bool:
+        return bool(self._session.rows(_LEDGER.has, str(job.dump), job.target, key))
 
-    def _write_line(self, job: Job, line: tuple[str, str, str], rows: int) -> None:
-        values = ", ".join(map(text_literal, (str(job.dump), job.target, *line)))
-        insert = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, `rows`) VALUES ({values}, {rows})"
+    def _write_line(self, job: Job, key: str, lo: str, hi: str, rows: int) -> None:
         try:
-            self._session.execute(insert)
+            self._session.execute(_LEDGER.write, str(job.dump), job.target, key, lo, hi, rows)
         except pymysql.IntegrityError as error:
             if number_of(error) != _DUPLICATE:
                 raise
@@ -188,7 +181,7 @@ class MysqlWriter(Normalizes):
         """Whether the table beside has become the target, or its rows have been added."""
         if self._has_line(job, ledger.FINISHED):
             return True
-        return self._has_line(job, _SWAPPING) and not schema.exists(self._session, schema.beside_of(job))
+        return self._has_line(job, ledger.SWAPPING) and not catalog.exists(self._session, schema.beside_of(job))
 
     # Chunks.
 
@@ -214,8 +207,8 @@ class MysqlWriter(Normalizes):
             raise
 
     def _chunk(self, job: Job, table: Table, range: Range, feed: Feed, again: bool) -> int:
-        mark, lo, hi = ledger.line_of(range)
-        name = f"headgate {job.dump.hex[:8]} {mark[:16]} "
+        key, lo, hi = ledger.line_of(range)
+        name = f"headgate {job.dump.hex[:8]} {key[:16]} "
         own = text_literal(name + str(self.attempt))
         try:
             self._end_earlier(name)
@@ -223,14 +216,14 @@ class MysqlWriter(Normalizes):
             with self._session.transaction():
                 if again:
                     self._erase(job, table, range)
-                elif self._has_line(job, mark):
+                elif self._has_line(job, key):
                     raise AlreadyWritten(f"a chunk of {job.target} is there already")
                 rows = self._loaded(job, table, feed)
-                self._write_line(job, (mark, lo, hi), rows)
+                self._write_line(job, key, lo, hi, rows)
                 return rows
         except (pymysql.MySQLError, StorageError) as error:
             # Whoever was faster has the rows' locks first, and its rows are duplicates before its line is one.
-            if not again and number_of(error) in (0, _DUPLICATE, 1205, 1213) and self._is_there(job, mark):
+            if not again and number_of(error) in (0, _DUPLICATE, 1205, 1213) and self._is_there(job, key):
                 raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
             raise
         finally:
@@ -250,9 +243,9 @@ class MysqlWriter(Normalizes):
             self._session.value(f"SELECT GET_LOCK({lock}, {_ROLL_BACK_S})")  # It is free when all is rolled back.
             self._session.value(f"SELECT RELEASE_LOCK({lock})")
 
-    def _is_there(self, job: Job, mark: str) -> bool:
+    def _is_there(self, job: Job, key: str) -> bool:
         with contextlib.suppress(Exception):
-            return self._has_line(job, mark)
+            return self._has_line(job, key)
         return False
 
     def _erase(self, job: Job, table: Table, range: Range) -> None:
@@ -262,7 +255,7 @@ class MysqlWriter(Normalizes):
         )
         _, warnings = self._session.execute(f"DELETE FROM {self._sql(table.name)} WHERE {condition(own, range)}")
         self._refuse_warnings(job, warnings)  # A bound that was not understood would mean other rows.
-        self._session.execute(f"DELETE {_of(job)} AND mark = {text_literal(ledger.key_of(range))}")
+        self._session.execute(_LEDGER.forget_one, str(job.dump), job.target, ledger.key_of(range))
 
     def _loaded(self, job: Job, table: Table, feed: Feed) -> int:
         """The rows, in the table; by way of a stage where rows of the same key may be there."""
@@ -335,30 +328,30 @@ class MysqlWriter(Normalizes):
         await self._session.run(lambda: self._finish(job))
 
     def _finish(self, job: Job) -> None:
-        session, beside, last = self._session, schema.beside_of(job), (ledger.FINISHED, "", "")
-        if not _is_beside(job):
+        session, beside = self._session, schema.beside_of(job)
+        if not job.is_apart:
             if not self._has_line(job, ledger.FINISHED):
                 if job.created:
                     schema.complete(session, job, job.target)
-                self._write_line(job, last, 0)
+                self._write_line(job, *ledger.last_line())
             return
         if not self._is_placed(job):
-            exists = schema.exists(session, job.target)
+            exists = catalog.exists(session, job.target)
             if job.mode is Mode.REPLACE or not exists:
                 if not exists:
                     schema.complete(session, job, beside)
-                if not self._has_line(job, _SWAPPING):
-                    self._write_line(job, (_SWAPPING, "", ""), 0)
+                if not self._has_line(job, ledger.SWAPPING):
+                    self._write_line(job, *ledger.last_line(ledger.SWAPPING))
                 schema.put_in_place(session, job)
             else:
-                table = schema.described(session, job.target)
+                table = catalog.described(session, job.target)
                 assert table is not None, job.target
                 with session.transaction():
                     for statement in _merge(job, table, self._sql(job.target), self._sql(beside)):
                         session.execute(statement)
-                    self._write_line(job, last, 0)
+                    self._write_line(job, *ledger.last_line())
         if not self._has_line(job, ledger.FINISHED):
-            self._write_line(job, last, 0)
+            self._write_line(job, *ledger.last_line())
         for name in (beside, schema.old_of(job)):
             session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
 
@@ -375,21 +368,17 @@ class MysqlWriter(Normalizes):
         await self._session.run(lambda: self._drop(job))
 
     def _drop(self, job: Job) -> None:
-        if not _is_beside(job) or not schema.exists(self._session, ledger.TABLE) or self._is_placed(job):
+        if not job.is_apart or not catalog.exists(self._session, ledger.TABLE) or self._is_placed(job):
             return
         self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.beside_of(job))}")
-        self._session.execute(f"DELETE {_of(job)}")
+        self._session.execute(_LEDGER.forget, str(job.dump), job.target)
 
     async def close(self) -> None:
         """End the session."""
         await self._session.close()
 
     def _sql(self, table: str) -> str:
-        return schema.sql_name(self._session, table)
-
-
-def _is_beside(job: Job) -> bool:
-    return job.aside or job.mode is Mode.REPLACE
+        return catalog.sql_name(self._session, table)
 
 
 def _is_own(job: Job) -> bool:
@@ -398,10 +387,6 @@ def _is_own(job: Job) -> bool:
 
 def _key(job: Job) -> tuple[str, ...]:
     return job.key or job.source.key
-
-
-def _of(job: Job) -> str:
-    return _OF_JOB.format(dump=text_literal(str(job.dump)), target=text_literal(job.target))
 
 
 def _pairs(job: Job, table: Table) -> list[tuple[Column, Column]]:

@@ -185,7 +185,7 @@ class PostgresReader:
             begin = int(after[0]) if after else -1
             return (str(min(blocks - 1, begin + max(1, rows // of_a_block))),)
         async with self._asking(table.name) as connection:
-            if await self._apart(connection, table, top) <= GAPS:
+            if not table.exact and await self._apart(connection, table, top) <= GAPS:
                 begin = self._lowest[table.name] - 1 if after is None else int(after[0])
                 return (str(min(int(top[0]), begin + rows)),)
             names, where = ", ".join(map(quoted, table.key)), condition(table, Range(after, top))

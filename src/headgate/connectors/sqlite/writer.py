@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -30,35 +29,21 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.sql import ledger
-from headgate.connectors.sqlite.reader import (
-    FAMILY,
-    OURS,
-    Session,
-    affinity,
-    columns_of,
-    condition,
-    indexes,
-    quoted,
-    table_info,
-)
+from headgate.connectors.sql.quoting import quoted
+from headgate.connectors.sqlite.catalog import columns_of, indexes, table_info
+from headgate.connectors.sqlite.ranges import Value, condition
+from headgate.connectors.sqlite.session import Session, tidying_up
+from headgate.connectors.sqlite.types import FAMILY, OURS, affinity
 from headgate.connectors.values.convert import Normalizes
 from headgate.connectors.values.kinds import Kind, holds
 from headgate.errors import Refused
 
-_LEDGER = f"""
-CREATE TABLE IF NOT EXISTS {ledger.TABLE} (
-    dump TEXT NOT NULL, target TEXT NOT NULL, mark TEXT NOT NULL, lo TEXT NOT NULL, hi TEXT NOT NULL,
-    rows INTEGER NOT NULL, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (dump, target, mark)
-) WITHOUT ROWID
-"""
-_LINE = f"INSERT INTO {ledger.TABLE} (dump, target, mark, lo, hi, rows) VALUES (?, ?, ?, ?, ?, ?)"
-_HAS = f"SELECT 1 FROM {ledger.TABLE} WHERE dump = ? AND target = ? AND mark = ?"
-_DONE = f"SELECT lo, hi, rows FROM {ledger.TABLE} WHERE dump = ? AND target = ? AND mark <> '{ledger.FINISHED}'"
-_FORGET = f"DELETE FROM {ledger.TABLE} WHERE dump = ? AND target = ?"
-_UNFINISHED = f"""
-SELECT DISTINCT dump FROM {ledger.TABLE} a WHERE target = ? AND NOT EXISTS (
-    SELECT 1 FROM {ledger.TABLE} b WHERE b.dump = a.dump AND b.target = a.target AND b.mark = '{ledger.FINISHED}')
-"""
+_LEDGER = ledger.Statements(
+    lambda number: "?",
+    f"""dump TEXT NOT NULL, target TEXT NOT NULL, {ledger.KEY} TEXT NOT NULL, lo TEXT NOT NULL, hi TEXT NOT NULL,
+    rows INTEGER NOT NULL, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP""",
+    rest="WITHOUT ROWID",
+)
 _NAMED = re.compile(r"""CREATE TABLE\s*("(?:[^"]|"")*"|'(?:[^']|'')*'|`[^`]*`|\[[^]]*\]|[^\s(]+)\s*(?=\()""", re.I)
 _WHOLE = (Kind.INT16, Kind.INT32, Kind.INT64)
 _MOST_LOOKED_AT = 100_000
@@ -88,12 +73,11 @@ class SqliteWriter(Normalizes):
 
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
-        lines = await self._lines(_DONE, str(job.dump), job.target)
-        return {ledger.range_of(lo, hi): rows for lo, hi, rows in lines}
+        return ledger.rows_by_range(await self._lines(_LEDGER.done, str(job.dump), job.target))
 
     async def unfinished(self, target: str) -> list[UUID]:
         """Dumps that have begun with this table."""
-        return [UUID(dump) for (dump,) in await self._lines(_UNFINISHED, target)]
+        return [UUID(dump) for dump, _ in await self._lines(_LEDGER.unfinished_of, target)]
 
     async def _lines(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         def read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -124,7 +108,7 @@ class SqliteWriter(Normalizes):
                 await run(_begin, job, table, range, again)
             await run(_commit, job, range, rows)
         except BaseException:
-            with suppress(StorageError):
+            with tidying_up():
                 await run(_roll_back)
             raise
         return rows
@@ -149,10 +133,6 @@ class SqliteWriter(Normalizes):
         await self._session.close()
 
 
-def _is_beside(job: Job) -> bool:
-    return job.aside or job.mode is Mode.REPLACE
-
-
 def _look(connection: sqlite3.Connection, name: str) -> Table | None:
     found = table_info(connection, name)
     if found is None:
@@ -171,10 +151,10 @@ def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     with _Transaction(connection):
-        connection.execute(_LEDGER)
+        connection.execute(_LEDGER.create)
         old = _look(connection, job.target)
         name = job.target
-        if _is_beside(job) and not _is_finished(connection, job):
+        if job.is_apart and not _is_finished(connection, job):
             name = job.beside
             if _look(connection, name) is None:
                 connection.execute(_copied_shape(connection, job) if old else _create(job, name))
@@ -195,7 +175,7 @@ class _Transaction:
     def __enter__(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK" if error else "COMMIT")
 
@@ -305,12 +285,12 @@ def _begin(connection: sqlite3.Connection, job: Job, table: Table, range: Range,
     if again:
         where, values = _erasable(job, range)
         connection.execute(f"DELETE FROM {quoted(table.name)} WHERE {where}", values)
-        connection.execute(f"{_FORGET} AND mark = ?", line)
-    elif connection.execute(_HAS, line).fetchone():
+        connection.execute(_LEDGER.forget_one, line)
+    elif connection.execute(_LEDGER.has, line).fetchone():
         raise AlreadyWritten(f"a chunk of {job.target} is there already")
 
 
-def _erasable(job: Job, range: Range) -> tuple[str, list[Any]]:
+def _erasable(job: Job, range: Range) -> tuple[str, list[Value]]:
     """The rows of a range in this table. Only where SQLite has the same order as the source."""
     key = job.source.key
     kinds = {column.type.kind for column in job.source.columns if column.name in key}
@@ -321,12 +301,12 @@ def _erasable(job: Job, range: Range) -> tuple[str, list[Any]]:
     return condition(key, range)
 
 
-def _put(connection: sqlite3.Connection, insert: str, batch: Any, columns: Sequence[Column]) -> None:
+def _put(connection: sqlite3.Connection, insert: str, batch: pa.RecordBatch, columns: Sequence[Column]) -> None:
     values = [_values(batch.column(place), column) for place, column in enumerate(columns)]
     connection.executemany(insert, zip(*values, strict=True))
 
 
-def _values(array: Any, column: Column) -> list[Any]:
+def _values(array: pa.Array, column: Column) -> list[Any]:
     """The values as SQLite keeps them."""
     kind = column.type.kind
     if kind in (Kind.FLOAT32, Kind.FLOAT64) and pc.any(pc.is_nan(array)).as_py():
@@ -342,7 +322,7 @@ def _values(array: Any, column: Column) -> list[Any]:
 
 
 def _commit(connection: sqlite3.Connection, job: Job, range: Range, rows: int) -> None:
-    connection.execute(_LINE, (str(job.dump), job.target, *ledger.line_of(range), rows))
+    connection.execute(_LEDGER.write, (str(job.dump), job.target, *ledger.line_of(range), rows))
     connection.execute("COMMIT")
 
 
@@ -355,7 +335,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 def _is_finished(connection: sqlite3.Connection, job: Job) -> bool:
-    return connection.execute(_HAS, (str(job.dump), job.target, ledger.FINISHED)).fetchone() is not None
+    return connection.execute(_LEDGER.has, (str(job.dump), job.target, ledger.FINISHED)).fetchone() is not None
 
 
 def _finish(connection: sqlite3.Connection, job: Job) -> None:
@@ -364,7 +344,7 @@ def _finish(connection: sqlite3.Connection, job: Job) -> None:
         if _is_finished(connection, job):
             return
         has_old = _look(connection, job.target) is not None
-        if _is_beside(job):
+        if job.is_apart:
             name, beside = quoted(job.target), quoted(job.beside)
             if has_old and job.mode is not Mode.REPLACE:
                 columns = ", ".join(quoted(column.name) for column in job.source.columns)
@@ -377,11 +357,10 @@ def _finish(connection: sqlite3.Connection, job: Job) -> None:
                 connection.execute(f"ALTER TABLE {beside} RENAME TO {name}")
                 for sql in dress:
                     connection.execute(sql)
-        if job.source.family == FAMILY and (job.created or (_is_beside(job) and not has_old)):
+        if job.source.family == FAMILY and (job.created or (job.is_apart and not has_old)):
             for index in job.source.details.get("indexes", []):
                 _make_index(connection, job, index)
-        line = (str(job.dump), job.target, ledger.FINISHED, "", "", 0)
-        connection.execute(_LINE, line)
+        connection.execute(_LEDGER.write, (str(job.dump), job.target, *ledger.last_line()))
 
 
 def _index(connection: sqlite3.Connection, job: Job) -> list[str]:
@@ -423,7 +402,7 @@ def _make_index(connection: sqlite3.Connection, job: Job, index: dict[str, Any])
 
 def _drop(connection: sqlite3.Connection, job: Job) -> None:
     with _Transaction(connection):
-        connection.execute(_LEDGER)
-        if _is_beside(job) and not _is_finished(connection, job):
+        connection.execute(_LEDGER.create)
+        if job.is_apart and not _is_finished(connection, job):
             connection.execute(f"DROP TABLE IF EXISTS {quoted(job.beside)}")
-            connection.execute(_FORGET, (str(job.dump), job.target))
+            connection.execute(_LEDGER.forget, (str(job.dump), job.target))

@@ -213,7 +213,7 @@ def batch_of(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) ->
             field = next(name for name in row if name not in known)
             raise StorageError(
                 f"a record has the field {field!r}, and the first ones had not",
-                hint="look at more of them (--sample), or name its type (--column)",
+                hint="look at more of them with ?sample=N in the URL, or name its type with --column",
             )
     arrays = [_array([row.get(column.name) for row in rows], column) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

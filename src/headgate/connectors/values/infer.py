@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from headgate.connectors.api.bulk import Column
+from headgate.connectors.api.bulk import Column, Row
 from headgate.connectors.values.kinds import Kind, Type, type_of_value, widest
 
 _NUMBERS = {Kind.INT64, Kind.FLOAT64, Kind.NUMERIC}
 
 
-def inferred(
-    records: Iterable[dict[str, Any]], type_of: Callable[[Any], Type | None] = type_of_value
-) -> tuple[Column, ...]:
+def inferred(records: Iterable[Row], type_of: Callable[[object], Type | None] = type_of_value) -> tuple[Column, ...]:
     """The columns of these records. One without any value is JSON, which holds whatever comes."""
     types: dict[str, Type | None] = {}
     for record in records:

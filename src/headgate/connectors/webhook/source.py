@@ -55,10 +55,13 @@ class WebhookSource:
         )
 
     async def ack(self, position: Position) -> None:
-        """The inbox is cleaned by the registry's committed position."""
+        """The inbox may remove what the sink has."""
+        assert isinstance(position, int)
+        await self._inbox.ack(position)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is held, and what was acknowledged counts no more: the stream may go on elsewhere, from before."""
+        await self._inbox.close()
 
     def _record(self, payload: Received) -> Any:
         if self._options.format == "json":

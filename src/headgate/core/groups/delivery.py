@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from headgate.core.groups.requests import Ended, Joined
+from headgate.core.groups.requests import ConnectionEnded, Joined
 
 LEASE_S = 10.0  # Unless the first consumer of a group asks for another.
 ANSWER_S = 10.0  # How long an order may be unanswered.
@@ -69,10 +69,10 @@ def without(link: Link, consumer: UUID) -> Link:
     return replace(link, consumers=kept, muted=link.muted - {consumer})
 
 
-def ended(link: Link, now_s: float) -> tuple[Link, list[tuple[UUID, Ended]]]:
+def ended(link: Link, now_s: float) -> tuple[Link, list[tuple[UUID, ConnectionEnded]]]:
     """A connection is gone: what is left of it, and for each consumer its group and what to write down."""
     is_proved = link.is_silent(now_s)
-    ends = [(one.group, Ended(one.consumer, one.incarnation, is_proved)) for one in link.consumers.values()]
+    ends = [(one.group, ConnectionEnded(one.consumer, one.incarnation, is_proved)) for one in link.consumers.values()]
     return Link(is_over=True, echoed_at_s=link.echoed_at_s), ends
 
 
@@ -142,14 +142,14 @@ def replaced(connected: Mapping[UUID, Place], rows: Mapping[UUID, Place]) -> lis
 
 
 def adrift(
-    seen: Mapping[Ended, float], connected: Collection[UUID], rows: Mapping[UUID, Place], now_s: float
-) -> tuple[dict[Ended, float], list[tuple[UUID, Ended]]]:
+    seen: Mapping[ConnectionEnded, float], connected: Collection[UUID], rows: Mapping[UUID, Place], now_s: float
+) -> tuple[dict[ConnectionEnded, float], list[tuple[UUID, ConnectionEnded]]]:
     """Consumers that are on this node in the rows only, since when; and for how many that has lasted too long.
 
     Their connection went while their joining was written down, and no other node would ever notice.
     """
     lost = {
-        Ended(id, incarnation, is_proved=False): group
+        ConnectionEnded(id, incarnation, is_proved=False): group
         for id, (group, incarnation) in rows.items()
         if id not in connected
     }

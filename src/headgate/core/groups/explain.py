@@ -31,7 +31,7 @@ class SeenConsumer:
     activity: Activity = "waiting"
     epoch: int = 0
     for_s: float = 0.0  # How long it has been like this.
-    node: str | None = None  # Which its connection hangs on; None: that one is gone.
+    node: str | None = None  # Which it is connected to; None: that node is gone.
     answered: bool = True  # Its last order.
     muted: bool = False  # It let an order go unanswered: its beats are not echoed.
     waits_s: float = 0.0  # How long it is still waited for, if it is out of touch or muted.
@@ -55,7 +55,7 @@ class Outside:
 def outside_status(group: Outside) -> Status:
     """How it is, in one word."""
     holders = [member for member in group.members if member.is_holder]
-    active = _told_active(group)
+    active = _active(group)
     if active is not None and not active.muted:
         return "active" if active.answered else "starting"
     if any(one.connectivity == "disconnected" or one.muted for one in holders):
@@ -82,7 +82,7 @@ def explain_outside(group: Outside) -> list[str]:
     return lines
 
 
-def _told_active(group: Outside) -> SeenConsumer | None:
+def _active(group: Outside) -> SeenConsumer | None:
     active = (one for one in group.members if one.connectivity == "connected" and one.activity == "active")
     return next(active, None)
 
@@ -207,10 +207,10 @@ def _owner_lines(group: Workers, owner: SeenNode) -> list[str]:
     if group.stopped:
         lines.append(f"It should not run: {group.stopped}.")
     if group.is_stepping:
-        told = f"{owner.name} was told to step down and has not yet."
+        line = f"{owner.name} was told to step down and has not yet."
         if group.takes_in_s is not None:
-            told += f" This node would take the stream from it in {_left(group.takes_in_s)}."
-        lines.append(told)
+            line += f" This node would take the stream from it in {_left(group.takes_in_s)}."
+        lines.append(line)
     return lines
 
 

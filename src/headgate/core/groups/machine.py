@@ -1,8 +1,9 @@
 """A group: consumers of which one at a time is active.
 
-Consumers come, go, and lose touch. The group decides who is active, and above all when nobody may be told so yet. A
-consumer that was told "active" goes on believing it until it has confirmed a step-down, is found dead, or has outlived
-its deadline; until then it *holds*, and nobody else is told. So at most one believes, whatever is lost or late.
+**Theory.** Consumers come, go, and lose touch. The group decides who is active, and above all when nobody may be told
+so yet. A consumer that was told "active" continues to believe it until it has confirmed a step-down, is found dead, or
+has outlived its deadline; until then it *holds*, and nobody else is told. So at most one believes, whatever is lost or
+late.
 
 A consumer's status is connectivity × activity:
 
@@ -15,7 +16,7 @@ number *p mod n* of the *n* that are not forgotten, in the order of registration
 eligible active one, else number *p mod count* of the eligible. Where a planner looks at many groups at once (`sticky`),
 the one it prefers if eligible, else the eligible active one, else the fallback it names.
 
-**One rule.** After every command the same function, `settle`, runs; no command has an election of its own:
+**One rule.** After every command the same function, `settle`, runs; no command has its own election:
 
 1. nobody holds: the wanted one is granted (epoch + 1) and told active;
 2. the wanted one is the active holder: any other connected active one is told to step down;
@@ -23,8 +24,8 @@ the one it prefers if eligible, else the eligible active one, else the fallback 
 4. otherwise the connected active holder is told to step down; its confirmation, or its death, runs the rule again.
 
 Each grant has a higher epoch than the last. Every order carries the epoch it is about, and every confirmation names
-consumer and epoch; anything else is ignored, and counted. Effects are *new* orders: sending an unanswered one again is
-the delivery's work.
+consumer and epoch; anything else is ignored, and counted. Effects are *new* orders: `delivery` sends an unanswered one
+again.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class Consumer:
     """One consumer, in the order of registration."""
 
     id: str
-    connection: str  # What it hangs on; one connection may carry many consumers.
+    connection: str  # One connection may carry many consumers.
     owner: str = ""  # For people.
     connectivity: Connectivity = "connected"
     activity: Activity = "waiting"
     epoch: int = 0  # Under which it was last told active.
-    incarnation: int = 0  # The number of its last loss of touch: a deadline names the loss it belongs to.
+    incarnation: int = 0  # Rises with every loss of touch: a deadline names the one that it belongs to.
     is_able: bool = True  # What else it takes to be eligible, such as a node that is not draining.
 
     @property
@@ -71,10 +72,10 @@ class Group:
     partition: int | None = None  # Of a super stream; None: a simple group.
     consumers: tuple[Consumer, ...] = ()
     epoch: int = 0  # Of the last grant.
-    incarnation: int = 0  # Of touch, whoever's: a deadline that is late belongs to nobody else.
+    incarnation: int = 0  # The highest of any consumer, so that a late deadline never fits another loss.
     ignored: int = 0  # Confirmations that named another consumer or epoch.
     preferred: str | None = None  # A planner's or an operator's wish.
-    fallback: str | None = None  # Whom a planner would have in place of it.
+    fallback: str | None = None  # A planner's second choice.
     is_sticky: bool = False  # Placed by a planner, not by the order of registration.
 
     @property
@@ -113,7 +114,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionDown:
-    """A connection is gone for certain, and with it whoever hung on it."""
+    """A connection is gone for certain, and its consumers with it."""
 
     connection: str
 
@@ -130,7 +131,7 @@ class DisconnectedTimeout:
     """The deadline of one loss of touch has passed."""
 
     connection: str
-    incarnation: int | None = None  # None: whichever is the last.
+    incarnation: int | None = None  # None: the last one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,14 @@ class ConnectionReconnected:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """These connections belong to nodes that the cluster does not know any more, and their deadlines have passed."""
+    """These connections were forgotten long ago, or their nodes are gone, and their deadlines have passed."""
 
     connections: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """An operator's word: whoever is dead, silent or forgotten is dropped."""
+    """An operator's word: consumers that are dead, silent or forgotten are dropped."""
 
     dead: frozenset[str] = frozenset()
 
@@ -401,6 +402,6 @@ def _grant(group: Group, target: Consumer) -> tuple[Group, list[Effect]]:
 
 
 def _step_down(group: Group, holders: Iterable[Consumer]) -> tuple[Group, list[Effect]]:
-    told = {c.id: c.epoch for c in holders if c.connectivity == "connected" and c.activity == "active"}
-    stepping = _each(group, lambda c: replace(c, activity="deactivating") if c.id in told else c)
-    return stepping if told else group, [TellStepDown(id, epoch) for id, epoch in told.items()]
+    epochs = {c.id: c.epoch for c in holders if c.connectivity == "connected" and c.activity == "active"}
+    stepping = _each(group, lambda c: replace(c, activity="deactivating") if c.id in epochs else c)
+    return stepping if epochs else group, [TellStepDown(id, epoch) for id, epoch in epochs.items()]

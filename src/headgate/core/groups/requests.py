@@ -1,16 +1,16 @@
 """What is asked of one group, and what that changes in its rows.
 
 **Theory.** The machine decides who is active. It knows nothing of connections, nodes and the delivery of orders, and it
-does not keep the time. A `Roster` is a group with what is needed beyond the machine: for each consumer a `Seat` (its
-number, the node it is connected to, whether it has answered its last order), the lease, and since when no consumer has
-been active and confirmed it. A request is either a command of the machine, or one of those below, which become a
-command only while they are still true:
+does not keep the time. A `Roster` (`roster`) is a group with what is needed beyond the machine: for each consumer a
+`Seat` (its number, the node it is connected to, whether it has answered its last order), the lease, and since when no
+consumer has been active and confirmed it. A request is either a command of the machine, or one of those below, which
+become a command only while they are still true:
 
     Join, Rejoin     a consumer comes, or comes back
     Answered         it has confirmed that it is active
     Mute             it has left an order unanswered for too long: no node echoes its beats until it answers
     Drop             it was muted for a whole lease: no beat was echoed, so it believes nothing any more
-    Ended            its connection is gone
+    ConnectionEnded  its connection is gone
     Bury             it was forgotten long ago, and has not come back
     DropSilent       an operator does not want to wait for the consumers that are out of touch
 
@@ -37,7 +37,6 @@ from headgate.core.groups.machine import (
     ConnectionDisconnected,
     ConnectionDown,
     ConnectionReconnected,
-    Consumer,
     DisconnectedTimeout,
     Evaluate,
     Group,
@@ -50,46 +49,7 @@ from headgate.core.groups.machine import (
     TellStepDown,
     Unregister,
 )
-
-# State.
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """What a consumer has in addition to its state in the machine."""
-
-    number: int  # In the order of registration.
-    node: UUID  # Which it is connected to, or was.
-    trust_s: float  # How long that node may go on echoing after it was declared dead.
-    label: str  # For people.
-    answered: bool = True  # Its last order.
-    muted: bool = False  # It left an order unanswered: its beats are not echoed until it answers.
-
-
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """One group and all its consumers."""
-
-    id: UUID
-    stream: str
-    name: str
-    lease_s: float
-    group: Group  # Without consumers: the group is empty, and keeps its epoch.
-    seats: Mapping[str, Seat]  # By consumer.
-    vacant_since: datetime | None = None  # Since when no consumer has been active and confirmed it.
-    epoch_floor: int = 0  # No lower than any epoch that a group had which was removed since.
-
-    def find(self, consumer: UUID) -> Consumer | None:
-        """One of its consumers."""
-        return next((c for c in self.group.consumers if c.id == str(consumer)), None)
-
-
-def group_of(partition: int | None, consumers: Iterable[Consumer], epoch: int, ignored: int) -> Group:
-    """A group as the machine sees it. Its incarnation is the highest that one of its consumers has."""
-    members = tuple(consumers)
-    incarnation = max((c.incarnation for c in members), default=0)
-    return Group(partition, members, epoch, incarnation, ignored)
-
+from headgate.core.groups.roster import Roster, Seat
 
 # Requests.
 
@@ -143,7 +103,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ConnectionEnded:
     """A consumer's connection is gone; unless it has come back by another one since."""
 
     consumer: UUID
@@ -166,7 +126,7 @@ class DropSilent:
     is_forced: bool
 
 
-Request: TypeAlias = Command | Join | Rejoin | Answered | Mute | Drop | Ended | Bury | DropSilent
+Request: TypeAlias = Command | Join | Rejoin | Answered | Mute | Drop | ConnectionEnded | Bury | DropSilent
 
 
 # Replies, in addition to the machine's.
@@ -250,7 +210,7 @@ def step(roster: Roster, request: Request, now: datetime) -> Step:
             return _mute(roster, request)
         case Drop():
             return _drop(roster, request, now)
-        case Ended():
+        case ConnectionEnded():
             return _ended(roster, request, now)
         case Bury():
             return _bury(roster, request, now)
@@ -328,7 +288,7 @@ def _drop(roster: Roster, request: Drop, now: datetime) -> Step:
 # Going.
 
 
-def _ended(roster: Roster, request: Ended, now: datetime) -> Step:
+def _ended(roster: Roster, request: ConnectionEnded, now: datetime) -> Step:
     found = roster.find(request.consumer)
     if found is None or found.incarnation != request.incarnation:
         return Step(roster, Ok())

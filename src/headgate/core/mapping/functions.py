@@ -15,13 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from headgate.core.mapping.operators import BUDGET, Budget, TooMuchError, add, bounded, is_in, item, kind
 from headgate.core.mapping.patterns import compile_pattern
+
+Number: TypeAlias = int | float | Decimal
+T = TypeVar("T")
+N = TypeVar("N", int, float, Decimal)
 
 NUMBER_TEXT_LIMIT = 400  # No honest number is written with more characters.
 MILLISECONDS_FROM = 100_000_000_000  # As seconds this is the year 5138, as milliseconds it is 1973.
@@ -36,7 +39,7 @@ _decode = msgspec.json.Decoder().decode
 class Function:
     """One function: how it is called and what must be known to call it safely."""
 
-    call: Callable[..., Any]
+    call: Callable[..., object]
     signature: str
     least: int = 1
     most: int | None = 1  # None: any number of arguments.
@@ -48,26 +51,35 @@ class Function:
 # Arguments.
 
 
-def _wants(value: Any, wanted: type | Any, name: str) -> Any:
+def _wants(value: object, wanted: type[T], name: str) -> T:
     if not isinstance(value, wanted):
         raise TypeError(f"wants {name}, not {kind(value)}")
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(_wants(value, str, "text"))
 
 
-def _list(value: Any) -> list[Any]:
-    found: list[Any] = _wants(value, list, "a list")
-    return found
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _wants(value, str, "text")
 
 
-def _number(value: Any) -> Any:
-    return _wants(value, int | float | Decimal, "a number")
+def _whole(value: object) -> int:
+    return _wants(value, int, "an int")
 
 
-def _short(value: Any) -> str:
+def _list(value: object) -> list[object]:
+    return _wants(value, list, "a list")
+
+
+def _number(value: object, name: str = "a number") -> Number:
+    if not isinstance(value, int | float | Decimal):
+        raise TypeError(f"wants {name}, not {kind(value)}")
+    return value
+
+
+def _short(value: object) -> str:
     """Show a value in a message, without filling the log with it."""
     shown = repr(value[:40]) if isinstance(value, str) else kind(value)
     return f"{shown}…" if isinstance(value, str) and len(value) > 40 else shown
@@ -81,48 +93,50 @@ def _fitting(length: int) -> None:
 # Text.
 
 
-def lower(value: Any) -> str:
+def lower(value: object) -> str:
     return _text(value).lower()
 
 
-def upper(value: Any) -> str:
+def upper(value: object) -> str:
     return _text(value).upper()
 
 
-def strip(value: Any, characters: Any = None) -> str:
-    return _text(value).strip(characters)
+def strip(value: object, characters: object = None) -> str:
+    return _text(value).strip(_text_or_none(characters))
 
 
-def replace(value: Any, old: Any, new: Any) -> str:
+def replace(value: object, old: object, new: object) -> str:
     """Measure the answer first: an empty `old` and a long `new` multiply."""
     value, old, new = _text(value), _text(old), _text(new)
     _fitting(len(value) + value.count(old) * (len(new) - len(old)))
     return str(value.replace(old, new))
 
 
-def split(value: Any, separator: Any = None) -> list[str]:
-    return _text(value).split(separator)
+def split(value: object, separator: object = None) -> list[str]:
+    return _text(value).split(_text_or_none(separator))
 
 
-def join(values: Any, separator: Any = "") -> str:
+def join(values: object, separator: object = "") -> str:
     separator = _text(separator)
     parts = [text(value) for value in _list(values) if value is not None]
     _fitting(sum(map(len, parts)) + len(separator) * len(parts))
     return str(separator.join(parts))
 
 
-def substring(value: Any, start: Any, length: Any = None) -> str:
+def substring(value: object, start: object, length: object = None) -> str:
     """Count from 0; a negative start counts from the end."""
-    value, start = _text(value), _wants(start, int, "an int")
-    start = max(len(value) + start, 0) if start < 0 else start
-    return str(value[start:] if length is None else value[start : start + max(_wants(length, int, "an int"), 0)])
+    whole, begin = _text(value), _whole(start)
+    begin = max(len(whole) + begin, 0) if begin < 0 else begin
+    return whole[begin:] if length is None else whole[begin : begin + max(_whole(length), 0)]
 
 
-def length(value: Any) -> int:
-    return len(_wants(value, str | list | dict, "text, a list or a dict"))
+def length(value: object) -> int:
+    if not isinstance(value, str | list | dict):
+        raise TypeError(f"wants text, a list or a dict, not {kind(value)}")
+    return len(value)
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Write a value as a person or a JSON reader would."""
     if isinstance(value, str):
         return value
@@ -135,55 +149,55 @@ def text(value: Any) -> str:
     return to_json(value) if isinstance(value, list | dict) else str(bounded(value))
 
 
-def starts_with(value: Any, beginning: Any) -> bool:
+def starts_with(value: object, beginning: object) -> bool:
     return _text(value).startswith(_text(beginning))
 
 
-def ends_with(value: Any, ending: Any) -> bool:
+def ends_with(value: object, ending: object) -> bool:
     return _text(value).endswith(_text(ending))
 
 
-def match(value: Any, pattern: Any) -> Any:
+def match(value: object, pattern: object) -> object:
     """Search for a pattern. Expressions search through the budget, with the pattern compiled."""
     return Budget().find(value, compile_pattern(_text(pattern)))
 
 
-def format_parts(*parts: Any) -> str:
+def format_parts(*parts: str | tuple[object, str]) -> str:
     """Join the parts of an f-string: texts, and pairs of a value and its format. None leaves nothing behind."""
     written = [part if isinstance(part, str) else _formatted(*part) for part in parts]
     _fitting(sum(map(len, written)))
     return "".join(written)
 
 
-def _formatted(value: Any, layout: str) -> str:
+def _formatted(value: object, layout: str) -> str:
     if value is None:
         return ""
     if not layout:
         return text(value)
-    return format(bounded(_wants(value, str | int | float | Decimal, "text or a number to format")), layout)
+    return format(value if isinstance(value, str) else bounded(_number(value, "text or a number to format")), layout)
 
 
 # Numbers.
 
 
-def to_int(value: Any) -> int:
+def to_int(value: object) -> int:
     """Read a whole number; a fraction is cut off."""
     if isinstance(value, str):
-        return int(_read(int, value, "an int"))
+        return _read(int, value, "an int")
     return int(bounded(_number(value)))
 
 
-def to_float(value: Any) -> float:
+def to_float(value: object) -> float:
     return _read(float, value, "a float") if isinstance(value, str) else float(bounded(_number(value)))
 
 
-def to_decimal(value: Any) -> Decimal:
+def to_decimal(value: object) -> Decimal:
     """Read a float as it is written, so that 0.1 is 0.1."""
     written = repr(value) if isinstance(value, float) else value
     return _read(Decimal, written, "a decimal") if isinstance(written, str) else Decimal(bounded(_number(written)))
 
 
-def to_bool(value: Any) -> bool:
+def to_bool(value: object) -> bool:
     words = {"true": True, "t": True, "yes": True, "y": True, "on": True, "1": True}
     words |= {"false": False, "f": False, "no": False, "n": False, "off": False, "0": False}
     found = words.get(str(value).strip().lower()[:8]) if isinstance(value, str | int) else None
@@ -192,7 +206,7 @@ def to_bool(value: Any) -> bool:
     return found
 
 
-def _read(reader: Callable[[str], Any], written: str, name: str) -> Any:
+def _read(reader: Callable[[str], N], written: str, name: str) -> N:
     try:
         if len(written) <= NUMBER_TEXT_LIMIT:
             return bounded(reader(written))
@@ -201,52 +215,53 @@ def _read(reader: Callable[[str], Any], written: str, name: str) -> Any:
     raise ValueError(f"cannot read {_short(written)} as {name}")
 
 
-def round_number(value: Any, digits: Any = None) -> Any:
+def round_number(value: object, digits: object = None) -> object:
     """Halves go to the even neighbour, as in Python."""
-    value = bounded(_number(value))
+    number = bounded(_number(value))
     if digits is None:
-        return round(value)
-    if abs(_wants(digits, int, "an int")) > 100:
+        return round(number)
+    if abs(_whole(digits)) > 100:
         raise ValueError("rounds to at most 100 digits")
-    return round(value, digits)
+    return round(number, _whole(digits))
 
 
-def absolute(value: Any) -> Any:
+def absolute(value: object) -> object:
     return abs(_number(value))
 
 
-def floor(value: Any) -> int:
-    rounded: int = math.floor(bounded(_number(value)))
-    return rounded
+def floor(value: object) -> int:
+    return math.floor(bounded(_number(value)))
 
 
-def ceil(value: Any) -> int:
-    rounded: int = math.ceil(bounded(_number(value)))
-    return rounded
+def ceil(value: object) -> int:
+    return math.ceil(bounded(_number(value)))
 
 
-def minimum(*values: Any) -> Any:
+def minimum(*values: object) -> object:
     return min(_present(values), default=None)
 
 
-def maximum(*values: Any) -> Any:
+def maximum(*values: object) -> object:
     return max(_present(values), default=None)
 
 
-def total(values: Any) -> Any:
-    return reduce(add, (_number(value) for value in _list(values) if value is not None), 0)
+def total(values: object) -> object:
+    answer: object = 0
+    for value in _list(values):
+        answer = answer if value is None else add(answer, _number(value))
+    return answer
 
 
-def _present(values: tuple[Any, ...]) -> list[Any]:
+def _present(values: tuple[object, ...]) -> list[Any]:
     """Take one list or many arguments, and leave out None."""
-    found = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    found = values[0] if len(values) == 1 and isinstance(values[0], list) else list(values)
     return [value for value in found if value is not None]
 
 
 # Time.
 
 
-def timestamp(value: Any) -> datetime:
+def timestamp(value: object) -> datetime:
     """Read ISO 8601 text, or unix seconds or milliseconds. What names no zone is UTC."""
     if isinstance(value, str):
         try:
@@ -257,102 +272,103 @@ def timestamp(value: Any) -> datetime:
         return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
-    seconds = float(bounded(_wants(value, int | float | Decimal, "ISO 8601 text or a unix time")))
+    seconds = float(bounded(_number(value, "ISO 8601 text or a unix time")))
     return datetime.fromtimestamp(seconds / 1000 if abs(seconds) >= MILLISECONDS_FROM else seconds, UTC)
 
 
-def to_date(value: Any) -> date:
+def to_date(value: object) -> date:
     return value if isinstance(value, date) and not isinstance(value, datetime) else timestamp(value).date()
 
 
-def unix(value: Any) -> float:
+def unix(value: object) -> float:
     return timestamp(value).timestamp()
 
 
-def format_time(value: Any, layout: Any) -> str:
-    if not TIME_FORMAT.fullmatch(_text(layout)):
+def format_time(value: object, layout: object) -> str:
+    written = _text(layout)
+    if not TIME_FORMAT.fullmatch(written):
         raise ValueError(f"{_short(layout)} is not a format of times")
-    return timestamp(value).strftime(layout)
+    return timestamp(value).strftime(written)
 
 
 # Hashes.
 
 
-def sha256(value: Any) -> str:
+def sha256(value: object) -> str:
     return hashlib.sha256(_bytes(value)).hexdigest()
 
 
-def md5(value: Any) -> str:
+def md5(value: object) -> str:
     return hashlib.md5(_bytes(value), usedforsecurity=False).hexdigest()
 
 
-def crc32(value: Any) -> int:
+def crc32(value: object) -> int:
     return zlib.crc32(_bytes(value))
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else text(value).encode()
 
 
 # JSON and lists.
 
 
-def parse_json(value: Any) -> Any:
+def parse_json(value: object) -> object:
     try:
-        return _decode(_wants(value, str | bytes, "text"))
+        return _decode(value if isinstance(value, bytes) else _text(value))
     except msgspec.DecodeError as error:
         raise ValueError(f"cannot read {_short(value)} as JSON: {error}") from None
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> object:
     """Read text as JSON and leave other values as they are."""
     return parse_json(value) if isinstance(value, str | bytes) else value
 
 
-def first(values: Any) -> Any:
+def first(values: object) -> object:
     return next(iter(_list(values)), None)
 
 
-def last(values: Any) -> Any:
+def last(values: object) -> object:
     return next(reversed(_list(values)), None)
 
 
-def count(values: Any) -> int:
+def count(values: object) -> int:
     return 0 if values is None else len(_list(values))
 
 
-def sort(values: Any, descending: Any = False) -> list[Any]:
+def sort(values: object, descending: object = False) -> list[object]:
     """Sort what can be compared; None comes last."""
-    values = _list(values)
-    present = sorted((value for value in values if value is not None), reverse=bool(descending))
-    return present + [None] * (len(values) - len(present))
+    found: list[Any] = _list(values)
+    present = sorted((value for value in found if value is not None), reverse=bool(descending))
+    return present + [None] * (len(found) - len(present))
 
 
-def unique(values: Any) -> list[Any]:
+def unique(values: object) -> list[object]:
     """Keep the first of those that are equal. Lists and dicts are equal when their JSON is."""
-    seen: dict[Any, Any] = {}
+    seen: dict[object, object] = {}
     for value in _list(values):
         seen.setdefault(_identity(value), value)
     return list(seen.values())
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: object) -> object:
     return ("json", to_json(value)) if isinstance(value, list | dict) else value
 
 
-def contains(container: Any, value: Any) -> Any:
+def contains(container: object, value: object) -> object:
     return is_in(value, container)
 
 
-def coalesce(*values: Any) -> Any:
+def coalesce(*values: object) -> object:
     return next((value for value in values if value is not None), None)
 
 
-def get(value: Any, path: Any, default: Any = None) -> Any:
+def get(value: object, path: object, default: object = None) -> object:
     """Walk a dotted path; a number in it is an index into a list."""
     for step in _text(path).split("."):
         is_index = isinstance(value, list) and step.lstrip("-").isdecimal() and len(step) < 10
@@ -404,7 +420,7 @@ FUNCTIONS: dict[str, Function] = {
     "get": Function(get, 'get(value, "a.b.0", default?)', 2, 3, takes_none=True),
 }
 
-TYPES: dict[str, Callable[[Any], Any]] = {
+TYPES: dict[str, Callable[[object], object]] = {
     "text": text,
     "int": to_int,
     "float": to_float,

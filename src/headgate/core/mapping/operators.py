@@ -11,9 +11,11 @@ import operator
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TypeVar
 
 from headgate.core.mapping.patterns import Pattern
+
+T = TypeVar("T")
 
 BUDGET = (
     16_000_000  # Units that one record may cost: characters and elements touched, and STEP for each step of a loop.
@@ -45,14 +47,14 @@ class Budget:
         if self.left < 0:
             raise TooMuchError("the record costs too much work or memory")
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, function: Callable[..., object], *arguments: object) -> object:
         """Call a function and pay for what it reads and what it gives."""
         self.charge(sum(map(size, arguments)))
         result = function(*arguments)
         self.charge(size(result))
         return result
 
-    def call_deep(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call_deep(self, function: Callable[..., object], *arguments: object) -> object:
         """As `call`, for functions that look at everything inside their arguments."""
         for argument in arguments:
             self.weigh(argument)
@@ -60,15 +62,15 @@ class Budget:
         self.charge(size(result))
         return result
 
-    def guard(self, function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    def guard(self, function: Callable[..., object], first: object, *rest: object) -> object:
         """As `call`, and None for None."""
         return None if first is None else self.call(function, first, *rest)
 
-    def guard_deep(self, function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    def guard_deep(self, function: Callable[..., object], first: object, *rest: object) -> object:
         """As `call_deep`, and None for None."""
         return None if first is None else self.call_deep(function, first, *rest)
 
-    def find(self, text: Any, pattern: Pattern) -> str | None:
+    def find(self, text: object, pattern: Pattern) -> str | None:
         """Search a text for a pattern and pay for the worst that this can take."""
         if text is None:
             return None
@@ -77,7 +79,7 @@ class Budget:
         self.charge(len(text) + pattern.price(text))
         return pattern.find(text)
 
-    def each(self, values: Any, step: int) -> list[Any]:
+    def each(self, values: object, step: int) -> list[object]:
         """Give what a comprehension walks over, and pay for all its steps before the first."""
         if values is None:
             return []
@@ -86,7 +88,7 @@ class Budget:
         self.charge(len(values) * step)
         return values
 
-    def weigh(self, value: Any) -> None:
+    def weigh(self, value: object) -> None:
         """Pay for everything inside a value."""
         rest = [value]
         while rest:
@@ -96,17 +98,17 @@ class Budget:
                 rest.extend(value.values() if isinstance(value, dict) else value)
 
 
-def size(value: Any) -> int:
+def size(value: object) -> int:
     return len(value) if value.__class__ in _SIZED else 0
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     """Name the type of a value as people who write mappings know it."""
     names = {str: "text", type(None): "None", datetime: "timestamp", Decimal: "decimal"}
     return names.get(type(value), type(value).__name__)
 
 
-def bounded(number: Any) -> Any:
+def bounded(number: T) -> T:
     """Give the number back unless it is so large that further work with it would never end."""
     if isinstance(number, int) and number.bit_length() > INTEGER_BITS:
         raise TooMuchError(f"the number has more than {INTEGER_BITS} bits")
@@ -118,7 +120,7 @@ def bounded(number: Any) -> Any:
 # Arithmetic.
 
 
-def add(left: Any, right: Any) -> Any:
+def add(left: object, right: object) -> object:
     if left is None or right is None:
         return None
     if isinstance(left, str | list) and type(left) is type(right):
@@ -128,7 +130,7 @@ def add(left: Any, right: Any) -> Any:
     return _arithmetic(operator.add, "add", left, right)
 
 
-def subtract(left: Any, right: Any) -> Any:
+def subtract(left: object, right: object) -> object:
     if left is None or right is None:
         return None
     if isinstance(left, datetime) and isinstance(right, datetime):
@@ -138,7 +140,7 @@ def subtract(left: Any, right: Any) -> Any:
     return _arithmetic(operator.sub, "subtract", left, right)
 
 
-def multiply(left: Any, right: Any) -> Any:
+def multiply(left: object, right: object) -> object:
     if left is None or right is None:
         return None
     if isinstance(left, int) and isinstance(right, str | list):
@@ -150,19 +152,19 @@ def multiply(left: Any, right: Any) -> Any:
     return _arithmetic(operator.mul, "multiply", left, right)
 
 
-def divide(left: Any, right: Any) -> Any:
+def divide(left: object, right: object) -> object:
     return _arithmetic(operator.truediv, "divide", left, right)
 
 
-def floor_divide(left: Any, right: Any) -> Any:
+def floor_divide(left: object, right: object) -> object:
     return _arithmetic(operator.floordiv, "divide", left, right)
 
 
-def modulo(left: Any, right: Any) -> Any:
+def modulo(left: object, right: object) -> object:
     return _arithmetic(operator.mod, "divide", left, right)
 
 
-def power(left: Any, right: Any) -> Any:
+def power(left: object, right: object) -> object:
     """Refuse by the size of the result, before the work."""
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > INTEGER_BITS:
         raise TooMuchError(f"the power has more than {INTEGER_BITS} bits")
@@ -172,7 +174,7 @@ def power(left: Any, right: Any) -> Any:
     return result
 
 
-def negate(value: Any) -> Any:
+def negate(value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, _NUMERIC):
@@ -180,7 +182,7 @@ def negate(value: Any) -> Any:
     return -value
 
 
-def _arithmetic(function: Callable[[Any, Any], Any], verb: str, left: Any, right: Any) -> Any:
+def _arithmetic(function: Callable[..., object], verb: str, left: object, right: object) -> object:
     if left is None or right is None:
         return None
     if not (isinstance(left, _NUMERIC) and isinstance(right, _NUMERIC)):
@@ -188,7 +190,7 @@ def _arithmetic(function: Callable[[Any, Any], Any], verb: str, left: Any, right
     return bounded(function(*_alike(left, right)))
 
 
-def _alike(left: Any, right: Any) -> tuple[Any, Any]:
+def _alike(left: object, right: object) -> tuple[object, object]:
     """Python does not mix decimals and floats; here the float is read as it is written."""
     if isinstance(left, Decimal) and isinstance(right, float):
         return left, Decimal(repr(right))
@@ -200,23 +202,23 @@ def _alike(left: Any, right: Any) -> tuple[Any, Any]:
 # Comparison.
 
 
-def less(left: Any, right: Any) -> Any:
+def less(left: object, right: object) -> object:
     return _order(operator.lt, left, right)
 
 
-def less_equal(left: Any, right: Any) -> Any:
+def less_equal(left: object, right: object) -> object:
     return _order(operator.le, left, right)
 
 
-def greater(left: Any, right: Any) -> Any:
+def greater(left: object, right: object) -> object:
     return _order(operator.gt, left, right)
 
 
-def greater_equal(left: Any, right: Any) -> Any:
+def greater_equal(left: object, right: object) -> object:
     return _order(operator.ge, left, right)
 
 
-def is_in(value: Any, container: Any) -> Any:
+def is_in(value: object, container: object) -> object:
     """Whether a list holds a value, a text a part, or a dict a key."""
     if container is None:
         return None
@@ -227,14 +229,14 @@ def is_in(value: Any, container: Any) -> Any:
     return value in container
 
 
-def is_not_in(value: Any, container: Any) -> Any:
+def is_not_in(value: object, container: object) -> object:
     found = is_in(value, container)
     return None if found is None else not found
 
 
-def chain(names: tuple[str, ...], *values: Any) -> Any:
+def chain(names: tuple[str, ...], *values: object) -> object:
     """Compare neighbours, as in `1 < a < 5`; the first that is not true is the answer."""
-    answer: Any = True
+    answer: object = True
     for name, left, right in zip(names, values, values[1:], strict=False):
         answer = COMPARISONS[name](left, right)
         if not answer:
@@ -242,7 +244,7 @@ def chain(names: tuple[str, ...], *values: Any) -> Any:
     return answer
 
 
-def _order(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _order(function: Callable[..., object], left: object, right: object) -> object:
     if left is None or right is None:
         return None
     if isinstance(left, datetime) is not isinstance(right, datetime) and isinstance(left, date):
@@ -254,11 +256,11 @@ def _order(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         raise TypeError(str(error) if alike else f"cannot compare {kind(left)} and {kind(right)}") from None
 
 
-def _refuse_in(value: Any, container: Any) -> Any:
+def _refuse_in(value: object, container: object) -> object:
     raise TypeError(f"cannot look for {kind(value)} in {kind(container)}")
 
 
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+COMPARISONS: dict[str, Callable[..., object]] = {
     "less": less,
     "less_equal": less_equal,
     "greater": greater,
@@ -269,7 +271,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "is_not_in": is_not_in,
 }
 
-ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+ARITHMETIC: dict[str, Callable[..., object]] = {
     "add": add,
     "subtract": subtract,
     "multiply": multiply,
@@ -280,7 +282,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def item(value: Any, key: Any) -> Any:
+def item(value: object, key: object) -> object:
     """Walk one step into a value: None where there is nothing."""
     if isinstance(value, dict):
         return value.get(key) if isinstance(key, str | int) else None

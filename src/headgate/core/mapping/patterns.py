@@ -85,7 +85,7 @@ def _ways(tree: Any, length: int) -> int:
     return ways
 
 
-def _ways_of_node(code: Any, argument: Any, length: int) -> int:
+def _ways_of_node(code: object, argument: Any, length: int) -> int:
     if code in _FIXED:
         return 1
     if code is codes.SUBPATTERN:

@@ -2,14 +2,14 @@
 
 It stands between the notifiers of a node's sessions and the global registry, the rows in PostgreSQL. What it knows it
 answers itself; for the rest it asks. A session that asks for what it has already been given is answered the same again:
-a node may repeat a request of its own whose answer it has not seen. Another session is rejected at once, without a
+a node may repeat a request whose answer it has not seen. Another session is rejected at once, without a
 round trip. A session that closes while its request is under way leaves the entry behind, marked: the answer is then
 given back, and until it is, nobody else is told that the stream is free.
 
-An answer is told to the session that asked last. Whoever carries the events sees to it that an answer to an earlier
+An answer goes to the session that asked last. The shell that carries the events makes sure that an answer to an earlier
 question, of a session that is gone, is given back and not passed on as an answer to this one.
 
-An incarnation begins with an empty local registry. Whatever an older one held is somebody else's by now.
+An incarnation begins with an empty local registry. What an older one held belongs to others by now.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class GlobalGranted:
-    """The global registry gave it to this node; or gave it anew, to the next run."""
+    """The global registry gave it to this node; or gave it again, to the next run."""
 
     epoch: int
     position: Id

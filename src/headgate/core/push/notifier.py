@@ -17,8 +17,8 @@ that was already under way may have left records behind.
 
 A grant that arrives for a session that has been closed is given back at once: closing cancels a request, it does not
 forget it. A stream that a request, a session's end and a late answer chase through these states is never left behind
-with an owner that does not know of it. `step` takes one stream's state and one event; whoever holds the session applies
-it to one stream or to all.
+with an owner that does not know of it. `step` takes one stream's state and one event; the
+session applies it to one stream or to all.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The beat: a thread of its own that says once a second that this node lives, and keeps the node's trust.
 
 It has its own event loop and its own connection, so that a busy node still beats. But a node whose main loop gives no
-sign does no work, so the thread stops beating after `SILENT_S`. If no sign comes before trust ends, a connector is
-blocking the loop. Another node would take over the stream and be blocked in turn; so the thread sets the datasource
-aside whose run it was, and ends the process. With the database away it leaves a file that the next start reads.
-
-If the thread itself was not running (the whole process was stopped, the machine slept), silence proves nothing: the
-count begins anew.
+sign does no work: `core.watchdog` says when the thread stops beating, and when it is sure that a connector blocks the
+loop. Another node would take over the stream and be blocked in turn; so the thread quarantines the datasource whose run
+it was, and ends the process. With the database away it leaves a file that the next start reads.
 """
 
 from __future__ import annotations
@@ -28,14 +25,14 @@ import msgspec
 import structlog
 
 from headgate.clock import boot_s
-from headgate.core import lease
+from headgate.core import lease, watchdog
 from headgate.core.lease import Trust
+from headgate.core.watchdog import Sign, Watch
 from headgate.errors import HeadgateError, StoreError
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.nodes import Nodes
 
-SILENT_S = 2.0
 ANSWER_S = 2.0
 EXIT_BLOCKED = 70  # EX_SOFTWARE.
 
@@ -85,7 +82,10 @@ class Beat:
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._signed_at_s = boot_s()
+        self._schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        now = self._moment()
+        self._watch = Watch(now, now.at_s)
+        self._last_sign = now
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
 
@@ -100,29 +100,34 @@ class Beat:
 
     def sign(self) -> None:
         """The main loop is alive."""
-        self._signed_at_s = boot_s()
+        self._last_sign = self._moment()
 
     def trust_left_s(self) -> float:
         """How long this node may still act."""
         return self.trust.left_s(boot_s())
+
+    def _moment(self) -> Sign:
+        """Now, and how long the loop's thread has waited for a CPU; where nobody counts that, not at all."""
+        try:
+            waited_s = int(self._schedstat.read_bytes().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            waited_s = 0.0
+        return Sign(boot_s(), waited_s)
 
     def _run(self) -> None:
         asyncio.run(self._beat_until_stopped())
 
     async def _beat_until_stopped(self) -> None:
         database: Database | None = None
-        woke_at_s = boot_s()
         while not self._stop.is_set() and not self.trust.ended:
-            now_s = boot_s()
-            if now_s - woke_at_s > lease.BEAT_S + 1.0:
-                self._signed_at_s = now_s  # We were stopped ourselves.
-            woke_at_s = now_s
-            if now_s - self._signed_at_s > SILENT_S:
-                if self.trust.left_s(now_s) == 0.0:
-                    await self._end_blocked_process(database)
-            else:
+            now = self._moment()
+            watch = watchdog.signed(self._watch, self._last_sign)
+            self._watch, verdict = watchdog.look(watch, now, self.trust.left_s(now.at_s))
+            if verdict == "end":
+                await self._end_blocked_process(database)
+            elif verdict == "beat":
                 database = await self._beat(database)
-            await asyncio.sleep(max(0.05, lease.BEAT_S - (boot_s() - now_s)))
+            await asyncio.sleep(max(0.05, lease.BEAT_S - (boot_s() - now.at_s)))
         if database is not None:
             await database.close()
 
@@ -148,17 +153,17 @@ class Beat:
         return database
 
     async def _end_blocked_process(self, database: Database | None) -> None:
-        """The loop is blocked for good: set aside whose run it was, and die."""
+        """The loop is blocked for good: quarantine whose run it was, and die."""
         task = asyncio.current_task(self._loop)
         label = _labels.get(task) if task is not None else None
         stack = "".join(traceback.format_stack(sys._current_frames().get(self._loop_thread)))
         stream = label.stream if label else "unknown"
         log.critical("the event loop is blocked: ending the process", stream=stream, stack=stack)
         if label is not None:
-            await self._set_aside(database, label)
+            await self._quarantine(database, label)
         os._exit(EXIT_BLOCKED)
 
-    async def _set_aside(self, database: Database | None, label: RunLabel) -> None:
+    async def _quarantine(self, database: Database | None, label: RunLabel) -> None:
         reason = f"the connector of {label.stream} blocked the event loop until this node's trust ended"
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -168,24 +173,24 @@ class Beat:
                     await change.quarantine(label.datasource, reason)
                     change.event(await change.find_by_id(label.datasource), "quarantined", reason=reason)
         except (StoreError, TimeoutError):
-            write_set_aside(self._home, label.datasource, reason)
+            write_quarantined(self._home, label.datasource, reason)
 
 
-def write_set_aside(home: Path, datasource: UUID, reason: str) -> None:
+def write_quarantined(home: Path, datasource: UUID, reason: str) -> None:
     """For a database that is away: the next start reads this."""
-    folder = home / "set-aside"
+    folder = home / "quarantined"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{datasource}.json").write_bytes(msgspec.json.encode({"reason": reason}))
 
 
-def read_set_aside(home: Path) -> dict[UUID, str]:
+def read_quarantined(home: Path) -> dict[UUID, str]:
     """What was left for us."""
     found = {}
-    for file in sorted((home / "set-aside").glob("*.json")):
+    for file in sorted((home / "quarantined").glob("*.json")):
         found[UUID(file.stem)] = str(msgspec.json.decode(file.read_bytes())["reason"])
     return found
 
 
-def clear_set_aside(home: Path, datasource: UUID) -> None:
+def clear_quarantined(home: Path, datasource: UUID) -> None:
     """It has been dealt with."""
-    (home / "set-aside" / f"{datasource}.json").unlink(missing_ok=True)
+    (home / "quarantined" / f"{datasource}.json").unlink(missing_ok=True)

@@ -29,7 +29,8 @@ from headgate.errors import NotFound, Refused
 from headgate.ids import new_id
 from headgate.runtime.dumps.plan import Options, Plan, Storages, as_json, parse_rate, short
 from headgate.runtime.dumps.worker import Transform
-from headgate.store.dumps import Dumps, NewDump
+from headgate.store.dump_rows import NewDump
+from headgate.store.dumps import Dumps
 from headgate.text import counted
 
 SAMPLE = 1000  # Records that show which fields the mapping makes.

@@ -1,377 +1,213 @@
-"""What people and programs see of dumps and may ask of them: the same for the commands, the API and the console.
+"""What may be asked of dumps: the same for the commands, the API and the console.
 
-A dump's status is one word:
-
-    running      somebody copies             completed    all of it is there
-    paused       told to wait                incomplete   some tables are there, and others could not be copied
-    waiting      for a node to take it       failed       a storage was gone
-    cancelling   told to end                 interrupted  whoever ran it has ended, or died
-                                             cancelled    given up
-
-What is asked of a dump that somebody runs is written down, and its process looks a few times in a second. What is asked
-of one that nobody runs is done here.
+What is asked of a dump that a process runs is written down, and that process looks a few times in a second. What is
+asked of one that no process runs is done here. `core.chunks.outcome` says in which status what may be asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
-import msgspec
-
-from headgate.core.chunks import Chunk, State
-from headgate.errors import HeadgateError, Refused
+from headgate.connectors.api.bulk import By
+from headgate.core.chunks import outcome
+from headgate.core.chunks.outcome import ALLOWED, RESUMABLE, DumpWanted, Status
+from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.ids import new_id
-from headgate.runtime.dumps.history import attempt_of
-from headgate.runtime.dumps.plan import Options, Rate, Storages, file_of, parse_rate, plan_of, short
-from headgate.runtime.dumps.workers import is_dead, process_name
+from headgate.runtime.dumps import tables
+from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Rate, Storages, file_of, parse_rate, plan_of, short
+from headgate.runtime.dumps.processes import is_dead, process_name
+from headgate.runtime.dumps.views import DumpView, describe, is_run, options_of, status_of
+from headgate.store.dump_rows import DumpRow, TableRow, Urls
 from headgate.store.dumps import Dumps
-from headgate.store.rows import decode
-from headgate.text import error_line
 
-INTERRUPTED = "interrupted"
-OVER = ("completed", "cancelled")
-RESUMABLE = ("paused", "interrupted", "failed", "incomplete")
-STATUSES = (
-    "failed",
-    "incomplete",
-    "interrupted",
-    "cancelling",
-    "paused",
-    "waiting",
-    "running",
-    "completed",
-    "cancelled",
-)  # What needs somebody first.
-NEARLY = 0.99  # The rows of a table are known roughly: until it is done it is never all there.
+MOST_CHUNKS = 10_000  # Of a list: a longer one is a mistake.
 
 
-# What is seen.
-
-
-async def describe(dumps: Dumps, id: str) -> dict[str, Any]:
-    """All about one dump."""
-    row = await dumps.find(id)
-    tables = [_table(one) for one in await dumps.tables(row["id"])]
-    found = summary(row)
-    found["expected_rows"] = _sum(one["expected_rows"] for one in tables)
-    found["expected_bytes"] = _sum(one["expected_bytes"] for one in tables)
-    pace = await dumps.pace(row["id"]) if found["status"] == "running" else None
-    rows_s, bytes_s = _speed(pace)
-    return {
-        **found,
-        "share": _share(found, is_done=found["status"] == "completed"),
-        "rows_per_s": rows_s,
-        "bytes_per_s": bytes_s,
-        "eta_s": _left_s(found, rows_s, bytes_s),
-        "tables": tables,
-    }
-
-
-async def listed(dumps: Dumps, most: int) -> list[dict[str, Any]]:
-    """All dumps, newest first, each without its tables."""
-    return [summary(row) for row in await dumps.all(most)]
-
-
-def summary(row: Any) -> dict[str, Any]:
-    """One dump in short; its tables are a number."""
-    status = status_of(row)
-    options = options_of(row)
-    found = {
-        "id": str(row["id"]),
-        "short": short(row["id"]),
-        "source": row["source"],
-        "target": row["target"],
-        "status": status,
-        "error": row["error"],
-        "resume": f"headgate dumps resume {short(row['id'])}" if status in RESUMABLE else None,
-        "mode": str(options.mode),
-        "workers": options.workers,
-        "rate": row["rate"],
-        "fuzzy": row["fuzzy"],
-        "place": row["place"],
-        "spread": row["spread"],
-        "process": row["process"] if is_run(row) else None,
-        "datasource": row["datasource"],
-        "actor": row["actor"],
-        "created_at": row["created_at"].isoformat(),
-        "ended_at": row["ended_at"] and row["ended_at"].isoformat(),
-        "seconds": _seconds(row["created_at"], row["ended_at"]),
-        "tables": row["tables"],
-        "tables_done": row["finished"],
-        "rows": row["rows"],
-        "bytes": row["bytes"],
-        "expected_rows": row["expected_rows"],
-        "expected_bytes": row["expected_bytes"],
-        "chunks": row["chunks"],
-        "chunks_done": row["done"],
-        "chunks_failed": row["failed"],
-    }
-    return {**found, "share": _share(found, is_done=status == "completed")}
-
-
-def status_of(row: Any) -> str:
-    """The word for what a dump is at."""
-    status: str = row["status"]
-    if status == "failed" and row["error"] == INTERRUPTED:
-        return "interrupted"
-    if status != "running":
-        return status
-    if not is_run(row) and row["place"] != "nodes":
-        return "interrupted"
-    told = {"pause": "paused", "cancel": "cancelling"}.get(row["wanted"])
-    return told or ("running" if is_run(row) else "waiting")
-
-
-def is_run(row: Any) -> bool:
-    """Whether a process that lives runs it, as far as can be seen from here."""
-    return bool(row["is_run"]) and not is_dead(row["process"])
-
-
-def options_of(row: Any) -> Options:
-    """How a dump is done."""
-    return msgspec.convert(decode(row["options"]), Options)
-
-
-def _table(row: Any) -> dict[str, Any]:
-    plan = plan_of(row)
-    is_done, is_part = row["state"] == "done", bool(plan.since)
-    found = {
-        "name": row["name"],
-        "target": row["target"],
-        "state": row["state"],
-        "rows": row["rows"],
-        "bytes": row["bytes"],
-        "expected_rows": row["rows"] if is_done else None if is_part else plan.job.source.rows,
-        "expected_bytes": row["bytes"] if is_done else None if is_part else plan.job.source.size,
-        "chunks": row["chunks"],
-        "chunks_done": row["done"],
-        "chunks_failed": row["failed"],
-        "is_planned": row["planned"],
-        "seconds": _seconds(row["started_at"], row["ended_at"]) if row["started_at"] else None,
-        "error": row["error"],
-    }
-    return {**found, "share": _share(found, is_done=is_done)}
-
-
-def _share(found: dict[str, Any], *, is_done: bool) -> float | None:
-    """How much of it is done, of one: by rows, or by bytes where rows are not known before. None: nobody knows."""
-    if is_done:
-        return 1.0
-    for what in ("rows", "bytes"):
-        expected: int | None = found[f"expected_{what}"]
-        if expected:
-            return round(min(NEARLY, int(found[what]) / expected), 4)
-    return None
-
-
-def _left_s(found: dict[str, Any], rows_s: float | None, bytes_s: float | None) -> float | None:
-    for what, speed in (("rows", rows_s), ("bytes", bytes_s)):
-        expected: int | None = found[f"expected_{what}"]
-        if expected and speed:
-            return round(max(0, expected - int(found[what])) / speed, 1)
-    return None
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
-
-
-def _speed(pace: Any) -> tuple[float | None, float | None]:
-    if pace is None or not pace["span_s"] or not pace["rows"]:
-        return None, None
-    return round(pace["rows"] / pace["span_s"], 1), round(pace["bytes"] / pace["span_s"], 1)
-
-
-def _seconds(began: datetime, ended: datetime | None) -> float:
-    return round(((ended or datetime.now(UTC)) - began).total_seconds(), 3)
-
-
-async def chunks(dumps: Dumps, id: str, table: str | None = None) -> list[dict[str, Any]]:
-    """Every chunk that is planned, in the order of the plan; of all tables, or of one."""
-    row = await dumps.find(id)
-    tables = {one["number"]: one for one in await dumps.tables(row["id"]) if table in (None, one["name"])}
-    found = await dumps.chunks(row["id"])
-    return [_chunk(tables[number], chunk, size) for number, chunk, size in found if number in tables]
-
-
-def _chunk(table: Any, chunk: Chunk, size: int) -> dict[str, Any]:
-    return {
-        "table": table["name"],
-        "target": table["target"],
-        "chunk": chunk.number,
-        "state": str(chunk.state),
-        "lo": chunk.range.lo,
-        "hi": chunk.range.hi,
-        "rows": chunk.rows,
-        "bytes": size,
-        "attempts": chunk.attempts,
-        "worker": chunk.worker,
-        "error": chunk.error,
-    }
-
-
-_WORST = (State.FAILED, State.LEASED, State.PLANNED, State.DONE)
-
-
-def squares(found: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The map of a table: a square for each chunk; for several, if there are too many. Each has the worst state of its
-    chunks, so that none that failed is lost among those that are done."""
-    each = max(1, -(-len(found) // most))
-    made = []
-    for start in range(0, len(found), each):
-        some = found[start : start + each]
-        worst = min(some, key=lambda one: _WORST.index(State(one["state"])))
-        numbers = f"{some[0]['chunk']}–{some[-1]['chunk']}" if len(some) > 1 else str(some[0]["chunk"])
-        rows = sum(one["rows"] for one in some)
-        made.append({"chunks": numbers, "state": worst["state"], "rows": rows, "error": worst["error"]})
-    return made
-
-
-async def history(dumps: Dumps, id: str, after: int = 0, most: int = 1000) -> list[dict[str, Any]]:
-    """Attempts after this one, oldest first."""
-    row = await dumps.find(id)
-    return [{"id": one["id"], **attempt_of(one)} for one in await dumps.history(row["id"], after, most)]
-
-
-async def storages_of(dumps: Dumps, row: Any, source: str | None = None, target: str | None = None) -> Storages:
+async def storages_of(
+    dumps: Dumps,
+    row: DumpRow,
+    source: str | None = None,
+    target: str | None = None,
+    source_timeout_s: float = SOURCE_TIMEOUT_S,
+) -> Storages:
     """Where a dump reads and writes; what was not kept has to be given."""
-    kept = await dumps.urls(row["id"]) or {}
-    source, target = source or kept.get("source"), target or kept.get("target")
+    kept = await dumps.urls(row.id) or Urls("", "")
+    source, target = source or kept.source, target or kept.target
     if not source or not target:
         raise Refused(
             "the URLs of this dump were not kept: there was no master key, or it is another now",
             code="no_urls",
             hint="give them with --source URL --target URL",
         )
-    return Storages(source, target, options_of(row).own)
+    options = options_of(row)
+    return Storages(source, target, options.own, source_timeout_s=options.source_timeout_s or source_timeout_s)
 
 
-# What is asked.
-
-
-async def pause(dumps: Dumps, id: str) -> dict[str, Any]:
+async def pause(dumps: Dumps, id: str) -> DumpView:
     """Begin no more chunks; those under way are finished."""
-    row = await dumps.find(id)
-    status = status_of(row)
-    if status not in ("running", "waiting", "paused"):
-        raise _refused(row, status, "paused")
-    await dumps.set_wanted(row["id"], "pause")
-    return await describe(dumps, str(row["id"]))
+    row = await _allowed(dumps, id, "paused")
+    await dumps.set_wanted(row.id, DumpWanted.PAUSE)
+    return await describe(dumps, str(row.id))
 
 
-async def resume(dumps: Dumps, id: str) -> dict[str, Any]:
-    """Go on, where that needs nobody here: its process waits, or nodes take it. Refused with the code `here` if not."""
-    row = await dumps.find(id)
+async def resume(dumps: Dumps, id: str) -> DumpView:
+    """Go on, where that needs no process here: its process waits, or nodes take it. Else refused with the code
+    `here`."""
+    row = await _allowed(dumps, id, "resumed")
+    _check_place(row, "resume")
+    await dumps.set_lists(row.id, None)
+    return await _run_again(dumps, row)
+
+
+async def retry(dumps: Dumps, id: str, chunks: str, table: str | None = None) -> DumpView:
+    """Try only these chunks of a table again, where nodes take the dump. Else refused with the code `here`."""
+    row = await _allowed(dumps, id, "retried")
+    _check_place(row, f"retry --chunks {chunks}")
+    await choose(dumps, row, chunks, table)
+    return await _run_again(dumps, row)
+
+
+async def choose(dumps: Dumps, row: DumpRow, chunks: str, table: str | None = None) -> None:
+    """Let the next run be for these chunks only."""
     status = status_of(row)
-    if status not in RESUMABLE:
-        raise _refused(row, status, "resumed")
-    if not is_run(row) and row["place"] != "nodes":
+    if status not in ALLOWED["retried"]:
+        raise _refused(row, status, "retried")
+    numbers = parse_chunks(chunks)
+    chosen = _table_of(await dumps.tables(row.id), table, row)
+    if plan_of(chosen).source.by is By.BLOCK:
         raise Refused(
-            "nobody runs this dump, and it is not one for nodes",
-            code="here",
-            hint=f"on a machine that reaches both storages: headgate dumps resume {short(row['id'])}",
+            f"{chosen.name} is cut by blocks, which mean nothing in another snapshot: it begins again",
+            code="blocks",
+            hint=f"headgate dumps resume {short(row.id)}",
         )
-    await dumps.set_wanted(row["id"], "run")
+    outcome.check_list([one.chunk for one in await dumps.chunks.all(row.id, chosen.number)], numbers)
+    await dumps.set_lists(row.id, {chosen.number: numbers})
+
+
+def parse_chunks(text: str) -> list[int]:
+    """`3,7-9` is the chunks 3, 7, 8 and 9."""
+    numbers: set[int] = set()
+    for part in text.replace("–", "-").split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last or last - first >= MOST_CHUNKS:
+            raise ConfigError(f"{text!r} is not a list of chunks", hint="3, or 3,7-9, as headgate dumps history shows")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
+
+
+def _table_of(rows: list[TableRow], name: str | None, dump: DumpRow) -> TableRow:
+    found = [row for row in rows if name in (None, row.name, row.target)]
+    if not found:
+        raise NotFound(f"dump {short(dump.id)} has no table {name}", hint=f"headgate dumps show {short(dump.id)}")
+    if len(found) > 1:
+        raise Refused(f"dump {short(dump.id)} has several tables", code="which", hint="name one with --table")
+    return found[0]
+
+
+def _check_place(row: DumpRow, command: str) -> None:
+    """Refuse what a process of this machine would have to run."""
+    if not is_run(row) and row.place != "nodes":
+        verb, _, rest = command.partition(" ")
+        words = f"headgate dumps {verb} {short(row.id)} {rest}".rstrip()
+        raise Refused(
+            "no process runs this dump, and it is not one for nodes",
+            code="here",
+            hint=f"on a machine that reaches both storages: {words}",
+        )
+
+
+async def _run_again(dumps: Dumps, row: DumpRow) -> DumpView:
+    await dumps.set_wanted(row.id, DumpWanted.RUN)
     if not is_run(row):
-        await dumps.set_status(row["id"], "running")
-    return await describe(dumps, str(row["id"]))
+        await dumps.set_status(row.id, Status.RUNNING)
+    return await describe(dumps, str(row.id))
 
 
-async def set_rate(dumps: Dumps, id: str, rate: str | None) -> dict[str, Any]:
+async def set_rate(dumps: Dumps, id: str, rate: str | None) -> DumpView:
     """How fast it may go from now on; None or `max` is as fast as it goes."""
     wanted = None if parse_rate(rate) == Rate() else rate
-    row = await dumps.find(id)
-    status = status_of(row)
-    if status in (*OVER, "cancelling"):
-        raise _refused(row, status, "given a rate")
-    await dumps.set_rate(row["id"], wanted)
-    return await describe(dumps, str(row["id"]))
+    row = await _allowed(dumps, id, "given a rate")
+    await dumps.set_rate(row.id, wanted)
+    return await describe(dumps, str(row.id))
 
 
-async def cancel(dumps: Dumps, id: str) -> dict[str, Any]:
-    """Give it up. What was built beside is removed; rows that were appended stay."""
-    row = await dumps.find(id)
-    status = status_of(row)
-    if status == "completed":
-        raise _refused(row, status, "cancelled")
-    if status != "cancelled":
-        await dumps.set_wanted(row["id"], "cancel")
+async def cancel(dumps: Dumps, id: str) -> DumpView:
+    """Give it up. Tables that were being built are removed; rows that were appended stay."""
+    row = await _allowed(dumps, id, "cancelled")
+    if status_of(row) is not Status.CANCELLED:
+        await dumps.set_wanted(row.id, DumpWanted.CANCEL)
         if not is_run(row):
             await _give_up(dumps, row)
-    return await describe(dumps, str(row["id"]))
+    return await describe(dumps, str(row.id))
 
 
-async def delete(dumps: Dumps, id: str, home: Path) -> dict[str, Any]:
+async def delete(dumps: Dumps, id: str, home: Path) -> DumpView:
     """Forget one that is over: its plan, its history, and the history that was saved here. No storage is touched."""
     found = await describe(dumps, id)
-    if found["status"] not in OVER or not await dumps.delete(UUID(found["id"])):
+    if found.status not in ALLOWED["deleted"] or not await dumps.delete(UUID(found.id)):
         raise Refused(
-            f"dump {found['short']} is {found['status']}; only one that is completed or cancelled can be deleted",
-            code=found["status"],
-            hint=f"headgate dumps cancel {found['short']}",
+            f"dump {found.short} is {found.status}; only one that is completed or cancelled can be deleted",
+            code=found.status,
+            hint=f"headgate dumps cancel {found.short}",
         )
-    file_of(home, UUID(found["id"])).unlink(missing_ok=True)
+    file_of(home, UUID(found.id)).unlink(missing_ok=True)
     return found
 
 
-async def _give_up(dumps: Dumps, row: Any) -> None:
-    """Cancel a dump that nobody runs. Whoever begins to run it meanwhile sees that it should not."""
-    me, dump = new_id(), row["id"]
-    dead = row["process"] if is_dead(row["process"]) else None
+async def _give_up(dumps: Dumps, row: DumpRow) -> None:
+    """Cancel a dump that no process runs. A process that begins to run it meanwhile sees that it should not."""
+    me, dump = new_id(), row.id
+    dead = row.process if is_dead(row.process) else None
     if await dumps.claim(dump, me, process_name(), dead) is None:
         return
     try:
-        if (await dumps.find(str(dump)))["status"] != "completed":
-            left = await _removed(dumps, row)
-            await dumps.set_status(dump, "cancelled", left)
+        if (await dumps.find(str(dump))).status is not Status.COMPLETED:
+            left = await _remove(dumps, row)
+            await dumps.set_status(dump, Status.CANCELLED, left)
     finally:
         await dumps.release(dump, me)
 
 
-async def _removed(dumps: Dumps, row: Any) -> str:
-    """Remove what was built beside. Returns what could not be."""
-    begun = [one for one in await dumps.tables(row["id"]) if one["state"] not in ("done", "waiting")]
-    if not begun or row["datasource_id"] is not None:  # A backfill builds nothing beside.
+async def _remove(dumps: Dumps, row: DumpRow) -> str:
+    """Remove tables that were being built. Returns what could not be removed."""
+    rows = await dumps.tables(row.id)
+    if not tables.begun(rows) or row.datasource_id is not None:  # A backfill builds no tables.
         return ""
     try:
         writer = (await storages_of(dumps, row)).write()
     except HeadgateError as error:
-        return f"what was built beside may be left in the target: {error.message}"
-    left = []
+        return f"{tables.LEFT}: {error.message}"
     try:
-        for one in begun:
-            try:
-                await writer.drop(plan_of(one).job)
-            except HeadgateError as error:
-                left.append(f"{one['target']}: {error_line(error)}")
+        return await tables.remove(writer, rows)
     finally:
         with suppress(Exception):
             await writer.close()
-    return f"what was built beside may be left in the target: {'; '.join(left)}" if left else ""
 
 
 _WHY = {
-    "running": "is running",
-    "waiting": "waits for a node",
-    "completed": "is completed",
-    "cancelled": "is cancelled",
-    "cancelling": "is being cancelled",
+    Status.RUNNING: "is running",
+    Status.WAITING: "waits for a node",
+    Status.COMPLETED: "is completed",
+    Status.CANCELLED: "is cancelled",
+    Status.CANCELLING: "is being cancelled",
 }
 
 
-def _refused(row: Any, status: str, wish: str) -> Refused:
-    """Not in this state; and what to do instead."""
-    id = short(row["id"])
-    why = _WHY.get(status, f"is {status}, and nobody runs it")
+async def _allowed(dumps: Dumps, id: str, action: str) -> DumpRow:
+    """The dump, if this may be asked of it now."""
+    row = await dumps.find(id)
+    if (status := status_of(row)) not in ALLOWED[action]:
+        raise _refused(row, status, action)
+    return row
+
+
+def _refused(row: DumpRow, status: Status, action: str) -> Refused:
+    """Not in this status; and what to do instead."""
+    id = short(row.id)
+    why = _WHY.get(status, f"is {status}, and no process runs it")
     hint = f"headgate dumps resume {id}" if status in RESUMABLE else f"headgate dumps show {id}"
-    return Refused(f"dump {id} {why} and cannot be {wish}", code=status, hint=hint)
+    return Refused(f"dump {id} {why} and cannot be {action}", code=status, hint=hint)

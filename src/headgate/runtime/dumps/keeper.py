@@ -1,8 +1,8 @@
 """What a node does for dumps: it runs those that were given to the nodes, one process each, and works on spread ones.
 
-Who runs a dump is decided by its row, as with everything: a node claims it for ten seconds and renews that. If the node
-dies another claims it and goes on from the plan. A dump that is spread has workers on every node, each of which leases
-chunks for itself; without a plan there is nothing to lease, so they need not know who plans.
+The dump's row says which node runs it: a node claims it for ten seconds and renews that. If the node dies, another
+claims it and goes on from the plan. A dump that is spread has workers on every node, each of which leases chunks for
+itself; without a plan there is nothing to lease, so they need not know which node plans.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import msgspec
 import structlog
 
+from headgate.core.chunks.outcome import is_for_me
 from headgate.datasources.documents import Prepared
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.runtime.dumps.backfill import storages_of, transform_of
-from headgate.runtime.dumps.plan import Options, Storages
+from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Options, Storages
 from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 from headgate.runtime.dumps.worker import Transform
 from headgate.runtime.dumps.workers import join
+from headgate.store.dump_rows import OpenDump
 from headgate.store.dumps import Dumps
 
 LOOK_S = 1.0
@@ -40,13 +42,15 @@ class DumpKeeper:
         home: Path,
         may_work: Callable[[], bool],
         prepared: Callable[[UUID], Awaitable[tuple[str, Prepared]]],
+        source_timeout_s: float = SOURCE_TIMEOUT_S,
     ) -> None:
         self._dumps = dumps
         self._home = home
         self._may_work = may_work  # Not while draining, nor without trust.
         self._prepared = prepared
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
-        self._told: set[UUID] = set()
+        self._source_timeout_s = source_timeout_s
+        self._warned: set[UUID] = set()
 
     async def run(self) -> None:
         """Look for dumps, for ever."""
@@ -65,8 +69,8 @@ class DumpKeeper:
             await self._stop(list(self._tasks))
             return
         for row in await self._dumps.to_run():
-            if row["id"] not in self._tasks and (not row["is_run"] or row["spread"]):
-                self._tasks[row["id"]] = asyncio.create_task(self._work(row), name=f"dump {row['id']}")
+            if row.id not in self._tasks and is_for_me(is_run=row.is_run, is_spread=row.spread):
+                self._tasks[row.id] = asyncio.create_task(self._work(row), name=f"dump {row.id}")
 
     async def _stop(self, dumps: list[UUID]) -> None:
         tasks = [self._tasks.pop(dump) for dump in dumps]
@@ -74,13 +78,14 @@ class DumpKeeper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, row: Any) -> None:
-        """Run a dump that nobody runs; work on one that somebody does."""
-        dump = row["id"]
+    async def _work(self, row: OpenDump) -> None:
+        """Run a dump that no process runs; work on one that another runs."""
+        dump = row.id
         try:
-            storages, transform = await self._storages(row)
-            options = msgspec.json.decode(row["options"], type=Options)
-            if not row["is_run"]:
+            options = msgspec.json.decode(row.options, type=Options)
+            storages, transform = await self._storages(row, options)
+            storages = replace(storages, source_timeout_s=options.source_timeout_s or self._source_timeout_s)
+            if not row.is_run:
                 with suppress(Refused):  # Another node was faster.
                     process = StreamProcess(
                         self._dumps, dump, storages, options.workers, self._home, transform=transform, goes_on=True
@@ -88,23 +93,22 @@ class DumpKeeper:
                     log.info("a dump begins here", dump=str(dump))
                     log.info("a dump has ended", dump=str(dump), status=await process.run())
                     return
-            if row["spread"]:
+            if row.spread:
                 await join(self._dumps, dump, storages, options.workers, transform)
         except DumpFailed as error:
             log.error("a dump failed", dump=str(dump), error=error.message, hint=error.hint)
         except HeadgateError as error:
-            if dump not in self._told:  # Said once: it is tried again every second.
+            if dump not in self._warned:  # Once: it is tried again every second.
                 log.warning("a dump cannot be run here", dump=str(dump), error=error.message, hint=error.hint)
-            self._told.add(dump)
+            self._warned.add(dump)
 
-    async def _storages(self, row: Any) -> tuple[Storages, Transform | None]:
+    async def _storages(self, row: OpenDump, options: Options) -> tuple[Storages, Transform | None]:
         """Its URLs, and for a backfill the datasource's own sink and mapping."""
-        urls = await self._dumps.urls(row["id"])
+        urls = await self._dumps.urls(row.id)
         if urls is None:
             raise Refused("its URLs cannot be decrypted here", hint="give this node the master key that it began with")
-        if row["datasource"] is not None:
-            name, prepared = await self._prepared(row["datasource"])
-            storages, _ = storages_of(name, prepared, urls["source"])
+        if row.datasource is not None:
+            name, prepared = await self._prepared(row.datasource)
+            storages, _ = storages_of(name, prepared, urls.source)
             return storages, transform_of(name, prepared)
-        options = msgspec.json.decode(row["options"], type=Options)
-        return Storages(urls["source"], urls["target"], options.own), None
+        return Storages(urls.source, urls.target, options.own), None

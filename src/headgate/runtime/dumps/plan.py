@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -19,12 +19,15 @@ import msgspec
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
-from headgate.connectors.values.kinds import is_read_strictly, type_from_text
+from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
+from headgate.core.chunks.outcome import Status
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
-from headgate.store.dumps import Dumps, NewDump
+from headgate.store.dump_rows import NewDump, TableRow
+from headgate.store.dumps import Dumps
 
 WORKERS = 2
+SOURCE_TIMEOUT_S = 60.0
 MOST_WORKERS = 64
 
 
@@ -34,8 +37,9 @@ class Options:
 
     mode: Mode = Mode.APPEND
     workers: int = WORKERS
-    processes: bool = False  # Workers are processes of their own.
+    processes: bool = False  # Each worker is a separate process.
     own: tuple[str, ...] = ()  # Factories of the user's own storages.
+    source_timeout_s: float | None = None  # None: as the settings of the process that runs it say.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Storages:
-    """Where a dump reads and writes: opened anew by each worker."""
+    """Where a dump reads and writes. Each worker opens its own sessions."""
 
     source: str
     target: str
     own: tuple[str, ...] = ()
     history: Callable[[], Reader] | None = None  # A datasource's own source, where that is what is read.
+    source_timeout_s: float = SOURCE_TIMEOUT_S  # A source that sends nothing for this long is gone.
 
     def read(self, snapshot: str | None = None) -> Reader:
         """A session that reads."""
@@ -96,12 +101,12 @@ class Plan:
         return self.reads or self.job.source
 
 
-def plan_of(row: Any) -> Plan:
+def plan_of(row: TableRow) -> Plan:
     """The plan in a table's row."""
-    return msgspec.json.decode(row["job"], type=Plan)
+    return msgspec.json.decode(row.job, type=Plan)
 
 
-def as_json(plan: Plan) -> Any:
+def as_json(plan: Plan) -> object:
     """The plan as it is kept."""
     return msgspec.to_builtins(plan)
 
@@ -156,6 +161,10 @@ def _check(request: Request) -> None:
         raise ConfigError(f"workers must be between 1 and {MOST_WORKERS}")
     if request.rows is not None and request.rows < 1:
         raise ConfigError("a chunk has at least one row")
+    if request.options.source_timeout_s is not None and request.options.source_timeout_s <= 0:
+        raise ConfigError("the source's timeout must be more than 0 seconds")
+    for name, text in request.columns.items():
+        column_type(name, text)
     if request.source == request.target:
         raise ConfigError("source and target are the same")
     if request.since and len(request.tables) != 1:
@@ -196,9 +205,9 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
 
 
 async def _is_given_up(dumps: Dumps, dump: UUID) -> bool:
-    """Whether somebody cancelled a dump; its lines stay in the ledger beside the rows that it appended."""
+    """Whether a dump was cancelled; its lines stay in the ledger with the rows that it appended."""
     with suppress(NotFound):
-        return bool((await dumps.find(str(dump)))["status"] == "cancelled")
+        return (await dumps.find(str(dump))).status is Status.CANCELLED
     return False
 
 
@@ -244,7 +253,7 @@ def _column_of(name: str, table: Table) -> str | None:
 def _retyped(table: Table, request: Request, there: Table | None, family: str) -> Table:
     """The columns as they are written. Types that were given count. Text, or a number of any size, that goes into a
     column where the database would round or cut it is read by us as what the column is, and refused if it must be."""
-    given = {_column_of(name, table): type_from_text(text) for name, text in request.columns.items()}
+    given = {_column_of(name, table): column_type(name, text) for name, text in request.columns.items()}
     types = {column.name: column.type for column in there.columns} if there is not None else {}
     columns: list[Column] = []
     strict: list[str] = []
@@ -260,6 +269,15 @@ def _retyped(table: Table, request: Request, there: Table | None, family: str) -
     if not strict:
         return table
     return replace(table, columns=tuple(columns), details={**table.details, "strict": strict})
+
+
+def column_type(name: str, text: str) -> Type:
+    """The type that was given for a column."""
+    try:
+        return type_from_text(text)
+    except ValueError as error:
+        near = get_close_matches(text.lower().partition("(")[0], list(Kind), n=1)
+        raise ConfigError(f"column {name}: {error}", hint=f"did you mean {near[0]}?" if near else "") from None
 
 
 def short(dump: UUID) -> str:

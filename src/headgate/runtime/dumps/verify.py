@@ -11,14 +11,16 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 from uuid import UUID
 
 from headgate.connectors.api.bulk import By, Digest, DigestsInServer, Mode, Ordered, Reader, Table
 from headgate.connectors.values.digest import digest, digest_of_lines, has_lines
-from headgate.core.chunks import Chunk, Range, State
+from headgate.core.chunks import Range
+from headgate.core.chunks.locks import Chunk, State
+from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError, NotFound, Refused
 from headgate.runtime.dumps.plan import Plan, Storages, plan_of, short
+from headgate.runtime.dumps.views import DifferenceView, VerifiedView
 from headgate.runtime.dumps.worker import copy
 from headgate.store.dumps import Dumps
 from headgate.text import counted
@@ -66,14 +68,15 @@ async def verify(
 ) -> Verified:
     """Compare all tables that are done. `notify` hears table, chunks compared, chunks in all."""
     found = Verified()
-    rows = [row for row in await dumps.tables(dump) if row["state"] == "done"]
+    rows = [row for row in await dumps.tables(dump) if row.state is TableState.DONE]
     if not rows:
         raise Refused("nothing of this dump is finished", code="nothing", hint=f"headgate dumps resume {short(dump)}")
     for row in rows:
         plan = plan_of(row)
         if plan.job.mode is Mode.ABSENT:
             raise Refused("a backfill leaves rows as they are; there is nothing to compare", code="backfill")
-        chunks = [chunk for _, chunk, _ in await dumps.chunks(dump, row["number"]) if chunk.state is State.DONE]
+        there = [one.chunk for one in await dumps.chunks.all(dump, row.number)]
+        chunks = [chunk for chunk in there if chunk.state is State.DONE]
         await _Table(storages, plan, chunks, found, repair, notify).compare()
         found.tables += 1
     return found
@@ -179,7 +182,7 @@ class _Table:
         if alike and isinstance(reader, DigestsInServer) and isinstance(other, DigestsInServer):
             target = replace(target, details=self._source.details)
             one, two = await asyncio.gather(reader.digest(read, range), other.digest(target, range))
-            return self._told(one, two), one.rows
+            return self._difference(one, two), one.rows
         if self._by_lines and not keep and has_lines(reader, other):
             lines, others = await asyncio.gather(
                 digest_of_lines(reader, read, range), digest_of_lines(other, target, range)
@@ -189,11 +192,11 @@ class _Table:
         one, two = await asyncio.gather(
             digest(reader, read, range, columns, keep=keep), digest(other, target, range, columns, keep=keep)
         )
-        if not (why := self._told(one, two)):
+        if not (why := self._difference(one, two)):
             self._by_lines = False
         return why, one.rows
 
-    def _told(self, one: Digest, two: Digest) -> str:
+    def _difference(self, one: Digest, two: Digest) -> str:
         if not self._is_partial():
             return one.difference(two)
         missing = one.missing(two)
@@ -208,7 +211,7 @@ class _Table:
         keep = self._is_partial()
         one = await self._all_of(self._storages.read(), self._read, keep, self._chunks)
         two = await self._all_of(self._storages.read_target(), self._target, keep, None)
-        if why := self._told(one, two):
+        if why := self._difference(one, two):
             self._found.different.append(Difference(self._source.name, None, why))
         self._found.chunks += len(self._chunks)
         self._found.rows += one.rows
@@ -271,16 +274,16 @@ def _has_equal_types(one: Table, other: Table) -> bool:
     )
 
 
-def as_dict(found: Verified) -> dict[str, Any]:
-    """For programs."""
-    return {
-        "tables": found.tables,
-        "chunks": found.chunks,
-        "rows": found.rows,
-        "equal": found.is_equal,
-        "repaired": found.repaired,
-        "different": [
-            {"table": one.table, "chunk": one.chunk, "why": one.why, "repaired": one.repaired}
+def view(found: Verified) -> VerifiedView:
+    """For people and programs."""
+    return VerifiedView(
+        tables=found.tables,
+        chunks=found.chunks,
+        rows=found.rows,
+        equal=found.is_equal,
+        repaired=found.repaired,
+        different=[
+            DifferenceView(table=one.table, chunk=one.chunk, why=one.why, repaired=one.repaired)
             for one in found.different
         ],
-    }
+    )

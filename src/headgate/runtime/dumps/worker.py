@@ -1,8 +1,6 @@
-"""Worker: copies one chunk after another. Query a range, put it into the target's language, write it, say so.
+"""Worker: copies one chunk after another. Query a range, put it into the target's language, write it, report.
 
-What a worker says is one of four things. `completed`: the chunk is written. `end`: the query gave
-nothing, where a source without a known size ends. `error`: this chunk failed; it is recorded, and others go on.
-`failure`: a storage is gone; the whole dump stops, and can be resumed.
+`core.chunks.outcome` says what a worker can report, and what follows from that.
 """
 
 from __future__ import annotations
@@ -32,16 +30,18 @@ from headgate.connectors.api.bulk import (
     Writer,
 )
 from headgate.connectors.values.convert import common, translated
+from headgate.core.chunks.outcome import Notice, is_silent, notice
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.runtime.dumps.locks import LockManager
+from headgate.runtime.dumps.offsets import silent
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
-from headgate.store.dumps import Attempt, Dumps, Leased
+from headgate.store.dump_rows import Attempt, Leased
+from headgate.store.dumps import Dumps
 from headgate.text import error_line
 
 RENEW_S = 4.0  # Well within a chunk's lease.
 LOOK_S = 0.2  # How often a worker without a chunk asks for one.
-STALL_S = 300.0  # A storage that moves nothing for so long is gone.
-
-COMPLETED, END, ERROR, FAILURE = "completed", "end", "error", "failure"
+TARGET_S = 300.0  # A target that takes nothing for this long is gone. It may have waited for locks of others.
 
 Transform: TypeAlias = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
@@ -76,22 +76,29 @@ class Throttle:
 
 @dataclass(slots=True)
 class Progress:
-    """What a worker is at, for the progress bar."""
+    """What a worker copies now, for the progress bar."""
 
     table: int = -1
     bytes: int = 0
 
 
 @dataclass(slots=True)
-class _Counted:
-    """What went by."""
+class _Flow:
+    """What has passed from the source to the target, and which of them is waited for."""
 
+    began_s: float
     bytes: int = 0
-    at_s: float = 0.0
+    asked_s: float | None = None  # When the source was asked for more; None: it has answered.
+    moved_s: float = 0.0  # When something last passed.
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes already."""
+        return monotonic() - self.began_s
 
 
 class Worker:
-    """One copier, with sessions of its own."""
+    """One copier, with its own sessions."""
 
     def __init__(
         self,
@@ -100,18 +107,20 @@ class Worker:
         dump: UUID,
         storages: Storages,
         throttle: Throttle,
-        told: Callable[[], None] = lambda: None,
+        on_report: Callable[[], None] = lambda: None,
         transform: Transform | None = None,
     ) -> None:
         self.name = name
         self.progress = Progress()
         self.paused = False
         self.planned = asyncio.Event()
+        self.unrecorded: list[Attempt] = []  # Reports that the database did not take.
         self._dumps = dumps
         self._dump = dump
+        self._locks = LockManager(dumps.chunks, dump)
         self._storages = storages
         self._throttle = throttle
-        self._told = told
+        self._on_report = on_report
         self._transform = transform
         self._plans: dict[int, Plan] = {}
         self._reader: Reader | None = None
@@ -123,71 +132,69 @@ class Worker:
         self._snapshot = snapshot
         try:
             while True:
-                leased = [] if self.paused else await self._lease()
-                if not leased:
+                leased = None if self.paused else await self._lease()
+                if leased is None:
                     await self._wait()
-                    continue
-                if not await self._handle(leased[0]):
+                elif not await self._handle(leased):
                     return
         finally:
             await self._close()
 
     async def _wait(self) -> None:
-        """Until there may be a chunk. The plan is in a table, which tells nobody; whoever plans here tells us."""
+        """Until there may be a chunk. A plan of this process wakes us; one of another process does not."""
         self.planned.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await self.planned.wait()
 
-    async def _lease(self) -> list[Leased]:
-        """The next chunk. Whoever is stopped while asking gives back what he gets: nobody else knows that he has it."""
-        asking = asyncio.ensure_future(self._dumps.lease(self._dump, self.name))
+    async def _lease(self) -> Leased | None:
+        """The next chunk. A worker that is stopped while it asks gives back what it gets."""
+        asking = asyncio.ensure_future(self._locks.lease(self.name))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(2.0):
-                    for leased in await asking:
-                        await self._dumps.give_back(self._dump, leased)
+                    if (leased := await asking) is not None:
+                        await self._locks.give_back(leased)
             raise
 
     async def _handle(self, leased: Leased) -> bool:
         """One chunk, from lease to report. False: a storage is gone."""
-        began_s = monotonic()
-        counted = _Counted(at_s=began_s)
+        flow = _Flow(monotonic(), moved_s=monotonic())
         try:
             plan = await self._plan(leased.table)
             self.progress = Progress(leased.table)
             async with asyncio.TaskGroup() as group:
-                renewal = group.create_task(self._renew(leased, counted))
-                rows = await self._copy(plan, leased, counted)
+                renewal = group.create_task(self._renew(leased, flow))
+                rows = await self._copy(plan, leased, flow)
                 renewal.cancel()
         except asyncio.CancelledError:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(2.0):
-                    await self._dumps.give_back(self._dump, leased)
+                    await self._locks.give_back(leased)
             raise
         except BaseExceptionGroup as group:
-            return await self._report(leased, group.exceptions[0], counted.bytes, monotonic() - began_s)
+            return await self._failed(leased, group.exceptions[0], flow)
         except Exception as error:
-            return await self._report(leased, error, counted.bytes, monotonic() - began_s)
+            return await self._failed(leased, error, flow)
         finally:
             self.progress = Progress()
-        self._throttle.learn(rows, counted.bytes)
-        is_end = rows == 0 and plan.source.by is By.OFFSET and plan.source.rows is None
-        kind = END if is_end else COMPLETED
-        seconds = monotonic() - began_s
-        attempt = Attempt(leased.table, leased.chunk.number, self.name, kind, rows, counted.bytes, seconds)
-        await self._dumps.complete(self._dump, leased, attempt)
-        self._told()
+        self._throttle.learn(rows, flow.bytes)
+        kind = notice(rows, is_sized=plan.source.by is not By.OFFSET or plan.source.rows is not None)
+        await self._report(leased, self._attempt(leased, kind, flow, rows=rows))
         return True
+
+    def _attempt(self, leased: Leased, kind: Notice, flow: _Flow, *, rows: int = 0, error: str = "") -> Attempt:
+        number, range = leased.chunk.number, leased.chunk.range
+        return Attempt(leased.table, number, self.name, kind, rows, flow.bytes, flow.seconds, error, range.lo, range.hi)
 
     async def _plan(self, number: int) -> Plan:
         if number not in self._plans:
-            self._plans = {row["number"]: plan_of(row) for row in await self._dumps.tables(self._dump)}
+            self._plans = {row.number: plan_of(row) for row in await self._dumps.tables(self._dump)}
         return self._plans[number]
 
-    async def _copy(self, plan: Plan, leased: Leased, counted: _Counted) -> int:
+    async def _copy(self, plan: Plan, leased: Leased, flow: _Flow) -> int:
         reader, writer = self._sessions()
         writer.attempt = leased.chunk.epoch
         if not writer.transactional and leased.chunk.epoch > 1:
@@ -195,7 +202,7 @@ class Worker:
             await writer.undo(plan.job, plan.into, leased.chunk.range)
         try:
             return await copy(
-                reader, writer, plan, leased.chunk.range, self._transform, lambda pieces: self._metered(pieces, counted)
+                reader, writer, plan, leased.chunk.range, self._transform, lambda pieces: self._metered(pieces, flow)
             )
         except AlreadyWritten:
             return (await writer.done(plan.job)).get(leased.chunk.range, 0)
@@ -207,42 +214,59 @@ class Worker:
             self._writer = self._storages.write()
         return self._reader, self._writer
 
-    async def _metered(self, pieces: Pieces, counted: _Counted) -> AsyncIterator[Piece]:
-        """Count what goes by, and hold it to the rate."""
+    async def _metered(self, pieces: Pieces, flow: _Flow) -> AsyncIterator[Piece]:
+        """Count what passes, and hold it to the rate."""
+        flow.asked_s = monotonic()
         async for piece in pieces:
-            counted.bytes += piece.size
-            counted.at_s = monotonic()
-            self.progress.bytes = counted.bytes
+            flow.asked_s, flow.moved_s = None, monotonic()
+            flow.bytes += piece.size
+            self.progress.bytes = flow.bytes
             await self._throttle.wait(piece.size)
             yield piece
+            flow.asked_s = flow.moved_s = monotonic()
+        flow.asked_s, flow.moved_s = None, monotonic()
 
-    async def _renew(self, leased: Leased, counted: _Counted) -> None:
-        """Keep the lease, as long as something moves."""
+    async def _renew(self, leased: Leased, flow: _Flow) -> None:
+        """Keep the lease, as long as both storages answer."""
+        timeout_s = self._storages.source_timeout_s
         while True:
-            await asyncio.sleep(RENEW_S)
-            if monotonic() - counted.at_s > STALL_S:
-                raise StorageGone(f"nothing has moved for {STALL_S:.0f} s")
-            if not await self._dumps.renew_lease(self._dump, leased):
-                raise StorageError("the chunk's lease has ended, and another has it")
+            await asyncio.sleep(min(RENEW_S, timeout_s / 2))
+            if is_silent(flow.asked_s, monotonic(), timeout_s):
+                raise silent(timeout_s)
+            if is_silent(flow.moved_s, monotonic(), max(TARGET_S, timeout_s)):
+                raise StorageGone(f"the target has taken nothing for {max(TARGET_S, timeout_s):g} s")
+            if not await self._locks.renew(leased):
+                raise StorageError("the chunk's lease has ended, and another worker has it")
 
-    async def _report(self, leased: Leased, error: BaseException, size: int, seconds: float) -> bool:
-        """Say what went wrong. Sessions are opened anew: they may be in the middle of something."""
+    async def _failed(self, leased: Leased, error: BaseException, flow: _Flow) -> bool:
+        """Report what went wrong. New sessions are opened: the old ones may be in the middle of something. False: a
+        storage is gone."""
         await self._close()
         text = error_line(error)
         # Chunks have no configuration: a server that refuses us now refuses all of them.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
-        kind = FAILURE if is_gone else ERROR
-        attempt = Attempt(leased.table, leased.chunk.number, self.name, kind, 0, size, seconds, text)
         if not isinstance(error, HeadgateError):
             log.error("a chunk failed in an unexpected way", error=text, exc_info=error)
-        if is_gone:
-            if not await self._dumps.give_back(self._dump, leased):
-                return True  # Another has the chunk by now, and ended our session: nothing is gone but that.
-            await self._dumps.record(self._dump, attempt)
-        else:
-            await self._dumps.fail(self._dump, leased, attempt)
-        self._told()
-        return not is_gone
+        kind = Notice.FAILURE if is_gone else Notice.ERROR
+        return await self._report(leased, self._attempt(leased, kind, flow, error=text)) or not is_gone
+
+    async def _report(self, leased: Leased, attempt: Attempt) -> bool:
+        """Write down what became of the chunk. True: another worker has it now, so that nothing follows from it."""
+        try:
+            match attempt.kind:
+                case Notice.COMPLETED | Notice.END:
+                    is_ours = await self._locks.complete(leased, attempt)
+                case Notice.ERROR:
+                    is_ours = await self._locks.fail(leased, attempt)
+                case Notice.FAILURE:
+                    is_ours = await self._locks.give_back(leased)
+                    if is_ours:
+                        await self._locks.record(leased, attempt)
+        except StoreError:
+            self.unrecorded.append(attempt)
+            raise
+        self._on_report()
+        return not is_ours
 
     async def _close(self) -> None:
         for session in (self._reader, self._writer):

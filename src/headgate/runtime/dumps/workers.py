@@ -1,7 +1,7 @@
-"""WorkersManager: the pool of a dump's workers, as tasks of this process or as processes of their own.
+"""WorkersManager: the pool of a dump's workers, each a task of this process or a separate process.
 
 Workers know nothing of each other. Each leases chunks from the plan in the database, so it does not matter where it
-runs: here, in another process, or on another node. A process of its own is for targets where much is done in Python;
+runs: here, in another process, or on another node. Separate processes are for targets where much is done in Python;
 between two PostgreSQL servers tasks are as fast.
 """
 
@@ -10,25 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import msgspec
 import structlog
 
+from headgate.core.chunks.outcome import DumpWanted, takes_part
 from headgate.errors import StoreError
 from headgate.ids import new_id
 from headgate.runtime.dumps.plan import Storages, parse_rate
+from headgate.runtime.dumps.processes import process_name
 from headgate.runtime.dumps.worker import Progress, Throttle, Transform, Worker
 from headgate.store.database import Database
+from headgate.store.dump_rows import Attempt, DumpState
 from headgate.store.dumps import Dumps
 
-LOOK_S = 1.0  # How often a pool that nobody tells looks at what is wanted.
+LOOK_S = 1.0  # How often a pool of another process than the planning one looks at what is wanted.
 END_S = 5.0
 
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ class WorkersManager:
         storages: Storages,
         count: int,
         *,
-        told: Callable[[], None] = lambda: None,
+        on_report: Callable[[], None] = lambda: None,
         transform: Transform | None = None,
         processes: str | None = None,  # The database's URL: workers are processes that connect to it.
     ) -> None:
@@ -53,11 +53,10 @@ class WorkersManager:
         self._dump = dump
         self._dumps = dumps
         self._count = count
-        self._told = told
         self._processes_url = processes
         self._pool = f"{process_name()}/{new_id().hex[-4:]}"
         self._workers = [
-            Worker(f"{self._pool}.{number}", dumps, dump, storages, self.throttle, told, transform)
+            Worker(f"{self._pool}.{number}", dumps, dump, storages, self.throttle, on_report, transform)
             for number in range(count)
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -66,18 +65,17 @@ class WorkersManager:
         """Begin to copy."""
         if self._processes_url is not None:
             self._tasks = [
-                asyncio.create_task(self._child(number, snapshot), name=f"dump process {number}")
-                for number in range(self._count)
+                asyncio.create_task(self._child(number), name=f"dump process {number}") for number in range(self._count)
             ]
             return
         self._tasks = [
             asyncio.create_task(worker.run(snapshot), name=f"dump worker {worker.name}") for worker in self._workers
         ]
 
-    def set(self, state: Any) -> None:
-        """How fast, and whether at all. What is under way is finished. All pools at work have one rate together."""
-        self.throttle.rate, self.throttle.share = parse_rate(state["rate"]), 1 / len({self._pool, *state["pools"]})
-        paused = state["wanted"] != "run"
+    def set(self, state: DumpState) -> None:
+        """How fast, and whether at all. What is under way is finished. All pools at work share one rate."""
+        self.throttle.rate, self.throttle.share = parse_rate(state.rate), 1 / len({self._pool, *state.pools})
+        paused = state.wanted is not DumpWanted.RUN
         for worker in self._workers:
             worker.paused = paused
 
@@ -87,8 +85,12 @@ class WorkersManager:
             worker.planned.set()
 
     def progress(self) -> list[Progress]:
-        """What each worker is at."""
+        """What each worker copies now."""
         return [worker.progress for worker in self._workers]
+
+    def unrecorded(self) -> list[Attempt]:
+        """Reports that the database did not take."""
+        return [attempt for worker in self._workers for attempt in worker.unrecorded]
 
     @property
     def ended(self) -> bool:
@@ -103,27 +105,29 @@ class WorkersManager:
         return None
 
     async def stop(self) -> None:
-        """End all workers; what they were at is given back."""
+        """End all workers; chunks that they had are given back."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END_S)
 
-    async def _child(self, number: int, snapshot: str | None) -> None:
-        """A worker in a process of its own. It gets its URLs on its standard input, where nobody else sees them."""
-        given = {
-            "database": self._processes_url,
-            "dump": str(self._dump),
-            "source": self._storages.source,
-            "target": self._storages.target,
-            "own": list(self._storages.own),
-            "snapshot": snapshot,
-            "parent": os.getpid(),
-        }
+    async def _child(self, number: int) -> None:
+        """A worker in a separate process. It gets its URLs on its standard input, where nobody else sees them."""
+        assert self._processes_url is not None
+        storages = self._storages
+        given = _Given(
+            self._processes_url,
+            self._dump,
+            storages.source,
+            storages.target,
+            storages.own,
+            storages.source_timeout_s,
+            os.getpid(),
+        )
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "headgate.runtime.dumps.workers"),
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,  # Ours is for results; what a worker has to say is in the history.
+            stdout=asyncio.subprocess.DEVNULL,  # Ours is for results; what a worker reports is in the history.
             start_new_session=True,  # Ctrl-C is for us, and we end our workers.
         )
         assert child.stdin is not None
@@ -143,14 +147,14 @@ class WorkersManager:
 
 
 async def join(dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None) -> None:
-    """Work on a dump that another process plans, until it is over or nobody plans it."""
+    """Work on a dump that another process plans, until it is over or no process plans it."""
     state = await dumps.state(dump)
-    if not _goes_on(state):
+    if state is None or not _goes_on(state):
         return
     workers = WorkersManager(dumps, dump, storages, count, transform=transform)
-    workers.start(state["snapshot"])
+    workers.start(state.snapshot)
     try:
-        while _goes_on(state) and not workers.ended:
+        while state is not None and _goes_on(state) and not workers.ended:
             workers.set(state)
             await asyncio.sleep(LOOK_S)
             with suppress(StoreError):
@@ -159,41 +163,31 @@ async def join(dumps: Dumps, dump: UUID, storages: Storages, count: int, transfo
         await workers.stop()
 
 
-def _goes_on(state: Any) -> bool:
-    """Whether there is something to work on, and somebody who plans it. None: the dump was deleted."""
-    return state is not None and state["status"] == "running" and state["wanted"] != "cancel" and state["is_run"]
+def _goes_on(state: DumpState) -> bool:
+    return takes_part(state.status, state.wanted, is_run=state.is_run)
 
 
-def process_name() -> str:
-    """This process, by a name that no other has: host, process, and when that began."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_began(os.getpid())}"
+class _Given(msgspec.Struct):
+    """What a worker process is given."""
 
-
-def is_dead(process: str | None) -> bool:
-    """Whether a process of this host is known to have ended."""
-    parts = (process or "").split(":")
-    if len(parts) != 3 or parts[0] != socket.gethostname() or not parts[1].isdigit():
-        return False
-    return _began(int(parts[1])) != parts[2]
-
-
-def _began(pid: int) -> str:
-    """When a process began, as the system counts. Empty: there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    database: str
+    dump: UUID
+    source: str
+    target: str
+    own: tuple[str, ...]
+    source_timeout_s: float
+    parent: int
 
 
 async def _run_child() -> None:
-    given = msgspec.json.decode(await asyncio.to_thread(sys.stdin.readline))
-    database = await Database.open(given["database"], size=2)
+    given = msgspec.json.decode(await asyncio.to_thread(sys.stdin.readline), type=_Given)
+    database = await Database.open(given.database, size=2)
     try:
         dumps = Dumps(database)
-        storages = Storages(given["source"], given["target"], tuple(given["own"]))
-        working = asyncio.create_task(join(dumps, UUID(given["dump"]), storages, 1))
+        storages = Storages(given.source, given.target, given.own, source_timeout_s=given.source_timeout_s)
+        working = asyncio.create_task(join(dumps, given.dump, storages, 1))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
-        while not working.done() and os.getppid() == given["parent"]:
+        while not working.done() and os.getppid() == given.parent:
             await asyncio.wait([working], timeout=LOOK_S)
         working.cancel()
         await asyncio.wait([working])

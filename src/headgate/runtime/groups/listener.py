@@ -25,7 +25,7 @@ from headgate.core.groups import deadlines, delivery
 from headgate.core.groups.delivery import LEASE_S, Link, Order, OrderKey
 from headgate.core.groups.machine import Confirm, Ok, Unregister
 from headgate.core.groups.machine import Refused as GroupRefused
-from headgate.core.groups.requests import Answered, Ended, Joined, Mute, Outcome, Request
+from headgate.core.groups.requests import Answered, ConnectionEnded, Joined, Mute, Outcome, Request
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.forever import forever
@@ -85,8 +85,8 @@ class GroupListener:
         self._sessions: dict[UUID, Session] = {}  # By consumer.
         self._sent: dict[OrderKey, tuple[float, float]] = {}  # When an order was first and last sent.
         self._seen: dict[deadlines.Key, float] = {}
-        self._adrift: dict[Ended, float] = {}  # Consumers that are here in the rows only, and since when.
-        self._ends: dict[UUID, list[Ended]] = {}  # By group: what is not written down yet.
+        self._adrift: dict[ConnectionEnded, float] = {}  # Consumers that are here in the rows only, and since when.
+        self._ends: dict[UUID, list[ConnectionEnded]] = {}  # By group: what is not written down yet.
         self.handed_over_s: deque[float] = deque(maxlen=MOST_KEPT)  # For metrics: taken from here.
 
     # What programs do.
@@ -111,7 +111,7 @@ class GroupListener:
                 raise Refused(f"the group {name!r} of {stream!r} has another partition", code=found.reason)
             joined = found
         if session.link.is_over or node != self._node():  # Its connection, or this incarnation, ended meanwhile.
-            self._write_later([(joined.group, Ended(joined.consumer, joined.incarnation, is_proved=False))])
+            self._write_later([(joined.group, ConnectionEnded(joined.consumer, joined.incarnation, is_proved=False))])
             return joined
         if (older := self._sessions.get(joined.consumer)) is not None and older is not session:
             older.link = delivery.without(older.link, joined.consumer)
@@ -139,7 +139,7 @@ class GroupListener:
         try:
             await self._apply({joined.group: [Unregister(str(consumer))]})
         except StoreError:
-            self._write_later([(joined.group, Ended(consumer, joined.incarnation, is_proved=True))])
+            self._write_later([(joined.group, ConnectionEnded(consumer, joined.incarnation, is_proved=True))])
 
     def may_echo(self, session: Session) -> bool:
         """Whether a beat may be echoed now; if so, it counts as echoed."""
@@ -172,7 +172,9 @@ class GroupListener:
             holders = [member for member in group.members if member.id in believing]
             who = ", ".join(f"{one.label} for up to {self.waits_s(one, group):.0f} s more" for one in holders)
             raise Refused(
-                f"may still believe to be active: {who}", code="may_believe", hint="--yes drops it all the same"
+                f"consumers may still believe that they are active: {who}",
+                code="may_believe",
+                hint="--yes drops them all the same",
             )
         self._changed()
 
@@ -286,7 +288,7 @@ class GroupListener:
                 self._over.set()
                 await asyncio.sleep(RETRY_S)
 
-    def _write_later(self, ends: Iterable[tuple[UUID, Ended]]) -> None:
+    def _write_later(self, ends: Iterable[tuple[UUID, ConnectionEnded]]) -> None:
         for group, end in ends:
             self._ends.setdefault(group, []).append(end)
             self._over.set()

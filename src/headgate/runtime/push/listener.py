@@ -50,7 +50,7 @@ class Peer(Protocol):
         """It may not."""
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
-        """So much is durable, and so many more records may come."""
+        """Records up to these positions are durable, and this many more may come."""
 
     def closed(self, stream: str, position: int | None) -> None:
         """The end of the stream is durable."""
@@ -239,7 +239,7 @@ class PushListener:
         """The incarnation has ended: nothing here is ours any more."""
         self._manager = None
         self._entries, self._pushed, self._asked = {}, {}, {}
-        self._end_sessions("not_ready", "this node begins anew")
+        self._end_sessions("not_ready", "this node starts over")
 
     def drain(self, draining: bool) -> None:
         """Have programs go elsewhere; or let them come again."""
@@ -411,14 +411,14 @@ class PushListener:
             self._reached(number, key, pushed)
         for session in list(self.sessions):
             session.flush()
-        if any(handle.epoch is not None and handle.progress.commits > handle.saved.commits for handle in handles):
+        if any(handle.holding.is_unsaved for handle in handles):
             self.due.set()  # The database was away, or more has become durable meanwhile.
 
     def _reached(self, number: int, key: Key, pushed: Pushed) -> None:
-        if pushed.handle is None or pushed.handle.epoch is None:
+        if pushed.handle is None or pushed.handle.holding.epoch is None:
             return
-        position, stream, session = pushed.handle.saved.position, key[1], pushed.session
-        pushed.acked_commits = pushed.handle.saved.commits
+        position, stream, session = pushed.handle.holding.saved.position, key[1], pushed.session
+        pushed.acked_commits = pushed.handle.holding.saved.commits
         session.step(stream, notifier.BarrierCompleted(number, pushed.epoch, position))
         session.credits_due += pushed.feed.trim(position)
         phase = session.streams.get(stream)
@@ -444,7 +444,7 @@ class PushListener:
 
 def _is_due(key: Key, pushed: Pushed) -> bool:
     handle = pushed.handle
-    if handle is None or not handle.is_opened:
+    if handle is None or not handle.holding.is_opened:
         return False
     is_closing = isinstance(pushed.session.streams.get(key[1]), notifier.PendingClose)
-    return is_closing or handle.progress.commits > pushed.acked_commits
+    return is_closing or handle.holding.progress.commits > pushed.acked_commits

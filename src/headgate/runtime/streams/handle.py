@@ -9,9 +9,12 @@ from uuid import UUID
 
 from headgate.connectors.api import Feed, Progress
 from headgate.core import lifecycle
+from headgate.core.figures import Failed
+from headgate.core.lifecycle.holding import Holding
 from headgate.core.push.notifier import Reason
 from headgate.core.streams import Why
 from headgate.datasources.registry import Config
+from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.run import Run, Stats
 from headgate.store.states import State
 
@@ -38,36 +41,23 @@ class Pusher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """What the manager keeps for each stream."""
+    """What the manager keeps for each stream: the machine's state, and what it does with the outside."""
 
     stream: UUID
     datasource: UUID
     name: str
     log: Any
+    share: Share  # Which of the streams that nodes run for its datasource, and how many there are.
     state: lifecycle.Worker = field(default_factory=lifecycle.Worker)
+    holding: Holding = field(default_factory=Holding)
+    pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
     stats: Stats = field(default_factory=Stats)
+    config: Config | None = None  # Of the run that is being started.
     run: Run | None = None
     run_number: int = 0
     task: asyncio.Task[None] | None = None
-    config: Config | None = None  # Of the run that is being started.
-    epoch: int | None = None  # Of our grant; None: not ours.
-    last_epoch: int | None = None  # Of the newest grant that we had.
-    progress: Progress = field(default_factory=Progress)  # Where the stream stands.
-    saved: Progress = field(default_factory=Progress)  # What the registry knows.
     timer: asyncio.TimerHandle | None = None
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
-    pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
-    wanted_key: str = ""  # The registry's, as last told.
-    is_opened: bool = False  # At least once.
-    is_given_back: bool = False  # Its session is done with it, or it was told to step down.
-    index: int = 0  # Which of the streams that nodes run for its datasource,
-    dealt: int = 1  # and how many there are.
-    was_settled: bool = False  # Whether the registry had the sink's own position before the last run began.
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether `progress` is known to be what the sink has."""
-        return self.was_settled if self.run is None else self.run.is_settled
 
 
 def state_of(handle: Handle) -> State:
@@ -77,12 +67,12 @@ def state_of(handle: Handle) -> State:
     failure = phase.failure if isinstance(phase, lifecycle.BackingOff | lifecycle.Quarantined) else None
     return State(
         stream=handle.stream,
-        epoch=handle.last_epoch,
+        epoch=handle.holding.last_epoch,
         worker_status=status,
         detail=detail,
         version=getattr(phase, "version", None),
-        metrics=handle.stats.plain(),
-        error=None if failure is None else {"cause": str(failure.cause), "message": failure.message},
+        metrics=handle.stats.figures(),
+        error=None if failure is None else Failed(str(failure.cause), failure.message),
     )
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from headgate.clock import unix_s
 from headgate.connectors.api import Batch, Context, Grant, Outgoing, Progress, Sink, Source
+from headgate.core.figures import Figures
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
@@ -97,10 +98,10 @@ class Stats:
     lag_s: float | None = None  # From the newest record's own time to its being durable.
     last_hour: LastHour = field(default_factory=LastHour)
 
-    def plain(self) -> dict[str, Any]:
-        """As data, for the state table and for answers."""
+    def figures(self) -> Figures:
+        """As they are now, for the state table and for answers."""
         found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
-        return {**found, "last_hour": self.last_hour.total(unix_s())}
+        return Figures(**found, last_hour=self.last_hour.total(unix_s()))
 
 
 @asynccontextmanager

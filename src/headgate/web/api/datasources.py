@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from litestar import Controller, Response, delete, get, post, put
-from litestar.connection import Request
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent
 
@@ -18,29 +16,22 @@ from headgate.datasources.registry import diff
 from headgate.errors import ConfigError, NotFound, Problem, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
-from headgate.store.datasources import Content, Version
+from headgate.store.datasources import Version
 from headgate.web import sse
-from headgate.web.api import views
-from headgate.web.auth import needs
-
-MOST_VERSIONS = 2**31 - 1  # What the database counts up to.
+from headgate.web.api import documents, views
+from headgate.web.auth import Req, needs
+from headgate.web.bodies import Object, datasources
 
 VIEW, OPERATE, ADMIN = [needs("viewer")], [needs("operator")], [needs("admin")]
-Req = Request[Any, Any, Any]
 
 
-def _document(name: str, data: dict[str, Any]) -> Document:
+def _document(name: object, data: Object) -> Document:
     return read_one(name, {key: value for key, value in data.items() if key != "name"})
 
 
-def _wish(data: dict[str, Any]) -> backfill.Wish:
-    names = {"from": "source", "table": "table", "workers": "workers", "chunk_rows": "rows", "rate": "rate"}
-    if unknown := sorted(data.keys() - names.keys()):
-        raise ConfigError([Problem(unknown[0], "is unknown", f"one of {', '.join(names)}")])
-    try:
-        return msgspec.convert({names[name]: value for name, value in data.items()}, backfill.Wish)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
+def _wish(data: datasources.Backfill) -> backfill.Wish:
+    wish = backfill.Wish(data.source, data.table, rows=data.chunk_rows, rate=data.rate)
+    return wish if data.workers is None else replace(wish, workers=data.workers)
 
 
 class DatasourcesApi(Controller):
@@ -50,23 +41,23 @@ class DatasourcesApi(Controller):
     tags = ("datasources",)
 
     @get("/", guards=VIEW, summary="All datasources, with their health")
-    async def list_all(self, node: Node) -> dict[str, Any]:
+    async def list_all(self, node: Node) -> datasources.Datasources:
         """All datasources."""
-        return {"items": [views.summary(facts, has_draft=draft) for facts, draft in await views.all_facts(node)]}
+        return datasources.Datasources(items=await views.summaries(node))
 
     @post("/", guards=OPERATE, summary="Create a datasource with a draft")
-    async def create(self, node: Node, request: Req, data: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, node: Node, request: Req, data: documents.NamedDocument) -> datasources.Datasource:
         """A new datasource. Its draft runs once it is published."""
         await node.registry.create(_document(data.get("name", ""), data), request.user.name)
-        return await _full(node, str(data["name"]))
+        return await views.whole(node, str(data["name"]))
 
     @get("/{name:str}", guards=VIEW, summary="One datasource, with its versions and states")
-    async def show(self, node: Node, name: str) -> dict[str, Any]:
+    async def show(self, node: Node, name: str) -> datasources.Datasource:
         """One datasource."""
-        return await _full(node, name)
+        return await views.whole(node, name)
 
     @put("/{name:str}", guards=OPERATE, summary="Create a datasource, or replace its draft")
-    async def replace(self, node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any]:
+    async def replace(self, node: Node, request: Req, name: str, data: documents.Document) -> datasources.Datasource:
         """Idempotent: the same call twice leaves the same draft."""
         document = _document(name, data)
         if await node.registry.datasources.find(name) is None:
@@ -75,7 +66,7 @@ class DatasourcesApi(Controller):
             await node.registry.put_draft(name, document.content, request.user.name)
             if "enabled" in data:
                 await node.registry.set_enabled(name, document.enabled, request.user.name)
-        return await _full(node, name)
+        return await views.whole(node, name)
 
     @delete("/{name:str}", guards=OPERATE, summary="Delete a datasource")
     async def remove(self, node: Node, request: Req, name: str) -> None:
@@ -84,83 +75,91 @@ class DatasourcesApi(Controller):
 
     @put("/{name:str}/draft", guards=OPERATE, summary="Write the draft")
     async def draft(
-        self, node: Node, request: Req, name: str, data: dict[str, Any], expected_hash: str | None = None
-    ) -> dict[str, Any] | None:
+        self, node: Node, request: Req, name: str, data: documents.Document, expected_hash: str | None = None
+    ) -> datasources.Version:
         """`expected_hash` is the hash of what the author saw; another one is a 409."""
         content = _document(name, data).content
         return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
 
     @post("/{name:str}/validate", guards=VIEW, status_code=200, summary="Everything that is wrong with a document")
-    async def validate(self, node: Node, request: Req, name: str) -> dict[str, Any]:
+    async def validate(
+        self, node: Node, request: Req, name: str, data: documents.Document | None = None
+    ) -> datasources.Problems:
         """The document in the body, or the draft if there is none."""
-        body = await _body(request)
+        await _check_absent(request, data)
         try:
-            content = (await _draft(node, name)).content if body is None else _document(name, body).content
+            content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
             problems = await node.registry.problems(content)
         except ConfigError as error:
             problems = error.problems
-        return {"problems": [{"path": p.path, "message": p.message, "hint": p.hint} for p in problems]}
+        return datasources.Problems(
+            problems=[datasources.Problem(path=p.path, message=p.message, hint=p.hint) for p in problems]
+        )
 
     @post("/{name:str}/publish", guards=OPERATE, status_code=200, summary="Publish the draft")
-    async def publish(self, node: Node, request: Req, name: str) -> dict[str, Any] | None:
+    async def publish(
+        self, node: Node, request: Req, name: str, data: datasources.Publish | None = None
+    ) -> datasources.Version:
         """`hash`, if given, must be the draft's."""
-        body = await _body(request) or {}
-        return views.version(await node.registry.publish(name, request.user.name, body.get("hash")))
+        await _check_absent(request, data)
+        seen = None if data is None else data.hash
+        return views.version(await node.registry.publish(name, request.user.name, seen))
 
     @post("/{name:str}/rollback", guards=OPERATE, status_code=200, summary="Publish an old version again")
-    async def rollback(self, node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any] | None:
+    async def rollback(self, node: Node, request: Req, name: str, data: datasources.Rollback) -> datasources.Version:
         """Under a new number, so that history stays a line."""
-        number = data.get("version")
-        if type(number) is not int or not 0 < number <= MOST_VERSIONS:
-            raise ConfigError([Problem("version", "must be the number of a version")])
-        return views.version(await node.registry.rollback(name, number, request.user.name))
+        return views.version(await node.registry.rollback(name, data.version, request.user.name))
 
     @post("/{name:str}/start", guards=OPERATE, status_code=200, summary="Start")
-    async def start(self, node: Node, request: Req, name: str) -> dict[str, str]:
+    async def start(self, node: Node, request: Req, name: str) -> datasources.Done:
         """Ends a quarantine. Starting what runs changes nothing; what is finished or unpublished is a 409."""
         await node.registry.start(name, request.user.name)
-        return {"name": name, "action": "start"}
+        return datasources.Done(name=name, action="start")
 
     @post("/{name:str}/stop", guards=OPERATE, status_code=200, summary="Stop gracefully")
-    async def stop(self, node: Node, request: Req, name: str) -> dict[str, str]:
+    async def stop(self, node: Node, request: Req, name: str) -> datasources.Done:
         """Over within its deadline, whatever the connector does."""
         await node.registry.set_enabled(name, False, request.user.name)
-        return {"name": name, "action": "stop"}
+        return datasources.Done(name=name, action="stop")
 
-    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Run anew")
-    async def restart(self, node: Node, request: Req, name: str) -> dict[str, str]:
+    @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Restart")
+    async def restart(self, node: Node, request: Req, name: str) -> datasources.Done:
         """Also ends a quarantine, and gives a rejected version another chance."""
         await node.registry.restart(name, request.user.name)
-        return {"name": name, "action": "restart"}
+        return datasources.Done(name=name, action="restart")
 
     @post("/{name:str}/reload", guards=OPERATE, status_code=200, summary="Read the configuration now")
-    async def reload(self, node: Node, request: Req, name: str) -> dict[str, str]:
+    async def reload(self, node: Node, request: Req, name: str) -> datasources.Done:
         """What a wake-up does by itself."""
         await node.registry.reload(name, request.user.name)
-        return {"name": name, "action": "reload"}
+        return datasources.Done(name=name, action="reload")
 
     @post("/{name:str}/backfill", guards=ADMIN, status_code=201, summary="Send old records through it")
-    async def backfill(self, node: Node, request: Req, name: str) -> dict[str, Any]:
+    async def backfill(
+        self, node: Node, request: Req, name: str, data: datasources.Backfill | None = None
+    ) -> datasources.BackfillBegun:
         """`from` is the URL of a storage that holds them (default: the source's own history), `table` one of it. Nodes
         run it as a dump; the live stream goes on, and its records win."""
+        await _check_absent(request, data)
         found = await node.registry.get(name)
-        wish = _wish(await _body(request) or {})
+        wish = _wish(data or datasources.Backfill())
         _, prepared = await node.prepared(found.id)
         try:
             dump = await backfill.create(node.dumps, found.id, found.name, prepared, wish, request.user.name)
         except StorageError as error:  # The node is well; what it was sent to is not.
             raise Refused(error.message, code=error.code, hint=error.hint) from None
         await node.registry.record_event(found.id, "backfill_begun", {"dump": str(dump)}, request.user.name)
-        return {"name": found.name, "action": "backfill", "dump": str(dump)}
+        return datasources.BackfillBegun(name=found.name, action="backfill", dump=str(dump))
 
     @get("/{name:str}/versions", guards=VIEW, summary="All versions")
-    async def versions(self, node: Node, name: str) -> dict[str, Any]:
+    async def versions(self, node: Node, name: str) -> datasources.Versions:
         """Oldest first."""
         found = await node.registry.get(name)
-        return {"items": [views.version(v) for v in await node.registry.datasources.versions(found.id)]}
+        all_versions = await node.registry.datasources.versions(found.id)
+        return datasources.Versions(items=[views.version(one) for one in all_versions])
 
     @get("/{name:str}/versions/{number:int}", guards=VIEW, summary="One version")
-    async def one_version(self, node: Node, name: str, number: int) -> dict[str, Any] | None:
+    async def one_version(self, node: Node, name: str, number: int) -> datasources.Version:
         """By number."""
         return views.version(await _version(node, name, str(number)))
 
@@ -171,27 +170,27 @@ class DatasourcesApi(Controller):
         name: str,
         before: Annotated[str, Parameter(query="from")] = "published",
         after: Annotated[str, Parameter(query="to")] = "draft",
-    ) -> dict[str, Any]:
+    ) -> datasources.Differences:
         """Numbers, or `published` and `draft`."""
         old, new = await _version(node, name, before), await _version(node, name, after)
-        changes = diff(_plain(old.content), _plain(new.content))
-        return {"from": old.number, "to": new.number, "changes": changes}
+        changes = [views.difference(one) for one in diff(views.document(old), views.document(new))]
+        return datasources.Differences(before=old.number, after=new.number, changes=changes)
 
     @get("/{name:str}/state", guards=VIEW, summary="What its streams do")
-    async def state(self, node: Node, name: str) -> dict[str, Any]:
+    async def state(self, node: Node, name: str) -> datasources.States:
         """Health and each stream's state."""
         facts = await views.one_facts(node, await node.registry.get(name))
-        return {"health": health(facts), "states": [views.state(row) for row in facts.states]}
+        return datasources.States(health=health(facts), states=[views.state(row) for row in facts.states])
 
     @get("/{name:str}/explain", guards=VIEW, summary="Why it is not moving, in plain words")
-    async def explanation(self, node: Node, name: str) -> dict[str, Any]:
+    async def explanation(self, node: Node, name: str) -> datasources.Explanation:
         """Sentences, the most telling first."""
         found = await node.registry.get(name)
         facts = replace(await views.one_facts(node, found), unable=await node.streams.unable(found.id))
-        return {"name": found.name, "health": health(facts), "lines": explain(facts)}
+        return datasources.Explanation(name=found.name, health=health(facts), lines=explain(facts))
 
     @get("/{name:str}/events", guards=VIEW, summary="What happened to it")
-    async def events(self, node: Node, name: str, after: sse.AfterOrNow = None, limit: int = 100) -> dict[str, Any]:
+    async def events(self, node: Node, name: str, after: sse.AfterOrNow = None, limit: int = 100) -> datasources.Events:
         """The latest, or those after an id."""
         found = await node.registry.get(name)
         limit = max(1, min(limit, 1000))
@@ -199,14 +198,14 @@ class DatasourcesApi(Controller):
             rows = await node.registry.events.last(found.id, limit)
         else:
             rows = await node.registry.events.after(found.id, after, limit)
-        return {"items": [views.event(row) for row in rows]}
+        return datasources.Events(items=[views.event(row) for row in rows])
 
     @get("/{name:str}/events/stream", guards=VIEW, summary="The same, live (SSE)")
     async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> ServerSentEvent:
         """Each event once, in order."""
         found = await node.registry.get(name)
 
-        async def read(id: int) -> list[dict[str, Any]]:
+        async def read(id: int) -> list[datasources.Event]:
             return [views.event(row) for row in await node.registry.events.after(found.id, id)]
 
         return sse.items(node.listener, "events", read, sse.resumed(request, after))
@@ -214,42 +213,22 @@ class DatasourcesApi(Controller):
     @get("/{name:str}/logs", guards=VIEW, summary="The last log lines of its streams; live (SSE) unless follow=false")
     async def logs(
         self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0
-    ) -> Response[Any]:
+    ) -> Response[datasources.Lines] | ServerSentEvent:
         """From any node, whichever runs it."""
         found = await node.registry.get(name)
 
-        async def read(id: int) -> list[dict[str, Any]]:
+        async def read(id: int) -> list[datasources.Line]:
             return [views.line(row) for row in await node.logs.after(found.id, id)]
 
         if not follow:
-            return Response({"items": await read(after)})
+            return Response(datasources.Lines(items=await read(after)))
         return sse.items(node.listener, "logs", read, sse.resumed(request, after))
 
 
-async def _body(request: Req) -> dict[str, Any] | None:
-    """The body, where one may be left out."""
-    if not await request.body():
-        return None
-    body = await request.json()
-    if not isinstance(body, dict):
+async def _check_absent(request: Req, data: object) -> None:
+    """A body may be left out, but must not be `null`."""
+    if data is None and await request.body():
         raise ConfigError([Problem("", "the body must be a JSON object")])
-    return body
-
-
-async def _full(node: Node, name: str) -> dict[str, Any]:
-    found = await node.registry.get(name)
-    facts = await views.one_facts(node, found)
-    draft = await node.registry.datasources.draft(found.id)
-    return {
-        **views.summary(facts, has_draft=draft is not None),
-        "draft": views.version(draft),
-        "published": views.version(facts.published),
-        "states": [views.state(row) for row in facts.states],
-    }
-
-
-async def _draft(node: Node, name: str) -> Version:
-    return await _version(node, name, "draft")
 
 
 async def _version(node: Node, name: str, which: str) -> Version:
@@ -264,9 +243,3 @@ async def _version(node: Node, name: str, which: str) -> Version:
     if version is None:
         raise NotFound(f"datasource {found.name!r} has no version {which}", hint=f"headgate ds show {found.name}")
     return version
-
-
-def _plain(content: Content) -> dict[str, Any]:
-    document = Document("", True, content).plain()
-    del document["enabled"]
-    return document

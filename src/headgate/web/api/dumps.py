@@ -1,14 +1,14 @@
 """Dumps: begin one, look at it, and have it wait, go on or end.
 
-Who begins a dump has a node open any address and any file that the node can reach, and read or write what is there.
-That is more than an operator may do elsewhere, so it needs the role admin. What has begun may be paused, resumed,
-slowed down, cancelled and verified by an operator: it leads nowhere new.
+To begin a dump is to have a node open any address and any file that the node can reach, and read or write what is
+there. That is more than an operator may do elsewhere, so it needs the role admin. An operator may pause, resume, retry,
+slow down, cancel and verify what has begun: that reaches nothing new.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -18,8 +18,17 @@ from litestar.connection import Request
 
 from headgate.connectors.api.bulk import Mode, StorageError
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
-from headgate.runtime.dumps import control, plan
-from headgate.runtime.dumps.verify import as_dict, verify
+from headgate.runtime.dumps import control, plan, views
+from headgate.runtime.dumps.verify import verify, view
+from headgate.runtime.dumps.views import (
+    AttemptList,
+    ChunkList,
+    DumpList,
+    DumpView,
+    VerifyDone,
+    VerifyFailed,
+    VerifyRunning,
+)
 from headgate.runtime.node import Node
 from headgate.web.auth import needs
 
@@ -29,6 +38,8 @@ VIEW, OPERATE, ADMIN = [needs("viewer")], [needs("operator")], [needs("admin")]
 PATH = "/api/dumps/{id:str}"
 LIMIT, MOST = 100, 10_000
 MODES = (Mode.APPEND, Mode.REPLACE, Mode.UPSERT)
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -43,6 +54,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     workers: int = plan.WORKERS
     chunk_rows: int | None = None
     rate: str | None = None
+    source_timeout_s: float | None = None
     key: list[str] = []
     exclude: list[str] = []
     columns: dict[str, str] = {}
@@ -51,54 +63,67 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     spread: bool = False
 
 
+class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which chunks are tried again."""
+
+    chunks: str
+    table: str | None = None
+
+
+class VerifiedDump(DumpView, frozen=True, kw_only=True):
+    """One dump, and what this node has compared of it."""
+
+    verify: VerifyRunning | VerifyDone | VerifyFailed | None
+
+
 class Verifications:
     """What this node compares, and what it found. Kept in memory: it is cheap to do again."""
 
     def __init__(self) -> None:
-        self._found: dict[UUID, dict[str, Any]] = {}
+        self._found: dict[UUID, VerifyRunning | VerifyDone | VerifyFailed] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
 
-    def of(self, dump: UUID) -> dict[str, Any] | None:
-        """How it stands with one dump."""
+    def of(self, dump: UUID) -> VerifyRunning | VerifyDone | VerifyFailed | None:
+        """The comparison of one dump."""
         return self._found.get(dump)
 
     async def begin(self, node: Node, id: str, *, repair: bool) -> None:
         """In the background. Refused while the same is under way."""
         row = await node.dumps.find(id)
-        dump = row["id"]
-        if row["datasource_id"] is not None:
+        dump = row.id
+        if row.datasource_id is not None:
             raise Refused("a backfill leaves rows as they are; there is nothing to compare", code="backfill")
         storages = await control.storages_of(node.dumps, row)
         if (task := self._tasks.get(dump)) is not None and not task.done():
             raise Refused("this dump is being verified", code="verifying", hint="look again in a while")
-        self._found[dump] = {"state": "running", "repair": repair, "table": None, "chunks_done": 0, "chunks": 0}
+        self._found[dump] = VerifyRunning(repair=repair)
         self._tasks[dump] = asyncio.create_task(self._run(node, dump, storages, repair), name=f"verify {dump}")
 
     async def _run(self, node: Node, dump: UUID, storages: plan.Storages, repair: bool) -> None:
-        def told(table: str, done: int, chunks: int) -> None:
-            self._found[dump] |= {"table": table, "chunks_done": done, "chunks": chunks}
+        def on_progress(table: str, done: int, chunks: int) -> None:
+            self._found[dump] = VerifyRunning(repair=repair, table=table, chunks_done=done, chunks=chunks)
 
         try:
-            found = await verify(node.dumps, dump, storages, repair=repair, notify=told)
-            self._found[dump] = {"state": "done", "repair": repair, **as_dict(found)}
+            found = view(await verify(node.dumps, dump, storages, repair=repair, notify=on_progress))
+            self._found[dump] = VerifyDone(**{**msgspec.structs.asdict(found), "repair": repair})
         except HeadgateError as error:
-            self._found[dump] = {"state": "failed", "repair": repair, "error": error.message, "hint": error.hint}
+            self._found[dump] = VerifyFailed(repair=repair, error=error.message, hint=error.hint)
         except Exception as error:
             log.error("a verification failed in an unexpected way", dump=str(dump), exc_info=error)
             text = "this should not have happened; the node's log says more"
-            self._found[dump] = {"state": "failed", "repair": repair, "error": text, "hint": ""}
+            self._found[dump] = VerifyFailed(repair=repair, error=text, hint="")
         finally:
             self._tasks.pop(dump, None)
 
 
 @get("/api/dumps", guards=VIEW, tags=["dumps"], summary="All dumps, the newest first")
-async def list_dumps(node: Node, limit: int = LIMIT) -> dict[str, Any]:
+async def list_dumps(node: Node, limit: int = LIMIT) -> DumpList:
     """Without their tables. Passwords are in no answer."""
-    return {"items": await control.listed(node.dumps, max(1, min(limit, MOST)))}
+    return DumpList(await views.listed(node.dumps, max(1, min(limit, MOST))))
 
 
 @post("/api/dumps", guards=ADMIN, tags=["dumps"], summary="Begin a dump that nodes run")
-async def begin_dump(node: Node, request: Req, data: dict[str, Any]) -> dict[str, Any]:
+async def begin_dump(node: Node, request: Req, data: dict[str, Any]) -> DumpView:
     """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`."""
     asked = _request(data, request.user.name)
     if node.registry.secrets.keyring is None:
@@ -111,42 +136,49 @@ async def begin_dump(node: Node, request: Req, data: dict[str, Any]) -> dict[str
         made = await plan.create(node.dumps, asked)
     except StorageError as error:  # The node is well; what it was sent to is not.
         raise Refused(error.message, code=error.code, hint=error.hint) from None
-    return await control.describe(node.dumps, str(made))
+    return await views.describe(node.dumps, str(made))
 
 
 @get(PATH, guards=VIEW, tags=["dumps"], summary="One dump with its tables")
-async def show_dump(node: Node, request: Req, id: str) -> dict[str, Any]:
+async def show_dump(node: Node, request: Req, id: str) -> VerifiedDump:
     """By its id, or the beginning of it. `verify` is what this node has compared."""
-    return _with_verification(request, await control.describe(node.dumps, id))
+    return _with_verification(request, await views.describe(node.dumps, id))
 
 
 @get(f"{PATH}/chunks", guards=VIEW, tags=["dumps"], summary="The chunks of a dump")
-async def dump_chunks(node: Node, id: str, table: str | None = None) -> dict[str, Any]:
+async def dump_chunks(node: Node, id: str, table: str | None = None) -> ChunkList:
     """As far as they are planned, in the order of the plan; `?table=` those of one table."""
-    return {"items": await control.chunks(node.dumps, id, table)}
+    return ChunkList(await views.chunks(node.dumps, id, table))
 
 
 @get(f"{PATH}/history", guards=VIEW, tags=["dumps"], summary="Every attempt of every chunk")
-async def dump_history(node: Node, id: str, after: int = 0, limit: int = 1000) -> dict[str, Any]:
+async def dump_history(node: Node, id: str, after: int = 0, limit: int = 1000) -> AttemptList:
     """Oldest first; `?after=` those after this attempt's id."""
-    return {"items": await control.history(node.dumps, id, max(0, after), max(1, min(limit, MOST)))}
+    return AttemptList(await views.history(node.dumps, id, max(0, after), max(1, min(limit, MOST))))
 
 
 @post(f"{PATH}/pause", guards=OPERATE, status_code=200, tags=["dumps"], summary="Have a dump wait")
-async def pause_dump(node: Node, id: str) -> dict[str, Any]:
-    """Chunks under way are finished. Refused if nobody runs it."""
+async def pause_dump(node: Node, id: str) -> DumpView:
+    """Chunks under way are finished. Refused if no process runs it."""
     return await control.pause(node.dumps, id)
 
 
 @post(f"{PATH}/resume", guards=OPERATE, status_code=200, tags=["dumps"], summary="Have a dump go on")
-async def resume_dump(node: Node, id: str) -> dict[str, Any]:
+async def resume_dump(node: Node, id: str) -> DumpView:
     """One that waits, or that nodes run. One that was begun on somebody's machine is resumed there."""
     return await control.resume(node.dumps, id)
 
 
+@post(f"{PATH}/retry", guards=OPERATE, status_code=200, tags=["dumps"], summary="Copy only some chunks of a dump")
+async def retry_dump(node: Node, id: str, data: dict[str, Any]) -> DumpView:
+    """`chunks` is text such as `3,7-9`, by the numbers of the history; `table` is needed if there are several."""
+    body = _body(data, RetryBody)
+    return await control.retry(node.dumps, id, body.chunks, body.table)
+
+
 @post(f"{PATH}/cancel", guards=OPERATE, status_code=200, tags=["dumps"], summary="Give a dump up")
-async def cancel_dump(node: Node, id: str) -> dict[str, Any]:
-    """What it built beside is removed; rows that it appended stay."""
+async def cancel_dump(node: Node, id: str) -> DumpView:
+    """Tables that it was building are removed; rows that it appended stay."""
     return await control.cancel(node.dumps, id)
 
 
@@ -157,7 +189,7 @@ async def delete_dump(node: Node, id: str) -> None:
 
 
 @put(f"{PATH}/rate", guards=OPERATE, tags=["dumps"], summary="Have a dump go faster or slower")
-async def set_dump_rate(node: Node, id: str, data: dict[str, Any]) -> dict[str, Any]:
+async def set_dump_rate(node: Node, id: str, data: dict[str, Any]) -> DumpView:
     """`rate` is text such as `5000`, `20k` or `20MB`, a second; null or `max` is as fast as it goes."""
     if data.keys() != {"rate"} or not isinstance(data["rate"], str | None):
         raise ConfigError([Problem("", "the body must have `rate`: text, or null", "and nothing else")])
@@ -165,25 +197,30 @@ async def set_dump_rate(node: Node, id: str, data: dict[str, Any]) -> dict[str, 
 
 
 @post(f"{PATH}/verify", guards=OPERATE, status_code=202, tags=["dumps"], summary="Compare the target with the source")
-async def verify_dump(node: Node, request: Req, id: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
+async def verify_dump(node: Node, request: Req, id: str, data: dict[str, Any] | None = None) -> VerifiedDump:
     """In the background; how it goes is in the dump's `verify`. With `repair`, chunks that differ are copied again."""
     repair = (data or {}).get("repair", False)
     if set(data or {}) - {"repair"} or not isinstance(repair, bool):
         raise ConfigError([Problem("repair", "must be true or false", "and nothing else may be there")])
     await request.app.state.verifications.begin(node, id, repair=repair)
-    return _with_verification(request, await control.describe(node.dumps, id))
+    return _with_verification(request, await views.describe(node.dumps, id))
 
 
-def _with_verification(request: Req, found: dict[str, Any]) -> dict[str, Any]:
-    return {**found, "verify": request.app.state.verifications.of(UUID(found["id"]))}
+def _with_verification(request: Req, found: DumpView) -> VerifiedDump:
+    known = request.app.state.verifications.of(UUID(found.id))
+    return VerifiedDump(**{**msgspec.structs.asdict(found), "verify": known})
 
 
-def _request(data: dict[str, Any], actor: str) -> plan.Request:
+def _body(data: dict[str, Any], kind: type[T]) -> T:
     try:
-        body = msgspec.convert(data, Body)
+        return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         raise ConfigError([Problem(path.strip("`."), text)]) from None
+
+
+def _request(data: dict[str, Any], actor: str) -> plan.Request:
+    body = _body(data, Body)
     if body.mode not in MODES:
         raise ConfigError([Problem("mode", f"must be one of {', '.join(MODES)}")])
     texts = [body.source, body.target, *body.tables, *body.key, *body.exclude, *body.columns, *body.since]
@@ -193,7 +230,7 @@ def _request(data: dict[str, Any], actor: str) -> plan.Request:
         body.source,
         body.target,
         tables=tuple(body.tables),
-        options=plan.Options(Mode(body.mode), body.workers),
+        options=plan.Options(Mode(body.mode), body.workers, source_timeout_s=body.source_timeout_s),
         rows=body.chunk_rows,
         rate=body.rate,
         key=tuple(body.key),
@@ -215,6 +252,7 @@ ROUTES = [
     dump_history,
     pause_dump,
     resume_dump,
+    retry_dump,
     cancel_dump,
     delete_dump,
     set_dump_rate,

@@ -13,16 +13,20 @@ from msgspec import to_builtins
 from headgate.core.groups import explain as explain_group
 from headgate.core.groups import machine as groups
 from headgate.core.groups.explain import Outside, SeenConsumer, SeenNode, Workers
+from headgate.core.lease import SILENT_S
 from headgate.errors import NotFound
-from headgate.runtime.node import SILENT_S, Node
+from headgate.runtime.node import Node
 from headgate.store.groups import LATELY, ConsumerRow, GroupRow
+from headgate.store.listed import HistoryLine
+from headgate.store.nodes import Node as NodeRow
 from headgate.store.worker_groups import NAME as WORKERS
+from headgate.store.worker_groups import WorkerGroup
 
 SUMMARY = ("kind", "stream", "name", "partition", "status", "active", "epoch", "since", "consumers")
 
 
 async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """So many groups in the order of their names, each in one line; and whether there are more."""
+    """A page of groups in the order of their names, each in one line; and whether there are more."""
     if "\0" in (stream or ""):  # No name has one, and the database takes none.
         return [], False
     outside = [_outside(node, row) for row in await node.group_rows.all(stream, limit=limit + 1)]
@@ -37,7 +41,7 @@ async def one_group(node: Node, stream: str, name: str) -> dict[str, Any]:
     if "\0" in stream + name:
         raise NotFound(f"group {name!r} of {stream!r} does not exist", hint="headgate groups list")
     if name == WORKERS and (rows := await node.worker_groups.all(stream, 1)):
-        lately = [_line(row) for row in reversed(await node.streams.history(rows[0]["id"], LATELY))]
+        lately = [_line(row) for row in reversed(await node.streams.history(rows[0].id, LATELY))]
         return {**_workers(node, rows[0], await node.nodes.all()), "lately": lately}
     return _outside(node, await node.groups.find(stream, name))
 
@@ -100,93 +104,91 @@ def _consumer(one: ConsumerRow, waits_s: float) -> SeenConsumer:
 # Streams that nodes run.
 
 
-def _workers(node: Node, row: dict[str, Any], nodes: Sequence[Any]) -> dict[str, Any]:
+def _workers(node: Node, row: WorkerGroup, nodes: Sequence[NodeRow]) -> dict[str, Any]:
     names = _names(nodes)
-    candidates = {one["id"]: _candidate(node, one, names, row["unable"]) for one in nodes}
+    candidates = {one.id: _candidate(node, one, names, row.unable) for one in nodes}
     gone = SeenNode("a node that is gone")
-    owner = candidates.get(row["owner"], gone) if row["owner"] else None
-    takes_in_s = node.takes_in_s(row["id"], row["epoch"], owner.lease_s) if owner and row["stepping"] else None
+    owner = candidates.get(row.owner, gone) if row.owner else None
+    takes_in_s = node.ticker.takes_in_s(row.id, row.epoch, owner.lease_s) if owner and row.stepping else None
     group = Workers(
-        row["stream"],
+        row.stream,
         tuple(candidates.values()),
-        row["epoch"],
+        row.epoch,
         owner,
-        is_begun=row["run"] is not None,
-        for_s=_age_s(row["since"]) if row["since"] else None,
-        preferred=candidates.get(row["preferred"], gone) if row["preferred"] else None,
-        is_pinned=row["pinned"],
-        is_stepping=row["stepping"],
+        is_begun=row.run is not None,
+        for_s=_age_s(row.since) if row.since else None,
+        preferred=candidates.get(row.preferred, gone) if row.preferred else None,
+        is_pinned=row.pinned,
+        is_stepping=row.stepping,
         takes_in_s=takes_in_s,
-        is_modulo=row["is_modulo"],
+        is_modulo=row.is_modulo,
         stopped=_stopped(node, row),
     )
     return {
         "kind": "workers",
-        "stream": row["stream"],
+        "stream": row.stream,
         "name": WORKERS,
-        "partition": row["index"] if row["is_modulo"] else None,
+        "partition": row.index if row.is_modulo else None,
         "status": explain_group.workers_status(group),
         "active": owner and owner.name,
-        "epoch": row["epoch"],
-        "since": row["since"].isoformat() if owner and row["since"] else None,
+        "epoch": row.epoch,
+        "since": row.since.isoformat() if owner and row.since else None,
         "consumers": len(candidates),
         "preferred": group.preferred and group.preferred.name,
-        "is_pinned": row["pinned"],
+        "is_pinned": row.pinned,
         "takes_in_s": None if takes_in_s is None else round(takes_in_s, 1),
         "members": [_seat(id, one, row) for id, one in candidates.items()],
         "lines": explain_group.explain_workers(group),
     }
 
 
-def _candidate(node: Node, row: Any, names: Mapping[UUID, str], unable: Mapping[UUID, str]) -> SeenNode:
-    silent_s = node.silent_s(row["id"])
+def _candidate(node: Node, row: NodeRow, names: Mapping[UUID, str], unable: Mapping[UUID, str]) -> SeenNode:
+    silent_s = node.watcher.silent_s(row.id)
     is_silent = silent_s > SILENT_S
-    reason = unable.get(row["id"], "")
-    return SeenNode(names[row["id"]], row["draining"], is_silent, silent_s, row["lease_s"], reason)
+    reason = unable.get(row.id, "")
+    return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason)
 
 
-def _seat(id: UUID, one: SeenNode, row: Mapping[str, Any]) -> dict[str, Any]:
-    activity = "waiting" if id != row["owner"] else "deactivating" if row["stepping"] else "active"
+def _seat(id: UUID, one: SeenNode, row: WorkerGroup) -> dict[str, Any]:
+    activity = "waiting" if id != row.owner else "deactivating" if row.stepping else "active"
     return {
         "id": str(id),
         "label": one.name,
         "node": one.name,
         "connectivity": "disconnected" if one.is_silent else "connected",
         "activity": activity,
-        "epoch": row["epoch"] if activity != "waiting" else 0,
+        "epoch": row.epoch if activity != "waiting" else 0,
         "why_not": one.why_not,
     }
 
 
-def _stopped(node: Node, row: Mapping[str, Any]) -> str:
+def _stopped(node: Node, row: WorkerGroup) -> str:
     """Why a stream should not run. Empty: it should."""
-    if not node.lists(row["datasource"]):
+    if not node.lists(row.datasource):
         return "the registry file does not name its datasource"
-    if row["published_version"] is None:
+    if row.published_version is None:
         return "nothing has been published"
-    if not row["enabled"]:
+    if not row.enabled:
         return "its datasource is stopped"
-    if row["quarantine"] is not None:
-        return f"its datasource is quarantined: {row['quarantine']}"
-    if row["dealing"]:
+    if row.quarantine is not None:
+        return f"its datasource is quarantined: {row.quarantine}"
+    if row.dealing:
         return "the parts of its source are dealt to another number of streams"
-    if row["is_surplus"]:
+    if row.is_surplus:
         return "its datasource has fewer streams now"
-    return "its source has ended" if row["rests"] else ""
+    return "its source has ended" if row.rests else ""
 
 
-def _names(nodes: Sequence[Any]) -> dict[UUID, str]:
+def _names(nodes: Sequence[NodeRow]) -> dict[UUID, str]:
     """What to call the nodes: those that share a name are told apart by their ids."""
-    count = Counter(one["name"] for one in nodes)
-    return {
-        one["id"]: one["name"] if count[one["name"]] == 1 else f"{one['name']} ({str(one['id'])[:8]})" for one in nodes
-    }
+    count = Counter(one.name for one in nodes)
+    return {one.id: one.name if count[one.name] == 1 else f"{one.name} ({str(one.id)[:8]})" for one in nodes}
 
 
-def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+def _line(row: HistoryLine) -> dict[str, Any]:
     """A line of a stream's history, in the form that the transitions of other groups have."""
-    told = [["active", row["actor"], row["epoch"]]] if row["kind"] == "granted" else []
-    return {"at": row["at"].isoformat(), "what": row["kind"], "who": row["actor"], "told": told}
+    told = [["active", row.actor, row.epoch]] if row.kind == "granted" else []
+    return {"at": row.at.isoformat(), "what": row.kind, "who": row.actor, "told": told}
 
 
 def _age_s(at: datetime) -> float:

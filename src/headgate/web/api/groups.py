@@ -51,7 +51,7 @@ async def explain_group(node: Node, stream: str, name: str) -> dict[str, Any]:
 async def evaluate_group(
     node: Node, request: Req, stream: str, name: str, data: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Then settle. Refused while one of them may still believe to be active, unless `yes` is true."""
+    """Then settle. Refused while one of them may still believe that it is active, unless `yes` is true."""
     stream, name, yes = unquote(stream), unquote(name), _yes(data)
     if await group_views.is_of_workers(node, stream, name):
         raise Refused(

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar import Request, Response, get
+from litestar import HttpMethod, Response, get, route
 
 from headgate.datasources.health import health
 from headgate.errors import StoreError
 from headgate.runtime.node import Node
 from headgate.telemetry.metrics import render
 from headgate.web.api import views
-from headgate.web.auth import needs
+from headgate.web.auth import Req, needs
+from headgate.web.bodies import access
+
+READ = (HttpMethod.GET, HttpMethod.HEAD)  # What checks whether a node lives often asks for no body.
 
 
-@get("/healthz", tags=["health"], summary="The process answers", sync_to_thread=False)
-def healthz() -> dict[str, str]:
+@route("/healthz", http_method=READ, tags=["health"], summary="The process answers", sync_to_thread=False)
+def healthz() -> access.Alive:
     """Open to anyone."""
-    return {"status": "ok"}
+    return access.Alive(status="ok")
 
 
-@get("/readyz", tags=["health"], summary="The node can do its work")
-async def readyz(node: Node, request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
+@route("/readyz", http_method=READ, tags=["health"], summary="The node can do its work")
+async def readyz(node: Node, request: Req) -> Response[access.Ready]:
     """Open to anyone: the status alone. With a token: what is degraded, and why."""
     reasons = []
     if node.trust_left_s() <= 0.0:
         reasons.append("this node may not act: its beats are not answered")
     if node.manager is None or not node.manager.synced.is_set():
         reasons.append("the registry has not been read yet")
-    body: dict[str, Any] = {"status": "unavailable" if reasons else "ok"}
+    degraded = None
+    is_ready = not reasons
     try:
         token = await request.app.state.gate.identify(request.headers, cookie_allowed=True)
         if token is not None:
-            body["degraded"] = reasons + await _unhealthy(node)
+            degraded = reasons + await _unhealthy(node)
     except StoreError:
-        body["status"] = "unavailable"
-    return Response(body, status_code=200 if body["status"] == "ok" else 503)
+        is_ready = False
+    body = access.Ready(status="ok" if is_ready else "unavailable", degraded=degraded)
+    return Response(body, status_code=200 if is_ready else 503)
 
 
 async def _unhealthy(node: Node) -> list[str]:
@@ -47,7 +50,7 @@ async def _unhealthy(node: Node) -> list[str]:
 
 
 @get("/metrics", guards=[needs("viewer")], tags=["health"], summary="Metrics for Prometheus")
-async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def metrics(request: Req) -> Response[bytes]:
     """In the text format."""
     await request.app.state.collector.refresh()
     return Response(render(request.app.state.collector), media_type="text/plain; version=0.0.4; charset=utf-8")

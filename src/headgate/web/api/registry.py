@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from litestar import Response, get, post
-from litestar.connection import Request
 from litestar.response import ServerSentEvent
 
 from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
+from headgate.datasources.registry import PlannedChange
 from headgate.runtime.node import Node
 from headgate.web import sse
 from headgate.web.api import views
-from headgate.web.auth import needs
+from headgate.web.api.documents import Documents
+from headgate.web.auth import Req, needs
+from headgate.web.bodies import Object, datasources
 
-Req = Request[Any, Any, Any]
 
-
-async def _documents(data: dict[str, Any]) -> dict[str, Document]:
+async def _documents(data: Object) -> dict[str, Document]:
     """In a thread where it is YAML: a large file takes seconds, and the node must not stand still meanwhile."""
     if isinstance(data.get("yaml"), str):
         return await asyncio.to_thread(read_yaml, data["yaml"], str(data.get("file", "")))
@@ -27,17 +26,17 @@ async def _documents(data: dict[str, Any]) -> dict[str, Document]:
 
 
 @post("/api/plan", guards=[needs("viewer")], status_code=200, tags=["registry"], summary="What applying would change")
-async def plan(node: Node, data: dict[str, Any], prune: bool = False) -> dict[str, Any]:
+async def plan(node: Node, data: Documents, prune: bool = False) -> datasources.Changes:
     """Nothing is changed."""
     changes = await node.registry.plan(await _documents(data), prune=prune)
-    return {"changes": [asdict(change) for change in changes]}
+    return _changes(changes)
 
 
 @post("/api/apply", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Apply a document")
-async def apply(node: Node, request: Req, data: dict[str, Any], prune: bool = False) -> dict[str, Any]:
+async def apply(node: Node, request: Req, data: Documents, prune: bool = False) -> datasources.Changes:
     """All of it or nothing."""
     changes = await node.registry.apply(await _documents(data), request.user.name, prune=prune)
-    return {"changes": [asdict(change) for change in changes]}
+    return _changes(changes)
 
 
 @get("/api/export", guards=[needs("viewer")], tags=["registry"], summary="All published datasources as YAML")
@@ -48,10 +47,10 @@ async def export(node: Node) -> Response[str]:
 
 
 @post("/registry/reload/{id:str}", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Reload")
-async def reload(node: Node, request: Req, id: str) -> dict[str, str]:
+async def reload(node: Node, request: Req, id: str) -> datasources.Done:
     """By id or name: every node reads this datasource's configuration now."""
     found = await node.registry.reload(id, request.user.name)
-    return {"name": found.name, "action": "reload"}
+    return datasources.Done(name=found.name, action="reload")
 
 
 @get("/api/events", guards=[needs("viewer")], tags=["registry"], summary="Everything that happens, live (SSE)")
@@ -60,9 +59,9 @@ async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> Serv
     after = sse.resumed(request, after)
     if after is None:
         last = await node.registry.events.last(None, 1)
-        after = last[-1]["id"] if last else 0
+        after = last[-1].id if last else 0
 
-    async def read(id: int) -> list[dict[str, Any]]:
+    async def read(id: int) -> list[datasources.Event]:
         return [views.event(row) for row in await node.registry.events.after(None, id)]
 
     return sse.items(node.listener, "events", read, after)
@@ -72,12 +71,20 @@ async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> Serv
 async def overview(node: Node) -> ServerSentEvent:
     """What the console's first page shows, once a second while it changes."""
 
-    async def read() -> dict[str, Any]:
-        rows = [views.summary(facts, has_draft=draft) for facts, draft in await views.all_facts(node)]
-        nodes = [{"name": row["name"], "streams": row["streams"]} for row in await node.nodes.all()]
-        return {"datasources": rows, "nodes": nodes}
+    async def read() -> datasources.Overview:
+        nodes = [datasources.Share(name=one.name, streams=one.streams) for one in await node.nodes.all()]
+        return datasources.Overview(datasources=await views.summaries(node), nodes=nodes)
 
     return sse.snapshots(read, 1.0)
+
+
+def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:
+    return datasources.Changes(
+        changes=[
+            datasources.Change(name=one.name, action=one.action, changes=[views.difference(d) for d in one.changes])
+            for one in changes
+        ]
+    )
 
 
 ROUTES = [plan, apply, export, reload, events, overview]

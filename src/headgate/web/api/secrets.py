@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from litestar import delete, get, post, put
-from litestar.connection import Request
 
 from headgate.errors import ConfigError, NotFound, Problem
 from headgate.ids import is_name
 from headgate.runtime.node import Node
-from headgate.store.tokens import ROLES
-from headgate.web.auth import needs
+from headgate.web.auth import Req, needs
+from headgate.web.bodies import access as bodies
 
-Req = Request[Any, Any, Any]
 ADMIN = [needs("admin")]
 
 
 @get("/api/secrets", guards=[needs("operator")], tags=["secrets"], summary="The names of all secrets")
-async def list_secrets(node: Node) -> dict[str, Any]:
+async def list_secrets(node: Node) -> bodies.Secrets:
     """Names, authors and times; never a value."""
     rows = await node.registry.secrets.all()
-    return {"items": [{"name": r["name"], "author": r["author"], "changed_at": r["changed_at"]} for r in rows]}
+    return bodies.Secrets(
+        items=[bodies.Secret(name=row.name, author=row.author, changed_at=row.changed_at) for row in rows]
+    )
 
 
 @put("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Write a secret")
-async def put_secret(node: Node, request: Req, name: str, data: dict[str, Any]) -> dict[str, Any]:
-    """The workers that use it begin anew."""
-    value = data.get("value")
-    if not isinstance(value, str) or not value:
-        raise ConfigError([Problem("value", "must be text that is not empty")])
-    users = await node.registry.set_secret(name, value, request.user.name)
-    return {"name": name, "restarted": len(users)}
+async def put_secret(node: Node, request: Req, name: str, data: bodies.PutSecret) -> bodies.SecretWritten:
+    """The workers that use it restart."""
+    users = await node.registry.set_secret(name, data.value, request.user.name)
+    return bodies.SecretWritten(name=name, restarted=len(users))
 
 
 @delete("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Delete a secret that nothing uses")
@@ -44,31 +40,30 @@ async def delete_secret(node: Node, request: Req, name: str) -> None:
 
 
 @post("/api/secrets/rotate", guards=ADMIN, status_code=200, tags=["secrets"], summary="Rotate the master key")
-async def rotate(node: Node) -> dict[str, Any]:
+async def rotate(node: Node) -> bodies.Rotated:
     """No worker notices."""
     done, stuck = await node.registry.secrets.rotate()
-    return {"rewrapped": done, "stuck": stuck}
+    return bodies.Rotated(rewrapped=done, stuck=stuck)
 
 
 @get("/api/tokens", guards=ADMIN, tags=["tokens"], summary="All tokens, without their texts")
-async def list_tokens(node: Node) -> dict[str, Any]:
+async def list_tokens(node: Node) -> bodies.Tokens:
     """Oldest first."""
-    return {"items": [dict(row) for row in await node.tokens.all()]}
+    return bodies.Tokens(
+        items=[
+            bodies.Token(id=one.id, name=one.name, role=one.role, created_at=one.created_at)
+            for one in await node.tokens.all()
+        ]
+    )
 
 
 @post("/api/tokens", guards=ADMIN, tags=["tokens"], summary="Create a token")
-async def create_token(node: Node, data: dict[str, Any]) -> dict[str, Any]:
+async def create_token(node: Node, data: bodies.CreateToken) -> bodies.NewToken:
     """Its text is in this answer and nowhere else."""
-    name, role = data.get("name"), data.get("role", "viewer")
-    problems = []
-    if not isinstance(name, str) or not name.strip() or len(name) > 100 or not name.isprintable():
-        problems.append(Problem("name", "must be a name of 1 to 100 printable characters"))
-    if role not in ROLES:
-        problems.append(Problem("role", "must be viewer, operator or admin"))
-    if problems:
-        raise ConfigError(problems)
-    token, text = await node.tokens.create(str(name), role)
-    return {"id": token.id, "name": token.name, "role": token.role, "token": text}
+    if not data.name.strip() or not data.name.isprintable():
+        raise ConfigError([Problem("name", "must be a name of 1 to 100 printable characters")])
+    token, text = await node.tokens.create(data.name, data.role)
+    return bodies.NewToken(id=token.id, name=token.name, role=token.role, token=text)
 
 
 @delete("/api/tokens/{id:uuid}", guards=ADMIN, tags=["tokens"], summary="Revoke a token")

@@ -6,13 +6,25 @@ another site cannot add, and only if the cookie's token may operate.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from litestar import Response, get, post
 
+from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, Unauthorized
-from headgate.runtime.dumps import control
+from headgate.runtime.dumps import control, views
+from headgate.runtime.dumps.views import (
+    ChunkView,
+    DumpSummary,
+    DumpView,
+    Square,
+    TableView,
+    VerifyDone,
+    VerifyFailed,
+    VerifyRunning,
+)
 from headgate.runtime.node import Node
 from headgate.store.tokens import ROLES, Token
 from headgate.text import counted
@@ -82,49 +94,74 @@ def _may_operate(holder: Token) -> bool:
 
 
 async def _all(node: Node, holder: Token) -> Response[str]:
-    found = await control.listed(node.dumps, MOST + 1)
-    rows = sorted(found[:MOST], key=lambda one: _needs_nobody(one["status"]))
+    found = await views.listed(node.dumps, MOST + 1)
+    # Those that an operator may have to look at come first; each kind is in the order of time.
+    rows = sorted(found[:MOST], key=lambda one: one.status in OVER)
     most = MOST if len(found) > MOST else None
-    return page("dumps.html", holder=name_of(holder), rows=[_row(one) for one in rows], most=most)
+    return page("dumps.html", holder=name_of(holder), rows=[_row(one, one.tables) for one in rows], most=most)
 
 
-def _needs_nobody(status: str) -> bool:
-    """Those that somebody may have to look at come first; each kind is in the order of time."""
-    return status in control.OVER
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A dump, in words."""
+
+    id: str
+    short: str
+    source: str
+    target: str
+    status: str
+    share: float | None
+    error: str
+    mark: str
+    percent: str
+    rows: str
+    size: str
+    tables: str
+    began: str
+    resume: str | None
+    fuzzy: bool
 
 
-def _row(one: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **{key: one[key] for key in ("id", "short", "source", "target", "status", "share", "error")},
-        "mark": MARKS[one["status"]],
-        "percent": _percent(one["share"]),
-        "rows": words.count(one["rows"]),
-        "size": words.size(one["bytes"]),
-        "tables": f"{one['tables_done']} of {one['tables']}",
-        "began": words.since(one["created_at"]),
-    }
+def _row(one: DumpSummary | DumpView, tables: int) -> _Row:
+    return _Row(
+        one.id,
+        one.short,
+        one.source,
+        one.target,
+        one.status,
+        one.share,
+        one.error,
+        MARKS[one.status],
+        _percent(one.share),
+        words.count(one.rows),
+        words.size(one.bytes),
+        f"{one.tables_done} of {tables}",
+        words.since(one.created_at),
+        one.resume,
+        one.fuzzy,
+    )
 
 
 async def _one(node: Node, request: Req, holder: Token, id: str) -> Response[str]:
     try:
-        found = await control.describe(node.dumps, id)
+        found = await views.describe(node.dumps, id)
     except (NotFound, Refused) as error:
         return _none(error)
-    chunks = await control.chunks(node.dumps, found["id"])
-    by_target: dict[str, list[dict[str, Any]]] = {}
-    for one in chunks:
-        by_target.setdefault(one["target"], []).append(one)
-    tables = [_table(one, by_target.get(one["target"], [])) for one in found["tables"]]
+    by_target: dict[str, list[ChunkView]] = {}
+    for one in await views.chunks(node.dumps, found.id):
+        by_target.setdefault(one.target, []).append(one)
+    tables = [_table(one, by_target.get(one.target, [])) for one in found.tables]
+    can_slow = found.status in (Status.RUNNING, Status.WAITING, Status.PAUSED)
     return page(
         "dump.html",
         holder=name_of(holder),
-        dump={**_row({**found, "tables": len(tables)}), "resume": found["resume"], "fuzzy": found["fuzzy"]},
+        dump=_row(found, len(tables)),
         facts=_facts(found),
-        tables=sorted(tables, key=lambda one: _STATES.index(one["state"])),
+        tables=sorted(tables, key=lambda one: _STATES.index(one.state)),
         actions=_actions(found) if _may_operate(holder) else [],
-        takes_rate=_may_operate(holder) and found["status"] in ("running", "waiting", "paused"),
-        rate=found["rate"] or "",
-        verified=_verified(request.app.state.verifications.of(UUID(found["id"]))),
+        takes_rate=_may_operate(holder) and can_slow,
+        rate=found.rate or "",
+        verified=_verified(request.app.state.verifications.of(UUID(found.id))),
     )
 
 
@@ -133,81 +170,102 @@ def _none(error: HeadgateError) -> Response[str]:
     return page("notice.html", status=404, again_s=5, again_at="/dumps", title=title, text=f"{error.message}.")
 
 
-def _actions(found: dict[str, Any]) -> list[str]:
+def _actions(found: DumpView) -> list[str]:
     """What makes sense now."""
-    status = found["status"]
-    goes_on = status == "paused" or (status in control.RESUMABLE and found["place"] == "nodes")
-    is_over = status in (*control.OVER, "cancelling")
+    status = found.status
+    goes_on = status is Status.PAUSED or (status in RESUMABLE and found.place == "nodes")
     names = [
-        ("pause", status in ("running", "waiting")),
+        ("pause", status in (Status.RUNNING, Status.WAITING)),
         ("resume", goes_on),
-        ("cancel", not is_over),
-        ("verify", status == "completed" and found["datasource"] is None),
-        ("delete", status in control.OVER),
+        ("cancel", status not in OVER and status is not Status.CANCELLING),
+        ("verify", status is Status.COMPLETED and found.datasource is None),
+        ("delete", status in OVER),
     ]
     return [name for name, makes_sense in names if makes_sense]
 
 
-def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    speed = f"{words.count(found['rows_per_s'])} rows/s, {words.size(found['bytes_per_s'])}/s"
+def _facts(found: DumpView) -> list[tuple[str, str]]:
+    rows = words.count(found.rows)
+    if found.status is not Status.COMPLETED and found.rows < (found.expected_rows or 0):
+        rows += f" of about {words.count(found.expected_rows)}"
+    speed = f"{counted(found.rows_per_s, 'row')}/s, {words.size(found.bytes_per_s)}/s" if found.rows_per_s else ""
     facts = [
-        ("Rows", f"{words.count(found['rows'])} of about {words.count(found['expected_rows'])}"),
-        ("Size", words.size(found["bytes"])),
-        ("Speed", speed if found["rows_per_s"] else ""),
-        ("Left", words.span(found["eta_s"]) if found["eta_s"] is not None else ""),
-        ("Rate", f"{found['rate']} a second at most" if found["rate"] else ""),
-        ("Mode", found["mode"]),
-        ("Workers", f"{found['workers']} on each node" if found["spread"] else str(found["workers"])),
-        ("Began", f"{words.since(found['created_at'])}, by {found['actor']}"),
-        ("Took", words.span(found["seconds"]) if found["ended_at"] else ""),
-        ("Run by", found["process"] or ""),
+        ("Rows", rows),
+        ("Size", words.size(found.bytes)),
+        ("Speed", speed),
+        ("Left", words.span(found.eta_s) if found.eta_s is not None else ""),
+        ("Rate", f"{found.rate} a second at most" if found.rate else ""),
+        ("Mode", found.mode),
+        ("Workers", f"{found.workers} on each node" if found.spread else str(found.workers)),
+        ("Began", f"{words.since(found.created_at)}, by {found.actor}"),
+        ("Took", words.span(found.seconds) if found.ended_at else ""),
+        ("Run by", found.process or ""),
     ]
-    if found["status"] == "completed" or found["rows"] >= (found["expected_rows"] or 0):
-        facts[0] = ("Rows", words.count(found["rows"]))
     return [fact for fact in facts if fact[1]]
 
 
-def _table(one: dict[str, Any], chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    name = one["name"] if one["name"] == one["target"] else f"{one['name']} → {one['target']}"
-    counts = f"{one['chunks_done']:,} of {counted(one['chunks'], 'chunk')}"
-    if one["chunks_failed"]:
-        counts += f", {one['chunks_failed']} failed"
-    errors = {chunk["error"]: chunk["chunk"] for chunk in chunks if chunk["error"]}
-    said = [f"chunk {number}: {text}" for text, number in errors.items() if text not in one["error"]]
-    return {
-        "name": name,
-        "state": one["state"],
-        "share": one["share"],
-        "percent": _percent(one["share"]),
-        "rows": words.count(one["rows"]),
-        "size": words.size(one["bytes"]),
-        "counts": counts if one["is_planned"] else f"{counts} so far",
-        "errors": [text for text in (one["error"], *said[:5]) if text],
-        "squares": control.squares(chunks, SQUARES),
-    }
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table, in words."""
+
+    name: str
+    state: str
+    share: float | None
+    percent: str
+    rows: str
+    size: str
+    counts: str
+    errors: list[str]
+    squares: list[Square]
 
 
-def _verified(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What this node has compared, in words."""
-    if found is None:
-        return None
-    if found["state"] == "running":
-        at = (
-            f": {found['table']}, {found['chunks_done']:,} of {counted(found['chunks'], 'chunk')}"
-            if found["table"]
-            else ""
-        )
-        return {"mark": "starting", "text": f"Comparing{at}", "lines": []}
-    if found["state"] == "failed":
-        hint = f" ({found['hint']})" if found["hint"] else ""
-        return {"mark": "error", "text": f"Could not compare: {found['error']}{hint}", "lines": []}
-    lines = [
-        f"{one['table']}{'' if one['chunk'] is None else ', chunk ' + str(one['chunk'])}: {one['why']}"
-        for one in found["different"][:20]
-    ]
-    word = "Equal" if found["equal"] else "Different"
-    text = f"{word}: {counted(found['rows'], 'row')} in {counted(found['chunks'], 'chunk')} compared"
-    return {"mark": "ok" if found["equal"] else "error", "text": text, "lines": lines}
+def _table(one: TableView, chunks: list[ChunkView]) -> _Table:
+    counts = f"{one.chunks_done:,} of {counted(one.chunks, 'chunk')}"
+    if one.chunks_failed:
+        counts += f", {one.chunks_failed} failed"
+    errors = {chunk.error: chunk.chunk for chunk in chunks if chunk.error}
+    said = [f"chunk {number}: {text}" for text, number in errors.items() if text not in one.error]
+    return _Table(
+        one.label,
+        one.state,
+        one.share,
+        _percent(one.share),
+        counted(one.rows, "row"),
+        words.size(one.bytes),
+        counts if one.is_planned else f"{counts} so far",
+        [text for text in (one.error, *said[:5]) if text],
+        views.squares(chunks, SQUARES),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A comparison, in words."""
+
+    mark: str
+    text: str
+    lines: list[str]
+
+
+def _verified(found: VerifyRunning | VerifyDone | VerifyFailed | None) -> _Verified | None:
+    """What this node has compared."""
+    match found:
+        case None:
+            return None
+        case VerifyRunning():
+            done = f"{found.chunks_done:,} of {counted(found.chunks, 'chunk')}"
+            return _Verified("starting", f"Comparing: {found.table}, {done}" if found.table else "Comparing", [])
+        case VerifyFailed():
+            hint = f" ({found.hint})" if found.hint else ""
+            return _Verified("error", f"Could not compare: {found.error}{hint}", [])
+        case VerifyDone():
+            lines = [
+                f"{one.table}{'' if one.chunk is None else ', chunk ' + str(one.chunk)}: {one.why}"
+                for one in found.different[:20]
+            ]
+            word = "Equal" if found.equal else "Different"
+            text = f"{word}: {counted(found.rows, 'row')} in {counted(found.chunks, 'chunk')} compared"
+            return _Verified("ok" if found.equal else "error", text, lines)
 
 
 def _percent(share: float | None) -> str:

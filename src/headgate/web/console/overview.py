@@ -12,6 +12,7 @@ from headgate.errors import StoreError
 from headgate.runtime.node import Node
 from headgate.web.api import views
 from headgate.web.auth import ANYONE
+from headgate.web.bodies.datasources import Summary
 from headgate.web.console import session, words
 from headgate.web.console.pages import database_away, page
 from headgate.web.console.session import Req
@@ -35,11 +36,11 @@ async def overview_page(node: Node, request: Req, token: str | None = None) -> R
 
 
 async def _overview(node: Node, holder: str) -> Response[str]:
-    summaries = [views.summary(facts, has_draft=draft) for facts, draft in await views.all_facts(node)]
-    summaries.sort(key=lambda summary: (HEALTHS.index(summary["health"]), summary["name"]))
+    summaries = await views.summaries(node)
+    summaries.sort(key=lambda summary: (HEALTHS.index(summary.health), summary.name))
     counts = dict.fromkeys(HEALTHS, 0)
     for summary in summaries:
-        counts[summary["health"]] += 1
+        counts[summary.health] += 1
     return page(
         "overview.html",
         holder=holder,
@@ -47,24 +48,27 @@ async def _overview(node: Node, holder: str) -> Response[str]:
         counts=counts,
         rows=[_row(summary) for summary in summaries],
         blank=BLANK,
-        nodes=[row["name"] for row in await node.nodes.all()],
+        nodes=[one.name for one in await node.nodes.all()],
     )
 
 
-def _row(summary: dict[str, Any]) -> dict[str, Any]:
+def _row(summary: Summary) -> dict[str, object]:
     """A datasource as its row shows it."""
-    metrics = summary["metrics"]
-    last_s = metrics.get("last_record_at_s")
+    metrics = summary.metrics
+    last_s = metrics.last_record_at_s
     return {
-        **{name: summary[name] for name in ("id", "name", "health", "has_draft")},
+        "id": summary.id,
+        "name": summary.name,
+        "health": summary.health,
+        "has_draft": summary.has_draft,
         "detail": words.detail(summary),
         "route": words.route(summary),
         "version": words.version(summary),
         "other_version": words.other_version(summary),
-        "total": words.count(metrics.get("records_out")),
-        "lag": words.span(metrics.get("lag_s")),
+        "total": words.count(metrics.records_out),
+        "lag": words.span(metrics.lag_s),
         "ago": words.ago(None if last_s is None else unix_s() - last_s),
-        "node": summary["node"] or words.NOTHING,
+        "node": summary.node or words.NOTHING,
         "why": words.why(summary),
     }
 

@@ -26,7 +26,7 @@ async def holder(request: Req) -> Token | None:
 
 
 def name_of(holder: Token) -> str:
-    """What the page calls whoever looks at it. Without tokens nobody has a name."""
+    """What the page calls its reader. Without tokens nobody has a name."""
     return "" if holder is ANYONE else holder.name
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from headgate import text
+from headgate.web.bodies.datasources import Summary
 
 NOTHING = "–"
 
@@ -35,43 +35,43 @@ def since(at: str | None) -> str:
     return ago(None if at is None else (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())
 
 
-def route(summary: dict[str, Any]) -> str:
+def route(summary: Summary) -> str:
     """From where to where, as published."""
-    return f"{summary['source_type']} → {summary['sink_type']}" if summary["source_type"] else ""
+    return f"{summary.source_type} → {summary.sink_type}" if summary.source_type else ""
 
 
-def version(summary: dict[str, Any]) -> str:
+def version(summary: Summary) -> str:
     """The published version."""
-    number = summary["published_version"]
+    number = summary.published_version
     return f"v{number}" if number else NOTHING
 
 
-def other_version(summary: dict[str, Any]) -> str:
+def other_version(summary: Summary) -> str:
     """What runs, if that is not what is published."""
-    running = summary["running_version"]
-    if running and running != summary["published_version"]:
+    running = summary.running_version
+    if running and running != summary.published_version:
         return f"v{running} running"
     return ""
 
 
-def detail(summary: dict[str, Any]) -> str:
+def detail(summary: Summary) -> str:
     """What the worker is about, where that says more than the health does."""
-    found = "" if summary["published_version"] is None else str(summary["detail"] or "")
-    return "" if found in ("running", "stopped", "not started", summary["health"]) else found
+    found = "" if summary.published_version is None else summary.detail
+    return "" if found in ("running", "stopped", "not started", summary.health) else found
 
 
-def why(summary: dict[str, Any]) -> str:
+def why(summary: Summary) -> str:
     """What is wrong, in one line."""
-    error, number = summary["error"], summary["published_version"]
-    if summary["quarantine"]:
-        return f"Quarantined: {summary['quarantine']}"
-    if summary["health"] == "stopped":
+    error, number = summary.error, summary.published_version
+    if summary.quarantine:
+        return f"Quarantined: {summary.quarantine}"
+    if summary.health == "stopped":
         return "" if number else "Nothing has been published yet."
     if error:
-        return f"{error['cause']}: {error['message']}"
-    if summary["published_status"] == "rejected":
+        return f"{error.cause}: {error.message}"
+    if summary.published_status == "rejected":
         return f"Version {number} was tried and rejected."
-    if summary["health"] == "degraded":
+    if summary.health == "degraded":
         return "It runs, but no record came within the expected time."
     return ""
 

@@ -1,7 +1,7 @@
 """The groups door: one WebSocket is one connection of a program that takes turns with others.
 
-Frames are decoded here, and what they say goes to the listener (`runtime.groups.listener`). Whatever a program does
-wrong ends its own connection with an error frame that says what it was, and touches nobody else.
+Frames are decoded here, and what they say goes to the listener (`runtime.groups.listener`). A mistake of a program ends
+its own connection, with an error frame that names the mistake, and no other.
 """
 
 from __future__ import annotations
@@ -12,14 +12,23 @@ from uuid import UUID
 from headgate.core import frames
 from headgate.core.frames import JoinFrame
 from headgate.core.groups.delivery import LEASE_S
-from headgate.errors import Refused, StoreError
+from headgate.errors import Refused
 from headgate.ids import as_id
 from headgate.runtime.groups.listener import Session
 from headgate.runtime.node import Node
 from headgate.store import worker_groups
 from headgate.web.auth import Gate
-from headgate.web.doors.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
-from headgate.web.doors.webhooks import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.sockets import (
+    HELLO_S,
+    Connection,
+    Over,
+    check_token,
+    check_trust,
+    check_version,
+    needs_database,
+    next_bytes,
+)
 
 MOST_CONSUMERS = 1000  # Of one connection.
 
@@ -82,31 +91,29 @@ class GroupDoor:
         await check_token(self._gate, scope, frame.token, "joining a group")
         if frame.group == worker_groups.NAME:
             raise Over("forbidden", f"the name {worker_groups.NAME!r} is for the nodes that run Headgate's own streams")
-        if self._node.trust_left_s() <= 0.0:
-            raise Over("not_ready", "this node may not act now")
+        check_trust(self._node.trust_left_s())
         if len(session.consumers) >= MOST_CONSUMERS:
             raise Over("too_many", f"one connection carries at most {MOST_CONSUMERS} consumers")
         try:
-            nodes = await self._node.addresses()
-            joined = await self._node.groups.join(
-                session,
-                frame.stream,
-                frame.group,
-                frame.partition,
-                frame.label or "",
-                frame.consumer,
-                frame.lease_s,
-            )
+            with needs_database():
+                nodes = await self._node.addresses()
+                joined = await self._node.groups.join(
+                    session,
+                    frame.stream,
+                    frame.group,
+                    frame.partition,
+                    frame.label or "",
+                    frame.consumer,
+                    frame.lease_s,
+                )
         except Refused as error:
             raise Over(error.code, error.message) from None
-        except StoreError:
-            raise Over("not_ready", "the database is away") from None
-        # No wait between the two: whoever is told to be active has first been told who it is.
+        # Nothing is awaited between joining and this: an order to be active is sent after the answer to join.
         connection.say(frames.JoinedFrame(str(joined.consumer), joined.incarnation, joined.lease_s, nodes))
 
 
 def _known(session: Session, consumer: str) -> UUID:
     id = as_id(consumer)
     if id is None or id not in session.consumers:
-        raise Over("not_joined", "this consumer has not joined by this connection")
+        raise Over("not_joined", "this consumer has not joined on this connection")
     return id

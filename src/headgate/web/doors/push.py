@@ -1,8 +1,8 @@
 """The push door: one WebSocket is one session of a program that pushes records.
 
 Frames are decoded here, credits are counted here, and what a frame says goes to the session (`runtime.push.listener`).
-Whatever a program does wrong ends its own connection with an error frame that says what it was, and touches nobody
-else. Payloads are decoded on arrival: what its sender can correct is refused while it is still its sender's.
+A mistake of a program ends its own connection, with an error frame that names the mistake, and no other. Payloads are
+decoded on arrival: a mistake in one is refused while its sender still has the record and can correct it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,17 @@ from headgate.runtime.push.listener import Peer, Session
 from headgate.telemetry.metrics import PushFigures
 from headgate.text import counted
 from headgate.web.auth import Gate
-from headgate.web.doors.sockets import HELLO_S, Connection, Over, check_token, check_version, next_bytes
-from headgate.web.doors.webhooks import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.sockets import (
+    HELLO_S,
+    Connection,
+    Over,
+    check_token,
+    check_trust,
+    check_version,
+    needs_database,
+    next_bytes,
+)
 
 
 class _Connection(Connection, Peer):
@@ -44,7 +53,7 @@ class _Connection(Connection, Peer):
         self.say(frames.NotifyAckFrame(stream, False, None, None, reason, retry_after_ms))
 
     def acked(self, credits: int, positions: list[tuple[str, int | None]]) -> None:
-        """So much is durable, and so many more records may come."""
+        """Records up to these positions are durable, and this many more may come."""
         self.credits += credits
         self.say(frames.AckFrame(credits, positions))
 
@@ -133,13 +142,10 @@ class PushDoor:
         """Who this is, what it may push to, and where else it could."""
         check_version(hello.version)
         await check_token(self._gate, scope, hello.token, "pushing")
-        try:
+        with needs_database():
             entry = await self._entry(hello.datasource)
-            if self._node.trust_left_s() <= 0.0:
-                raise Over("not_ready", "this node may not act now")
+            check_trust(self._node.trust_left_s())
             return entry, await self._options(entry), await self._node.addresses()
-        except StoreError:
-            raise Over("not_ready", "the database is away") from None
 
     async def _entry(self, name: str) -> Entry:
         entry = self._node.registry.entry(name)

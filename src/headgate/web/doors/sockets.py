@@ -1,9 +1,14 @@
-"""What all doors for WebSockets have in common: frames in, frames out in order, and a last word."""
+"""What the doors for WebSockets have in common.
+
+A `Connection` sends frames in order and ends with an error frame that says why. The rest is what every first frame is
+checked for, and what is said when this node cannot serve anybody now.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from headgate.core import frames
@@ -11,7 +16,7 @@ from headgate.core.frames import BadFrame, Frame
 from headgate.errors import StoreError
 from headgate.store.tokens import ROLES
 from headgate.web.auth import Gate
-from headgate.web.doors.webhooks import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send
 
 HELLO_S = 10.0
 MOST_QUEUED = 10_000  # Frames that a program has not read. One that reads nothing is cut off.
@@ -119,13 +124,26 @@ async def next_bytes(receive: Receive, within_s: float) -> bytes | None:
     return bytes(data)
 
 
-async def check_token(gate: Gate, scope: Scope, token: str, doing: str) -> None:
-    """Whether the bearer of this token may do it."""
-    headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+@contextlib.contextmanager
+def needs_database() -> Iterator[None]:
+    """End the connection if the database is away: another node may reach it."""
     try:
-        found = await gate.identify_text(token, headers)
+        yield
     except StoreError:
         raise Over("not_ready", "the database is away") from None
+
+
+def check_trust(trust_left_s: float) -> None:
+    """End the connection if this node may have been declared dead."""
+    if trust_left_s <= 0.0:
+        raise Over("not_ready", "this node may not act now")
+
+
+async def check_token(gate: Gate, scope: Scope, token: str, doing: str) -> None:
+    """End the connection unless the bearer of this token may do this."""
+    headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+    with needs_database():
+        found = await gate.identify_text(token, headers)
     if found is None:
         raise Over("unauthorized", "the token is missing or not valid")
     if ROLES.index(found.role) < ROLES.index("operator"):
@@ -133,6 +151,6 @@ async def check_token(gate: Gate, scope: Scope, token: str, doing: str) -> None:
 
 
 def check_version(version: int) -> None:
-    """Whether we speak the same."""
+    """End the connection unless both sides speak the same version."""
     if version != frames.VERSION:
-        raise Over("version", f"version {version} is not spoken here; {frames.VERSION} is")
+        raise Over("version", f"version {version} is not supported; this node speaks version {frames.VERSION}")

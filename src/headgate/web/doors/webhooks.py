@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -27,23 +26,20 @@ from headgate.store.inbox import InboxTable, Limit, Payload
 from headgate.store.tokens import ROLES
 from headgate.store.wake import Waker
 from headgate.web.auth import Gate
+from headgate.web.doors.asgi import Receive, Scope, Send
 from headgate.web.problems import encode, problem
 
 MOST_IN_A_COMMIT = 2000
 MOST_BYTES_IN_A_COMMIT = 16 * 1024 * 1024
 MOST_HEADER_BYTES = 8192
 GATHER_S = 0.001  # A commit waits this long for company: fewer commits leave more of the machine for calls.
-TELL_S = 0.1
+WAKE_S = 0.1  # How long calls are gathered before other nodes are woken.
 ACCEPTED = b'{"status":"accepted"}'
 
 # What must not be stored: credentials, and what only concerns this connection.
 _DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connection", "host", "content-length"})
 
 log = structlog.get_logger()
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class _Answer(Exception):
@@ -86,7 +82,7 @@ class WebhookDoor:
         self._limits: dict[UUID, Limit] = {}
         self._pending: list[tuple[Payload, asyncio.Future[bool]]] = []
         self._flushing: asyncio.Task[None] | None = None
-        self._telling: asyncio.TimerHandle | None = None
+        self._waking: asyncio.TimerHandle | None = None
         self._decode = msgspec.json.Decoder().decode  # As the source decodes: what passes here can be read there.
         self.answers: Counter[tuple[str, int]] = Counter()
 
@@ -212,7 +208,7 @@ class WebhookDoor:
                     future.set_result(payload.datasource not in full)
             for datasource in {payload.datasource for payload, _ in batch}:
                 self._hub.arrived(datasource)
-            self._tell_others()
+            self._wake_others()
 
     def _take(self) -> list[tuple[Payload, asyncio.Future[bool]]]:
         """What goes into the next commit: not too many, and not too much."""
@@ -225,13 +221,13 @@ class WebhookDoor:
         batch, self._pending = self._pending[:number], self._pending[number:]
         return batch
 
-    def _tell_others(self) -> None:
-        """Sources on other nodes hear of it, a few times a second; the one on this node knows already."""
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+    def _wake_others(self) -> None:
+        """Wake the sources on other nodes, a few times a second; the one on this node knows already."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(WAKE_S, self._wake)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _wake(self) -> None:
+        self._waking = None
         self._waker.wake("inbox")
 
 

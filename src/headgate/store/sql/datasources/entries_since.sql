@@ -1,4 +1,4 @@
-SELECT d.id, d.name, d.revision, d.enabled, d.deleted, d.published_version, d.running_version, d.restarts, d.quarantine,
+SELECT d.id, d.name, d.revision, d.enabled, d.deleted, d.published_version, d.running_version, d.restarts, d.is_to_run,
        d.dealt, d.dealing,
        p.status AS published_status, t.source ->> 'type' AS source_type
 FROM headgate.datasource d

@@ -1,4 +1,4 @@
--- Datasources whose streams are to be dealt anew, or have been asked to stop for it; or the one of $2, if it is one. Of
+-- Datasources whose streams are to be dealt again, or have been asked to stop for it; or the one of $2, if it is one. Of
 -- those that programs push to nothing is wanted.
 SELECT d.id, d.name, d.dealt, d.dealing, d.parts,
        CASE WHEN v.source ->> 'type' = $1 THEN d.dealt ELSE d.streams END AS wanted,

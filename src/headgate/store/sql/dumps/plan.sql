@@ -1,4 +1,4 @@
--- How far a table is planned, and a chunk more; only by whoever runs the dump.
+-- How far a table is planned, and a chunk more; only by the process that runs the dump.
 WITH ours AS (SELECT id FROM headgate.dump WHERE id = $1 AND owner = $2 AND epoch = $3 FOR SHARE),
 chunk AS (
     INSERT INTO headgate.dump_chunk (dump, "table", number, lo, hi)

@@ -1,4 +1,4 @@
--- What is wanted of a dump, for whoever joins it. `pools` have its rate together.
+-- What is wanted of a dump, for processes that join it. `pools` share its rate.
 SELECT status, wanted, rate, snapshot, coalesce(until > now(), false) AS is_run, array(
     SELECT DISTINCT regexp_replace(worker, '\.\d+$', '') FROM (
         SELECT worker, now() AS at FROM headgate.dump_chunk WHERE dump = $1 AND state = 'leased' AND until > now()

@@ -1,4 +1,4 @@
--- At most so many, and at most so many bytes, but always the next one.
+-- A limited number of rows and of bytes, but always the next one.
 SELECT id, received_at_s, headers, body
 FROM (
     SELECT id, extract(epoch FROM received_at)::float8 AS received_at_s, headers, body,

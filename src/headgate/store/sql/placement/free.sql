@@ -14,7 +14,7 @@ LEFT JOIN LATERAL (
 ) u ON true
 LEFT JOIN headgate.wish w ON w.stream = s.id
 WHERE s.owner IS NULL AND s.label IS NULL AND ($4::uuid[] IS NULL OR s.id = ANY ($4))
-  AND d.enabled AND NOT d.deleted AND d.quarantine IS NULL AND s.index < d.dealt AND NOT d.dealing
+  AND d.is_to_run AND s.index < d.dealt
   AND s.rests IS DISTINCT FROM headgate.wanted_key(d, s.index)
   AND v.source ->> 'type' <> $1
 ORDER BY s.id LIMIT $2 FOR UPDATE OF s SKIP LOCKED

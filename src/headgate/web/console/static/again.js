@@ -1,4 +1,4 @@
-// A page without a stream of its own: asks the node for the same page again and again, and shows what has changed.
+// A page without a live stream: asks the node for the same page again and again, and shows what has changed.
 
 const EVERY_MS = 2000;
 const ANSWER_MS = 6000;

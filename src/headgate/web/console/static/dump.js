@@ -3,7 +3,7 @@
 import { look } from "./again.js";
 
 const GRAVE = {
-  cancel: "Give this dump up? Rows that were appended stay; what was built beside is removed.",
+  cancel: "Give this dump up? Rows that were appended stay; tables under construction are removed.",
   delete: "Forget this dump and its history? What it copied stays.",
 };
 

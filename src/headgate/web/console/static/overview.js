@@ -6,7 +6,7 @@ import { follow } from "./live.js";
 
 const TICK_MS = 1000;
 const SAMPLE_S = 1.5; // A node that is quiet for longer says that nothing changed, which is a sample too.
-const NOUGHT = ["0", NOTHING];
+const ZERO = ["0", NOTHING];
 const SKEW_MS = 2000; // A smaller difference between the clocks is the rounding of the Date header.
 
 const find = (id) => document.getElementById(id);
@@ -44,7 +44,7 @@ class Row {
     this.cells[name].textContent = this.shown[name] = text;
     if (name === "why") this.why.hidden = !text;
     if (name === "health") this.body.dataset.health = text;
-    if (name === "total" || name === "rate") this.cells[name].classList.toggle("nought", NOUGHT.includes(text));
+    if (name === "total" || name === "rate") this.cells[name].classList.toggle("zero", ZERO.includes(text));
   }
 
   update(one) {

@@ -1,0 +1,27 @@
+"""What the streaming source and sink share: JSON Lines, and files that are open for one call only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from headgate.connectors.files.errors import steer_worker
+
+NOT_JSON = (TypeError, ValueError, RecursionError)  # What encoding and decoding raise for what is not JSON.
+
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode: Callable[[bytes], object] = msgspec.json.Decoder().decode
+
+
+@contextmanager
+def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """The descriptor of a file, until the end of the block."""
+    with steer_worker(path):
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,180 @@
+"""What MySQL's and MariaDB's information schema says of tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from headgate.connectors.api.bulk import By, Column, Foreign, Index, Table
+from headgate.connectors.mysql.session import Session
+from headgate.connectors.mysql.types import FAMILY, refusal, type_of
+from headgate.connectors.sql.quoting import backquoted as quoted
+from headgate.connectors.sql.quoting import escaped_literal as text_literal
+
+_TABLE = """
+SELECT ENGINE, TABLE_ROWS, DATA_LENGTH, AUTO_INCREMENT, TABLE_TYPE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}
+"""
+_COLUMNS = """
+SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE,
+       COLLATION_NAME, EXTRA, COLUMN_DEFAULT
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY ORDINAL_POSITION
+"""
+_INDEXES = """
+SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, NULLABLE FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY INDEX_NAME, SEQ_IN_INDEX
+"""
+_FOREIGN = """
+SELECT k.CONSTRAINT_NAME, k.COLUMN_NAME, k.REFERENCED_TABLE_SCHEMA, k.REFERENCED_TABLE_NAME, k.REFERENCED_COLUMN_NAME,
+       r.DELETE_RULE, r.UPDATE_RULE
+FROM information_schema.KEY_COLUMN_USAGE k JOIN information_schema.REFERENTIAL_CONSTRAINTS r
+  ON r.CONSTRAINT_SCHEMA = k.CONSTRAINT_SCHEMA AND r.CONSTRAINT_NAME = k.CONSTRAINT_NAME
+  AND r.TABLE_NAME = k.TABLE_NAME
+WHERE k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {name} AND k.REFERENCED_TABLE_NAME IS NOT NULL
+ORDER BY k.CONSTRAINT_NAME, k.ORDINAL_POSITION
+"""
+_CHECKS = """
+SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
+WHERE CONSTRAINT_SCHEMA = {schema} AND TABLE_NAME = {name}
+"""
+
+# Names.
+
+
+def parts_of(session: Session, table: str) -> tuple[str, str]:
+    """The database and the table that a name means."""
+    schema, dot, name = table.partition(".")
+    return (schema, name) if dot else (session.where.database, table)
+
+
+def sql_name(session: Session, table: str) -> str:
+    """A table's name in a statement."""
+    return ".".join(map(quoted, parts_of(session, table)))
+
+
+# Tables.
+
+
+def ask(session: Session, query: str, table: str) -> tuple[tuple[Any, ...], ...]:
+    """What the server says of a table."""
+    schema, name = parts_of(session, table)
+    return session.rows(query.format(schema=text_literal(schema), name=text_literal(name)))
+
+
+def exists(session: Session, table: str) -> bool:
+    """Whether there is such a table."""
+    return bool(ask(session, _TABLE, table))
+
+
+def described(session: Session, table: str) -> Table | None:
+    """What a table looks like. None: there is none."""
+    found = ask(session, _TABLE, table)
+    if not found:
+        return None
+    engine, rows, size, following, sort = found[0]
+    documents = _documents(session, table)
+    columns, details = [], _details(sort, engine)
+    for name, native, nullable, length, precision, scale, collation, extra, default in ask(session, _COLUMNS, table):
+        own = "json" if name in documents else _plain(str(native))
+        type = type_of(own, length, precision, scale, session.where.is_bool)
+        if type is None:
+            raise refusal(name, own)
+        columns.append(Column(name, type, nullable == "YES", own))
+        _note(session, details, name, collation, str(extra).lower(), default)
+        if "auto_increment" in str(extra).lower():
+            details["auto_increment"] = {"column": name, "next": following}
+    details["indexes"] = indexes_of(session, table)
+    index = _key_index(details["indexes"])
+    key = tuple(index["columns"]) if index else ()
+    details["key_index"] = index["name"] if index else ""
+    details["key_types"] = {column.name: column.native for column in columns if column.name in key}
+    return Table(
+        table,
+        tuple(columns),
+        key,
+        By.KEY if key else By.OFFSET,
+        rows,
+        size,
+        FAMILY,
+        details,
+        counts=details.get("auto_increment", {}).get("column", ""),
+        indexes=tuple(
+            Index(one["name"], tuple(one["columns"]), one["unique"])
+            for one in details["indexes"]
+            if one is not index and one["type"] == "BTREE" and not any(one["lengths"])
+        ),
+        foreign=foreign_of(session, table),
+    )
+
+
+def _plain(native: str) -> str:
+    """A type without what is said about it in a comment."""
+    return re.sub(r"\s*/\*.*?\*/", "", native)
+
+
+def _details(sort: str, engine: str | None) -> dict[str, Any]:
+    return {"kind": sort, "engine": engine or "", "collations": {}, "computed": [], "defaults": {}}
+
+
+def _note(
+    session: Session, details: dict[str, Any], name: str, collation: str | None, extra: str, default: str | None
+) -> None:
+    """What a copy needs to know of a column besides its type."""
+    if collation:
+        details["collations"][name] = collation
+    if "generated" in extra and "default_generated" not in extra:
+        details["computed"].append(name)
+    elif default is not None and default != "NULL":
+        is_sql = session.is_mariadb or "default_generated" in extra
+        update = re.search(r"on update [a-z_]+(\(\d*\))?", extra)
+        details["defaults"][name] = (default if is_sql else text_literal(default)) + (f" {update[0]}" if update else "")
+
+
+def _documents(session: Session, table: str) -> set[str]:
+    """The columns that are JSON to MariaDB: text with a check."""
+    if not session.is_mariadb:
+        return set()
+    clauses = " ".join(str(row[0]) for row in ask(session, _CHECKS, table))
+    return {name.replace("``", "`") for name in re.findall(r"json_valid\(`((?:[^`]|``)+)`\)", clauses)}
+
+
+def indexes_of(session: Session, table: str) -> list[dict[str, Any]]:
+    """The indexes of a table, but those on expressions."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, many, column, length, sort, nullable in ask(session, _INDEXES, table):
+        new = {"name": name, "columns": [], "lengths": [], "unique": not many, "type": sort, "nullable": False}
+        index = found.setdefault(name, new)
+        index["columns"].append(column)
+        index["lengths"].append(length)
+        index["nullable"] = index["nullable"] or nullable == "YES"
+    return [index for index in found.values() if None not in index["columns"]]  # Those of expressions are not ours.
+
+
+def foreign_of(session: Session, table: str) -> tuple[Foreign, ...]:
+    """The foreign keys of a table."""
+    found: dict[str, Foreign] = {}
+    for name, column, schema, refers, to, on_delete, on_update in ask(session, _FOREIGN, table):
+        whole = refers if schema == session.where.database else f"{schema}.{refers}"
+        one = found.get(name) or Foreign(name, (), whole, (), on_delete, on_update)
+        found[name] = replace(one, columns=(*one.columns, column), to=(*one.to, to))
+    return tuple(found.values())
+
+
+def _key_index(indexes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The primary key, or else the narrowest index that is as good."""
+    good = [
+        index
+        for index in indexes
+        if index["name"] == "PRIMARY"
+        or (index["unique"] and not index["nullable"] and not any(index["lengths"]) and index["type"] == "BTREE")
+    ]
+    return min(good, key=lambda one: (one["name"] != "PRIMARY", len(one["columns"]), one["name"]), default=None)
+
+
+def unique_keys(table: Table) -> list[set[str]]:
+    """The sets of columns that are unique."""
+    return [
+        set(index["columns"]) for index in table.details["indexes"] if index["unique"] and not any(index["lengths"])
+    ]

@@ -1,0 +1,51 @@
+"""Housekeeping: what nobody needs any more is removed. Any node may do it; doing it twice is harmless."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+import structlog
+
+from headgate.errors import StoreError
+from headgate.runtime.inbox import InboxHub
+from headgate.store.datasources import Datasources
+from headgate.store.groups import Groups
+from headgate.store.inbox import InboxTable
+from headgate.store.placement import Placement
+from headgate.store.streams import Streams
+
+HOUSEKEEPING_S = 30.0
+PAUSE_S = 0.1  # Between two pieces of a large inbox.
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Housekeeper:
+    """The tables that have something to remove."""
+
+    inbox: InboxTable
+    inboxes: InboxHub
+    inbox_keep_s: float
+    datasources: Datasources
+    streams: Streams
+    groups: Groups
+    placement: Placement
+
+    async def run(self) -> None:
+        """Keep house until cancelled."""
+        while True:
+            with contextlib.suppress(StoreError):
+                await self._clean()
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _clean(self) -> None:
+        while await self.inbox.clean(self.inbox_keep_s, self.inboxes.acked):
+            await asyncio.sleep(PAUSE_S)
+        await self.datasources.purge()
+        await self.streams.trim_history()
+        await self.groups.clean()
+        if freed := await self.placement.sweep():
+            log.warning("streams of owners that are gone were freed", streams=freed)

@@ -1,0 +1,101 @@
+"""The tables of a dump that runs: made ready for chunks, finished, linked with each other, or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, Writer
+from headgate.core.chunks.offsets import unplanned
+from headgate.core.chunks.outcome import TableState
+from headgate.errors import HeadgateError
+from headgate.runtime.dumps.locks import LockManager
+from headgate.runtime.dumps.offsets import Claim, OffsetManager
+from headgate.runtime.dumps.plan import Plan, as_json, plan_of, short
+from headgate.store.dump_rows import TableRow
+from headgate.store.dumps import Dumps
+from headgate.text import error_line
+
+
+@dataclass(slots=True)
+class CopiedTable:
+    """A table that is copied now."""
+
+    number: int
+    name: str
+    plan: Plan
+    offsets: OffsetManager
+    state: TableState = TableState.COPYING
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Makes the tables of one dump ready for chunks."""
+
+    dumps: Dumps
+    claim: Claim
+    reader: Reader
+    writer: Writer
+    workers: int
+    timeout_s: float
+
+    async def prepare(self, row: TableRow) -> CopiedTable:
+        """Have the table ready at the target. What the target's ledger has is done; the rest is handed out."""
+        plan = plan_of(row)
+        dump, number, job = self.claim.dump, row.number, plan.job
+        if row.chunks and plan.source.by is By.BLOCK:
+            await self.writer.drop(job)  # Blocks mean nothing in another snapshot.
+            await self.dumps.chunks.forget(dump, number)
+        plan = replace(plan, into=await self.writer.prepare(job))
+        written = await self.writer.done(job)
+        locks = LockManager(self.dumps.chunks, dump)
+        there = await locks.settle(number, written, decides=self.writer.keeps_ledger)
+        if unplanned(there, written):
+            raise StorageError(
+                "the target's ledger has chunks that the plan lacks: Headgate's database is older than the target",
+                hint=f"headgate dumps cancel {short(dump)}, and copy the table again with --mode replace",
+            )
+        offsets = OffsetManager(self.dumps, self.claim, number, plan, self.reader, self.workers, self.timeout_s)
+        await offsets.open(row, there)
+        await self.dumps.set_table(dump, number, TableState.COPYING, as_json(plan))
+        return CopiedTable(number, row.name, plan, offsets)
+
+
+async def link(writer: Writer | None, rows: Sequence[TableRow]) -> str:
+    """What follows all tables, for those that the dump made: indexes of another kind of database, foreign keys. Returns
+    what could not be made."""
+    jobs = [plan_of(row).job for row in rows]
+    targets = {job.source.name: job.target for job in jobs}
+    steps: list[Callable[[Job], Awaitable[list[str]]]] = []
+    if isinstance(writer, Indexes):
+        steps.append(writer.index)
+    if isinstance(writer, Links):
+        steps.append(partial(writer.link, targets=targets))
+    missing: list[str] = []
+    for step in steps:
+        for job in jobs:
+            try:
+                missing += await step(job) if job.created else ()
+            except StorageError as error:
+                missing.append(f"{job.target}: {error.message}")
+    return f"left out: {'; '.join(missing)}" if missing else ""
+
+
+def begun(rows: Sequence[TableRow]) -> list[TableRow]:
+    """The tables that may have something at the target that is not in its place yet."""
+    return [row for row in rows if row.state not in (TableState.DONE, TableState.WAITING)]
+
+
+async def remove(writer: Writer, rows: Sequence[TableRow]) -> str:
+    """Remove the tables that were being built next to their targets. Returns what could not be removed."""
+    left = []
+    for row in begun(rows):
+        try:
+            await writer.drop(plan_of(row).job)
+        except HeadgateError as error:
+            left.append(f"{row.target}: {error_line(error)}")
+    return f"{LEFT}: {'; '.join(left)}" if left else ""
+
+
+LEFT = "what was built may be left in the target"

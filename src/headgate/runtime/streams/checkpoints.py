@@ -1,0 +1,60 @@
+"""Checkpoints: where all streams of this node stand, saved once a second in one statement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from headgate.core import streams
+from headgate.core.lifecycle import holding
+from headgate.runtime.streams.handle import Handle
+from headgate.runtime.streams.ownership import Ownership
+
+CHECKPOINT_S = 1.0
+LAST_CHECKPOINT_S = 2.0  # For a run's last one: its end must not wait for a database that is away.
+
+
+class Checkpoints:
+    """Saves where streams stand."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        node: UUID,
+        handles: Callable[[], Iterable[Handle]],
+        lose: Callable[[Handle, int], None],
+    ) -> None:
+        self._ownership = ownership
+        self._node = node
+        self._handles = handles
+        self._lose = lose
+
+    async def run(self) -> None:
+        """Save until cancelled. Pushed streams are saved when their session asks."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            await self.save(handle for handle in self._handles() if handle.pusher is None)
+
+    async def save(self, handles: Iterable[Handle]) -> None:
+        """Save where these streams stand. A stream that is not ours any more loses its run."""
+        found = ((handle, holding.checkpoint(handle.holding, self._node)) for handle in handles)
+        due = {
+            handle.stream: (handle, command, handle.holding.progress)
+            for handle, command in found
+            if command is not None
+        }
+        replies = await self._ownership.checkpoint([(stream, command) for stream, (_, command, _) in due.items()])
+        for stream, reply in replies.items():
+            handle, command, progress = due[stream]
+            if not isinstance(reply, streams.Fenced):
+                handle.holding = holding.saved(handle.holding, progress)
+            elif holding.is_lost(handle.holding, handle.state.phase, command.epoch, reply.why):
+                self._lose(handle, command.epoch)
+
+    async def save_last(self, handle: Handle) -> None:
+        """What a run had committed when it ended. Not at any price."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_CHECKPOINT_S):
+                await self.save([handle])

@@ -1,0 +1,91 @@
+"""Bodies about secrets, tokens, and the node's own health."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import Meta
+
+from headgate.web.bodies import Answer, Request
+
+Role = Literal["viewer", "operator", "admin"]
+
+
+class Secret(Answer):
+    """A secret; never its value."""
+
+    name: str
+    author: str
+    changed_at: datetime
+
+
+class Secrets(Answer):
+    """All secrets."""
+
+    items: list[Secret]
+
+
+class PutSecret(Request):
+    """A secret's value."""
+
+    value: Annotated[str, Meta(min_length=1)]
+
+
+class SecretWritten(Answer):
+    """A secret, and how many datasources start again with it."""
+
+    name: str
+    restarted: int
+
+
+class Rotated(Answer):
+    """What rotating the master key did."""
+
+    rewrapped: int
+    stuck: list[str]  # Secrets that no key fits.
+
+
+class Token(Answer):
+    """A token, without its text."""
+
+    id: UUID
+    name: str
+    role: Role
+    created_at: datetime
+
+
+class Tokens(Answer):
+    """All tokens, oldest first."""
+
+    items: list[Token]
+
+
+class CreateToken(Request):
+    """A new token."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    role: Role = "viewer"
+
+
+class NewToken(Answer):
+    """A new token. Its text is here and nowhere else."""
+
+    id: UUID
+    name: str
+    role: Role
+    token: str
+
+
+class Alive(Answer):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Ready(Answer, omit_defaults=True):
+    """Whether the node can do its work; with a token, what is wrong."""
+
+    status: Literal["ok", "unavailable"]
+    degraded: list[str] | None = None

@@ -1,0 +1,249 @@
+"""Bodies about datasources and the registry as a whole."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from headgate.core.figures import Failed, Figures
+from headgate.web.bodies import Answer, Json, Object, Request
+
+
+class Version(Answer):
+    """One version, with its document."""
+
+    number: int
+    status: str  # draft, published, superseded or rejected.
+    hash: str  # Of the document; an author names the one that was seen.
+    author: str
+    reason: str | None  # Why it was rejected.
+    created_at: datetime
+    document: Object  # As its author wrote it.
+
+
+class State(Answer):
+    """One stream's state."""
+
+    stream: str
+    index: int | None  # Of a stream that nodes run;
+    label: str | None  # or of one that a program pushes.
+    worker_status: str
+    detail: str
+    node: str | None  # Its name; None: the node is gone.
+    heartbeat: int | None
+    version: int | None
+    epoch: int
+    metrics: Figures
+    error: Failed | None
+    changed_at: datetime
+
+
+class Summary(Answer):
+    """A datasource in one line."""
+
+    id: str
+    name: str
+    enabled: bool
+    health: str
+    worker_status: str
+    detail: str
+    published_version: int | None
+    running_version: int | None
+    published_status: str | None
+    has_draft: bool
+    source_type: str | None
+    sink_type: str | None
+    metrics: Figures  # Of all its streams together.
+    error: Failed | None
+    node: str | None
+    quarantine: str | None  # Why it is quarantined.
+    reason: str | None  # Why its published version was rejected.
+
+
+class Datasource(Summary):
+    """A datasource, with its draft, its published version and the states of its streams."""
+
+    draft: Version | None
+    published: Version | None
+    states: list[State]
+
+
+class Datasources(Answer):
+    """All datasources."""
+
+    items: list[Summary]
+
+
+class Versions(Answer):
+    """All versions of a datasource, oldest first."""
+
+    items: list[Version]
+
+
+class States(Answer):
+    """What a datasource's streams do."""
+
+    health: str
+    states: list[State]
+
+
+class Explanation(Answer):
+    """Why a datasource is as it is."""
+
+    name: str
+    health: str
+    lines: list[str]  # The most telling first.
+
+
+class Done(Answer):
+    """What was done to a datasource."""
+
+    name: str
+    action: str
+
+
+class BackfillBegun(Done):
+    """A backfill, and the dump that it is."""
+
+    dump: str
+
+
+class Difference(Answer):
+    """A place at which two documents differ."""
+
+    path: str
+    before: Json
+    after: Json
+
+
+class Differences(Answer):
+    """How two versions differ."""
+
+    before: int = field(name="from")
+    after: int = field(name="to")
+    changes: list[Difference]
+
+
+class Change(Answer):
+    """What applying a document does to one datasource."""
+
+    name: str
+    action: str  # create, update, enable, disable, delete or keep.
+    changes: list[Difference]
+
+
+class Changes(Answer):
+    """What applying a document does."""
+
+    changes: list[Change]
+
+
+class Problem(Answer):
+    """Something that is wrong with a document or a body."""
+
+    path: str
+    message: str
+    hint: str = ""
+
+
+class Problems(Answer):
+    """Everything that is wrong with a document."""
+
+    problems: list[Problem]
+
+
+class Event(Answer):
+    """Something that happened."""
+
+    id: int
+    name: str | None  # The datasource's.
+    type: str
+    payload: Object
+    actor: str
+    at: datetime
+
+
+class Events(Answer):
+    """Events, oldest first."""
+
+    items: list[Event]
+
+
+class Line(Answer):
+    """A log line of a stream."""
+
+    id: int
+    at: datetime
+    level: str
+    text: str
+    fields: Object
+
+
+class Lines(Answer):
+    """Log lines, oldest first."""
+
+    items: list[Line]
+
+
+class Share(Answer):
+    """How many streams a node has."""
+
+    name: str
+    streams: int
+
+
+class Overview(Answer):
+    """What the console's first page shows."""
+
+    datasources: list[Summary]
+    nodes: list[Share]
+
+
+class Connector(Answer):
+    """A connector in one line."""
+
+    name: str
+    summary: str
+    sides: list[str]  # Of source, sink, reader and writer, those it has; empty if it cannot be loaded.
+
+
+class Connectors(Answer):
+    """All connectors."""
+
+    items: list[Connector]
+
+
+class ConnectorOptions(Answer, omit_defaults=True):
+    """A connector with the JSON Schema of its options."""
+
+    name: str
+    summary: str
+    runs: str
+    source: Object | None = None
+    sink: Object | None = None
+    transactional: bool | None = None
+    schemes: list[str] | None = None  # Of the URLs that a dump opens with it.
+
+
+class Publish(Request):
+    """Publish the draft, if it is the one that was seen."""
+
+    hash: str | None = None
+
+
+class Rollback(Request):
+    """Publish an old version again."""
+
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class Backfill(Request):
+    """Send old records through a datasource."""
+
+    source: str | None = field(name="from", default=None)  # The URL of a storage; default: the source's own history.
+    table: str | None = None
+    workers: int | None = None
+    chunk_rows: int | None = None
+    rate: str | None = None
