@@ -9,8 +9,8 @@ from typing import Any
 from headgate.core.groups import belief, deadlines, delivery, machine, requests
 from headgate.core.groups.deadlines import Silent
 from headgate.core.groups.delivery import Link, Order
-from headgate.core.groups.machine import Confirm, Consumer, DisconnectedTimeout, Group
-from headgate.core.groups.requests import Answered, ConnectionEnded, Mute
+from headgate.core.groups.machine import Confirm, Consumer, Group
+from headgate.core.groups.requests import Answered, ConnectionEnded
 from headgate.core.groups.roster import Roster
 from simulation.mutations import Mutation, instead
 
@@ -35,32 +35,9 @@ def _on_settle(name: str, holds: Callable[[Consumer], bool]) -> Mutation:
     return Mutation(name, "groups", machine, "settle", mutate)
 
 
-def _on_command(name: str, change: Callable[[Any], Any], *kinds: type) -> Mutation:
-    """A bug in the machine: a command counts, whatever it is about."""
-
-    def mutate(step: Any) -> Any:
-        return lambda group, command: step(group, change(command) if isinstance(command, kinds) else command)
-
-    return Mutation(name, "groups", machine, "step", mutate)
-
-
-def _any_confirmation(step: Any) -> Any:
-    def planted(group: Group | None, command: Any) -> Any:
-        if group is not None and isinstance(command, Confirm):
-            epochs = {c.id: c.epoch for c in group.consumers}
-            command = replace(command, epoch=epochs.get(command.consumer, command.epoch))
-        return step(group, command)
-
-    return planted
-
-
 MACHINE = (
     _on_settle("another_is_told_before_the_active_one_has_stepped_down", lambda c: c.activity == "active"),
     _on_settle("a_silent_consumer_is_not_waited_for", lambda c: c.connectivity == "connected"),
-    _on_command(
-        "the_deadline_of_an_earlier_silence_counts", lambda one: replace(one, incarnation=None), DisconnectedTimeout
-    ),
-    Mutation("a_confirmation_of_an_earlier_turn_counts", "groups", machine, "step", _any_confirmation),
 )
 
 
@@ -84,13 +61,6 @@ def _newest(roster: Roster, request: ConnectionEnded) -> ConnectionEnded:
     return request if found is None else replace(request, incarnation=found.incarnation)
 
 
-def _not_muted(step: Any) -> Any:
-    def planted(roster: Roster, request: Any, now: Any) -> Any:
-        return requests.Step(roster, machine.Ok()) if isinstance(request, Mute) else step(roster, request, now)
-
-    return planted
-
-
 def _always_answered(step: Any) -> Any:
     """An answer is taken for that to the last order, whichever it names."""
 
@@ -107,7 +77,6 @@ REQUESTS = (
     _on_request("the_end_of_an_older_connection_counts", _newest, ConnectionEnded),
     _on_request("the_end_of_a_connection_is_proof", lambda roster, one: replace(one, is_proved=True), ConnectionEnded),
     Mutation("an_answer_counts_for_any_order", "groups", requests, "step", _always_answered),
-    Mutation("a_consumer_that_does_not_answer_is_not_muted", "groups", requests, "step", _not_muted),
 )
 
 
@@ -147,33 +116,11 @@ DELIVERY = (
         "may_echo",
         lambda self, trust_left_s: not self.is_over and trust_left_s > 0.0,
     ),
-    instead(
-        "a_node_without_trust_echoes",
-        "groups",
-        Link,
-        "may_echo",
-        lambda self, trust_left_s: not self.muted and not self.is_over,
-    ),
     instead("a_closed_socket_is_silence", "groups", Link, "is_silent", lambda self, now_s: bool(self.consumers)),
 )
 
 
 # Beliefs.
-
-
-def _from_the_echo(echoed: Any) -> Any:
-    """The belief is counted from the moment at which the echo was read."""
-
-    def planted(one: belief.Belief, n: int, now_s: float) -> belief.Belief:
-        sent = tuple((number, now_s if number == n else at_s) for number, at_s in one.sent)
-        found: belief.Belief = echoed(replace(one, sent=sent), n, now_s)
-        return found
-
-    return planted
-
-
-def _any_incarnation(is_current: Any) -> Any:
-    return lambda one, order: order.consumer == one.consumer
 
 
 def _as_before(one: belief.Belief, now_s: float) -> belief.Belief:
@@ -187,10 +134,8 @@ def _goes_on(disconnected: Any) -> Any:
 
 
 BELIEF = (
-    Mutation("belief_counts_from_the_echo", "groups", belief, "_echoed", _from_the_echo),
     instead("a_belief_that_has_ended_returns", "groups", belief, "_checked", _as_before),
     instead("belief_has_no_margin", "groups", belief, "MARGIN_S", -0.5),
-    Mutation("orders_of_an_older_incarnation_are_taken", "groups", belief, "_is_current", _any_incarnation),
     Mutation("a_turn_goes_on_after_a_lost_connection", "groups", belief, "_disconnected", _goes_on),
 )
 
