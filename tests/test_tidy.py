@@ -50,7 +50,7 @@ IMPURE = {
 
 
 BEYOND_THE_STORE = {"runtime", "cluster", "streams", "datasources", "telemetry", "web", "api", "console", "doors"}
-MOST_ANY = 21
+MOST_ANY = 15
 
 
 def name_of(path: Path) -> str:
