@@ -93,3 +93,10 @@ def test_every_guarantee_names_a_test_that_exists() -> None:
     assert len(named) >= 8
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    root = DOCS.parent
+    text = (root / "ARCHITECTURE.md").read_text()
+    for named in set(re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+(?:\.py|/)?)", text)):
+        assert any((folder / named).exists() for folder in (root / "src" / "headgate", root)), named

@@ -31,11 +31,8 @@ PHRASE = re.compile("|".join(rf"(?<![\w-])(?:{phrase})\b" for phrase in WORST), 
 
 # Old migrations are kept as they were applied.
 SQL = [path for path in SOURCE.rglob("*.sql") if "migrations" not in path.parts]
-PACKAGES = ("cli", "datasources", "store", "telemetry", "web")
+PACKAGES = ("cli", "core/chunks", "datasources", "runtime/dumps", "store", "telemetry", "web")
 PAGES = (
-    "concepts/dumps.md",
-    "howto/backfill.md",
-    "howto/dump.md",
     "howto/push-records.md",
     "howto/write-a-connector.md",
 )

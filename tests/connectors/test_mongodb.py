@@ -800,7 +800,7 @@ async def test_rows_with_the_same_key_are_refused_and_the_chunk_leaves_nothing(m
         await written(target, job, people(2, 2), range=Range(("9",), ("99",)))
     with pytest.raises(StorageError, match="_id 1, which this chunk did not write"):
         await written(target, job, people(3, 1), range=Range(("9",), ("99",)))
-    assert [one["_id"] for one in await mongo.all(job.beside)] == [1]
+    assert [one["_id"] for one in await mongo.all(job.apart_name)] == [1]
 
 
 async def test_a_worker_whose_chunk_was_taken_stops_and_removes_nothing(mongo: Mongo) -> None:
@@ -937,7 +937,7 @@ async def test_a_swap_that_was_interrupted_before_its_last_line_is_recognised(ow
     server.before = crash
     with pytest.raises(StorageGone):
         await target.finish(job)
-    await own.database[job.beside].insert_one({"_id": 5})
+    await own.database[job.apart_name].insert_one({"_id": 5})
     assert await target.unfinished("orders") == [job.dump]
     assert (await target.prepare(job)).name == "orders"
     await target.finish(job)
@@ -953,7 +953,7 @@ async def test_a_swap_that_was_interrupted_before_the_rename_is_done_then(own: M
     with pytest.raises(StorageGone):
         await target.finish(job)
     del server.break_after["renameCollection"]
-    assert (await target.prepare(job)).name == job.beside
+    assert (await target.prepare(job)).name == job.apart_name
     await target.finish(job)
     assert [one["_id"] for one in await own.all("orders")] == [1]
 
@@ -961,7 +961,7 @@ async def test_a_swap_that_was_interrupted_before_the_rename_is_done_then(own: M
 async def test_a_collection_beside_that_was_dropped_is_not_taken_for_a_new_one(mongo: Mongo) -> None:
     target, job = mongo.writer(), job_of(mode=Mode.REPLACE)
     await written(target, job, people(1))
-    await mongo.database.drop_collection(job.beside)
+    await mongo.database.drop_collection(job.apart_name)
     with pytest.raises(Refused, match="is gone"):
         await target.prepare(job)
 
@@ -969,9 +969,9 @@ async def test_a_collection_beside_that_was_dropped_is_not_taken_for_a_new_one(m
 async def test_what_was_built_beside_goes_with_its_lines(mongo: Mongo) -> None:
     target, job = mongo.writer(), job_of(aside=True)
     await written(target, job, people(1))
-    assert await target.look(job.beside) is not None
+    assert await target.look(job.apart_name) is not None
     await target.drop(job)
-    assert await target.look(job.beside) is None
+    assert await target.look(job.apart_name) is None
     assert await target.done(job) == {}
     assert await target.unfinished("orders") == []
 

@@ -43,7 +43,7 @@ async def until_dealt(hg: Harness, n: int, name: str = "orders") -> None:
         settled = [one for one in states if one.worker_status == "RUNNING" or one.detail == "finished"]
         return found.dealt == n and not found.dealing and len(settled) == len(states) == n
 
-    await hg.until_true(is_so, 30.0)
+    await hg.until_true(is_so)
 
 
 async def more_rows(hg: Harness, table: str = "target") -> None:

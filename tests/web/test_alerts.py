@@ -85,9 +85,13 @@ def test_the_alert_of_a_failing_stream_fires_for_a_quarantined_one_and_for_no_ot
     with started(tmp_path, databases.make(), HEADGATE_MASTER_KEY=KEY) as web:
         every_kind(web)
         wanted = {"running:0", "stopped:0", "finished:0", "quarantined:0"}
-        text = web.until(lambda: scrape(web), lambda text: set(streams(text)) == wanted)
-        assert firing(documented("HeadgateStreamFailing"), text) == {"quarantined:0"}
-        assert firing(documented("HeadgateStreamNotRunning"), text) == set()
+        failing, waiting = documented("HeadgateStreamFailing"), documented("HeadgateStreamNotRunning")
+        text = web.until(
+            lambda: scrape(web),
+            lambda text: (
+                (set(streams(text)), firing(failing, text), firing(waiting, text)) == (wanted, {"quarantined:0"}, set())
+            ),
+        )
         # The one that is stopped should not run; the others should.
         assert "headgate_datasources_active 3.0" in text
         # What it counted stays, and the run that was quarantined is an error.

@@ -22,7 +22,7 @@ from headgate.core import backoff, frames, lifecycle
 from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
 from headgate.runtime.push import listener as push
 from headgate.runtime.push.feed import PushFeed
-from headgate.runtime.push.listener import Pushed, Session
+from headgate.runtime.push.session import Pushed, Session
 from headgate.web.doors.push import _Connection
 from tests.proxy import proxied
 from tests.web.pushing import WINDOW, Gate, House, Program, house

@@ -21,7 +21,7 @@ from headgate.core import backoff
 from headgate.core.push.notifier import Reason
 from headgate.runtime.push import listener as push
 from headgate.runtime.push.feed import Piece
-from headgate.runtime.push.listener import Peer, Session
+from headgate.runtime.push.session import Peer, Session
 from tests.waiting import LONG_S
 from tests.web.pushing import House, house
 

@@ -7,14 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
-
 from headgate.cli.direct import opened
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
 from headgate.core.lease import BEAT_S
 from headgate.errors import HeadgateError
-from headgate.store.database import Database, connect, split_url
+from headgate.store.database import Database, connect, refusals_in_words, split_url
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets
@@ -41,11 +39,12 @@ async def examine(url: str, settings: Settings) -> list[Verdict]:
 
 async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:
     try:
-        return await check
+        with refusals_in_words():
+            return await check
     except HeadgateError as error:
         return fail(name, error.message, error.hint)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        return fail(name, one_line(error), "check the rights of this user")
+    except OSError as error:
+        return fail(name, one_line(error), "check the network and the files of the connection")
 
 
 async def _server(database: Database) -> Verdict:

@@ -11,16 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import asyncpg
 import structlog
 
 from headgate.config import load
-from headgate.errors import HeadgateError
-from headgate.store.database import Database
+from headgate.store.database import Database, refusals_in_words
 from headgate.store.migrate import migrate
 from headgate.store.secrets import Secrets, load_keyring
 from headgate.store.wake import Waker
-from headgate.text import one_line
 
 if TYPE_CHECKING:
     from headgate.datasources.registry import Registry
@@ -73,9 +70,8 @@ async def opened(url: str, size: int = 2) -> AsyncIterator[Database]:
     quiet()
     database = await Database.open(url, size=size)
     try:
-        yield database
-    except asyncpg.PostgresError as error:
-        raise HeadgateError(f"the database refuses: {one_line(error)}") from error
+        with refusals_in_words():
+            yield database
     finally:
         await database.close()
 

@@ -130,9 +130,9 @@ def _explanation(found: dict[str, Any]) -> str:
     text = "\n".join(one_line(line) for line in lines)
     if not found["lately"]:
         return text
-    rows = [(ago(one["at"]), one["what"], one["who"], _told(one)) for one in reversed(found["lately"])]
+    rows = [(ago(one["at"]), one["what"], one["who"], _orders(one)) for one in reversed(found["lately"])]
     return f"{text}\n\n{table(('WHEN', 'WHAT', 'WHO', 'TOLD'), rows, empty='')}"
 
 
-def _told(one: dict[str, Any]) -> str:
+def _orders(one: dict[str, Any]) -> str:
     return visible("; ".join(f"{who or DASH}: {what}, epoch {epoch}" for what, who, epoch in one["told"]))

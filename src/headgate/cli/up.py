@@ -95,7 +95,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         node = Node(settings, url, keyring, shipper)
         if not await started(node.prepare(), stop):
             return
-        server = make_server(node, auth=settings.auth)  # Before the first beat: whoever beats answers.
+        server = make_server(node, auth=settings.auth)  # Before the first beat: a node that beats answers.
         await node.begin()
         stack.push_async_callback(node.stop)
         if settings.database is None and settings.process is None:

@@ -15,7 +15,7 @@ class Figures:
     records_skipped: int = 0  # Those that the mapping's `where` left out.
     bytes_in: int = 0
     batches: int = 0
-    errors: int = 0  # Runs that failed, those that were set aside among them.
+    errors: int = 0  # Runs that failed, quarantined ones among them.
     restarts: int = 0  # Runs that failed and were tried again.
     write_s: float = 0.0  # Spent in the sink, in all.
     last_write_s: float = 0.0
@@ -25,7 +25,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class LastFailure:
     """Why the last run failed."""
 
     cause: str  # One of `errors.Cause`.

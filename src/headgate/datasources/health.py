@@ -108,7 +108,9 @@ def explain(facts: Facts) -> list[str]:
     if published is None:
         lines.append(f"Nothing has been published. Publish its draft with: headgate ds publish {found.name}")
     if found.quarantine is not None:
-        lines.append(f"It is quarantined: {found.quarantine}. A publish, a changed secret or a restart tries it again.")
+        lines.append(
+            f"It is quarantined: {found.quarantine}. A publish, a changed secret, a start or a restart tries it again."
+        )
     if published is not None and published.status == "rejected":
         lines.append(
             f"Version {published.number} was tried and rejected: {published.reason}."

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 import structlog
 
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
@@ -151,6 +151,15 @@ def _refusals() -> Iterator[None]:
         raise ConfigError(
             f"the database refuses the connection: {one_line(error)}", hint="check HEADGATE_DATABASE"
         ) from error
+
+
+@contextmanager
+def refusals_in_words() -> Iterator[None]:
+    """What the server refuses becomes a line that people can read; for tools that ask what no store asks."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise HeadgateError(f"the database refuses: {one_line(error)}", hint="check the rights of this user") from error
 
 
 def split_url(url: str) -> tuple[str, bool]:

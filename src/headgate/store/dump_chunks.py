@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from headgate.core.chunks import Range
 from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.outcome import Notice
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, Session, sql
 from headgate.store.dump_rows import Attempt, AttemptRow, ChunkRow, bound_json, bound_of
 
 MOST = 1000  # Lines of history at once.
@@ -103,7 +103,7 @@ class Chunks:
         return [_attempt(row) for row in await self._database.fetch(sql("dumps/history"), dump, after, most)]
 
 
-async def _save(connection: Any, dump: UUID, table: int, stepped: Stepped) -> None:
+async def _save(connection: Session, dump: UUID, table: int, stepped: Stepped) -> None:
     chunk = stepped.chunk
     await connection.execute(
         sql("dumps/save_chunk"),
@@ -123,7 +123,7 @@ async def _save(connection: Any, dump: UUID, table: int, stepped: Stepped) -> No
         await _append(connection, dump, attempt)
 
 
-async def _append(connection: Any, dump: UUID, attempt: Attempt) -> None:
+async def _append(connection: Session, dump: UUID, attempt: Attempt) -> None:
     await connection.execute(sql("dumps/lock_history"), dump)
     await connection.execute(
         sql("dumps/append_attempt"),
@@ -141,7 +141,7 @@ async def _append(connection: Any, dump: UUID, attempt: Attempt) -> None:
     )
 
 
-def _chunk(row: Any) -> ChunkRow:
+def _chunk(row: Row) -> ChunkRow:
     hi = bound_of(row["hi"])
     assert hi is not None, "a chunk ends somewhere"
     chunk = Chunk(
@@ -158,7 +158,7 @@ def _chunk(row: Any) -> ChunkRow:
     return ChunkRow(row["table"], chunk, row["bytes"])
 
 
-def _attempt(row: Any) -> AttemptRow:
+def _attempt(row: Row) -> AttemptRow:
     return AttemptRow(
         **{**row, "kind": Notice(row["kind"]), "lo": bound_of(row["lo"]), "hi": bound_of(row["hi"])},
     )

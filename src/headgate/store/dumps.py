@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -17,7 +16,7 @@ from headgate.core.chunks.locks import Chunk
 from headgate.core.chunks.offsets import FIRST_ROWS, Offsets
 from headgate.core.chunks.outcome import DumpWanted, Status, TableState
 from headgate.errors import NotFound, Refused
-from headgate.store.database import Database, sql
+from headgate.store.database import Database, Row, sql
 from headgate.store.dump_chunks import Chunks
 from headgate.store.dump_rows import (
     DumpRow,
@@ -194,16 +193,16 @@ class Dumps:
         return done is not None
 
 
-def _dump(row: Any) -> DumpRow:
+def _dump(row: Row) -> DumpRow:
     return DumpRow(**{**row, "status": Status(row["status"]), "wanted": DumpWanted(row["wanted"])})
 
 
-def _state(row: Any) -> DumpState:
+def _state(row: Row) -> DumpState:
     status, wanted, pools = Status(row["status"]), DumpWanted(row["wanted"]), tuple(row["pools"])
     return DumpState(**{**row, "status": status, "wanted": wanted, "pools": pools})
 
 
-def _table(row: Any) -> TableRow:
+def _table(row: Row) -> TableRow:
     kept = dict(row)
     top, at = bound_of(kept.pop("top")), bound_of(kept.pop("at"))
     offsets = Offsets(top, at, ended=kept.pop("planned"), rows=kept.pop("size"), fixed=kept.pop("fixed"))

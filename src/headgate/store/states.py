@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.core.figures import Failed, Figures
+from headgate.core.figures import Figures, LastFailure
 from headgate.store.database import Database, Row, sql
 
 
@@ -23,7 +23,7 @@ class State:
     detail: str
     version: int | None
     metrics: Figures
-    error: Failed | None
+    error: LastFailure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StreamState:
     version: int | None
     epoch: int
     metrics: Figures
-    error: Failed | None
+    error: LastFailure | None
     changed_at: datetime  # When the status or its detail last changed.
 
 
@@ -98,5 +98,5 @@ def _resting(row: Row) -> Resting:
 def _state(row: Row) -> StreamState:
     plain = {name: row[name] for name in StreamState.__slots__}
     plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
-    plain["error"] = None if row["error"] is None else msgspec.json.decode(row["error"], type=Failed)
+    plain["error"] = None if row["error"] is None else msgspec.json.decode(row["error"], type=LastFailure)
     return StreamState(**plain)

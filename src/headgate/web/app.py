@@ -24,7 +24,9 @@ from headgate.web.doors.push import PushDoor
 from headgate.web.doors.sockets import refuse
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.figures import collector_of
+from headgate.web.openapi import describe_problems
 from headgate.web.problems import HANDLERS
+from headgate.web.strict import StrictRequest
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -69,19 +71,22 @@ def make_api(node: Any, state: State) -> Litestar:
     def provide_node() -> Any:
         return node
 
+    routes = [
+        DatasourcesApi,
+        *registry.ROUTES,
+        *nodes.ROUTES,
+        *streams.ROUTES,
+        *groups.ROUTES,
+        *dumps.ROUTES,
+        *secrets.ROUTES,
+        *connectors.ROUTES,
+        *health.ROUTES,
+        *CONSOLE,
+    ]
+    describe_problems(routes)
     return Litestar(
-        route_handlers=[
-            DatasourcesApi,
-            *registry.ROUTES,
-            *nodes.ROUTES,
-            *streams.ROUTES,
-            *groups.ROUTES,
-            *dumps.ROUTES,
-            *secrets.ROUTES,
-            *connectors.ROUTES,
-            *health.ROUTES,
-            *CONSOLE,
-        ],
+        route_handlers=routes,
+        request_class=StrictRequest,
         dependencies={"node": Provide(provide_node, sync_to_thread=False)},
         signature_namespace={"Node": Node},
         exception_handlers=HANDLERS,

@@ -81,15 +81,18 @@ def http_error(request: Req, error: HTTPException) -> Response[bytes]:
     extra = error.extra if isinstance(error.extra, list) else []
     problems = [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in extra]
     if any(item.get("source") == "body" for item in extra):  # It is JSON, and not what is asked for.
-        return headgate_error(request, ConfigError([_of_body(one) for one in problems]))
+        return headgate_error(request, ConfigError([body_problem(_path(one.path), one.message) for one in problems]))
     return _respond(problem(error.status_code, one_line(error.detail), problems=problems), error.headers)
 
 
-def _of_body(found: Problem) -> Problem:
+def _path(key: str) -> str:
+    return "" if key == "data" else key.removeprefix("data.")
+
+
+def body_problem(path: str, message: str) -> Problem:
     """What is wrong with a body, at the field that it is wrong with."""
-    path = "" if found.path == "data" else found.path.removeprefix("data.")
-    if (match := _FIELD.fullmatch(found.message)) is None:
-        return Problem(path, found.message)
+    if (match := _FIELD.fullmatch(message)) is None:
+        return Problem(path, message)
     return Problem(f"{path}.{match[2]}".lstrip("."), "is missing" if match[1] == "missing required" else "is unknown")
 
 

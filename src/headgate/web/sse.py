@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Protocol, TypeVar
 
 import msgspec
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
@@ -21,6 +22,12 @@ MOST_ID = 2**63 - 1
 After = Annotated[int, Parameter(ge=0, le=MOST_ID)]
 AfterOrNow = Annotated[int | None, Parameter(ge=0, le=MOST_ID)]
 T = TypeVar("T", int, int | None)
+
+
+def spec(of: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
+    """What the OpenAPI document says of a stream of these."""
+    text = "Server-sent events; the data of each is one of these."
+    return {200: ResponseSpec(of, description=text, media_type="text/event-stream", generate_examples=False)}
 
 
 class Item(Protocol):

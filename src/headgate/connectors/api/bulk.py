@@ -191,7 +191,7 @@ class Job:
         return self.aside or self.mode is Mode.REPLACE
 
     @property
-    def beside(self) -> str:
+    def apart_name(self) -> str:
         """The name of the table that is built apart."""
         return f"{self.target}__hg_{self.dump.hex[:8]}"
 

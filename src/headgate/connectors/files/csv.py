@@ -45,7 +45,7 @@ from headgate.text import counted
 
 FAMILY = "csv"
 ENDINGS = (".csv",)
-MOST_HEADER = 16 << 20  # A header that does not end within so many bytes is none.
+MOST_HEADER = 16 << 20  # A header that does not end within this many bytes is none.
 _NO_WORDS = {"false": False, "no": False, "0": False, "true": True, "yes": True, "1": True}
 
 
@@ -113,7 +113,7 @@ class CsvReader(FileReader):
         return names, end
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        """The end of so many records: newlines outside quotes, which are counted from the beginning, where there is
+        """The end of that many records: newlines outside quotes, which are counted from the beginning, where there is
         none."""
         with unchanged(span) as descriptor:
             at, is_open, is_ended = span.begin, False, True

@@ -26,7 +26,7 @@ from headgate.connectors.files.reader import (
     line_number,
     unchanged,
 )
-from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, record, told, type_of
+from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of, record, type_of
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS
 from headgate.connectors.values.infer import inferred
@@ -83,10 +83,10 @@ class JsonlReader(FileReader):
                 try:
                     yield flat(record(line)) if self.flattens else record(line)
                 except NOT_JSON as error:
-                    raise StorageError(f"{path}, line {place}: {told(error)}") from None
+                    raise StorageError(f"{path}, line {place}: {reason_of(error)}") from None
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        """The end of so many lines. Empty ones are no records."""
+        """The end of that many lines. Empty ones are no records."""
         with unchanged(span) as descriptor:
             at, held = span.begin, b""
             while at < span.end and (data := os.pread(descriptor, min(BLOCK, span.end - at), at)):
@@ -137,7 +137,7 @@ class JsonlReader(FileReader):
             except NOT_JSON as error:
                 with translate_errors(span.path):
                     where = f"{span.path}, line {line_number(span.path, at)}"
-                raise StorageError(f"{where}: {told(error)}") from None
+                raise StorageError(f"{where}: {reason_of(error)}") from None
             at += len(line) + 1
         raise StorageError(f"{span.path}, near byte {begin}: a record is not JSON")
 
@@ -174,7 +174,7 @@ class JsonlWriter(FileWriter):
 
 
 def past_lines(data: bytes, lines: int) -> tuple[int, int]:
-    """Where so many lines end that are not empty, or the last whole one; and how many are left then."""
+    """Where that many lines end that are not empty, or the last whole one; and how many are left then."""
     whole = data.rfind(b"\n") + 1
     has_empty = data[:1].isspace() or any(two in data for two in _MAY_BE_EMPTY)
     if not has_empty and (found := data.count(b"\n")) < lines:

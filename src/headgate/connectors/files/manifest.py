@@ -60,7 +60,7 @@ def manifest_of(path: Path) -> Manifest | None:
     try:
         if path.is_dir():
             return msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
-        found = msgspec.json.decode(beside_file(path).read_bytes(), type=Manifest)
+        found = msgspec.json.decode(manifest_path(path).read_bytes(), type=Manifest)
         state = path.stat()
     except FileNotFoundError:
         return None
@@ -69,7 +69,7 @@ def manifest_of(path: Path) -> Manifest | None:
     return found if (found.size, found.mtime_ns) == (state.st_size, state.st_mtime_ns) else None
 
 
-def beside_file(path: Path) -> Path:
+def manifest_path(path: Path) -> Path:
     """Where the manifest of a single file lies."""
     return path.with_name(f".{path.name}.headgate.json")
 

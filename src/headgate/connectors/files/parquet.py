@@ -1,6 +1,6 @@
 """Parquet files, as Arrow batches.
 
-A table is cut between row groups: several small ones are one chunk, and a large one is one chunk of its own, read batch
+A table is cut between row groups: several small ones are one chunk, and a large one is one chunk, read batch
 by batch. Every type of other writers becomes the kind that holds each of its values, or is refused with the column's
 name: a duration, and times in nanoseconds that microseconds do not hold. Nested types become JSON text.
 
@@ -66,7 +66,7 @@ class ParquetReader(FileReader):
         return Looked(columns or (), parts, rows=rows)
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        """So many whole row groups; one at least."""
+        """As many whole row groups; one at least."""
         with self._unchanged(span) as file:
             at = span.begin
             while at < span.end and rows > 0:

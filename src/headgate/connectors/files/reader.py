@@ -2,7 +2,7 @@
 
 A URL names a file, which is one table and called by its stem; or a folder, in which each file `name.ext` and each
 folder `name/` with parts is a table; or a pattern (`logs-*.csv`), whose files are one table. A folder with a manifest
-of its own is one table, too. Names that begin with a dot or an underscore are nobody's data.
+is one table, too. Names that begin with a dot or an underscore are nobody's data.
 
 A table is cut by places in its files: bytes, or row groups. A bound is one number if there is one file, and the file's
 number and the place if there are several, in the order of their names. What the files were when they were described
@@ -144,7 +144,7 @@ class FileReader:
         raise NotImplementedError
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
-        """The place that ends so many rows from the span's beginning, and how many are left when its end is nearer."""
+        """The place that ends that many rows from the span's beginning, and how many are left if its end is nearer."""
         raise NotImplementedError
 
     def read(self, table: Table, span: Span, language: Language, csv: Csv) -> Pieces:
@@ -216,7 +216,7 @@ class FileReader:
         return None
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """So many rows further, at the end of a record."""
+        """That many rows further, at the end of a record."""
         parts, left = parts_of(table), max(1, rows)
         number, at = _place(after)
         last, stop = _place(top)

@@ -171,10 +171,10 @@ def _sort(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def told(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Why a record is refused."""
-    told = one_line(error, 300)
-    return f"not JSON: {told}" if isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError) else told
+    text = one_line(error, 300)
+    return f"not JSON: {text}" if isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError) else text
 
 
 def flat(record: Row, prefix: str = "") -> Row:

@@ -140,7 +140,7 @@ def _read_on(descriptor: int, place: Place, size: int) -> tuple[bytes, bytes]:
     data = os.pread(descriptor, back + size, place.offset - back)
     if len(data) < back or (place.mark and place.mark != _mark(data[:back])):
         message = f"{place.file} was truncated or replaced: what was read before offset {place.offset} is gone"
-        hint = "bring the file back, or set the position to null to begin anew"
+        hint = "bring the file back, or set the position to null to begin again"
         raise ConnectorError(message, cause=Cause.CONFIG, hint=hint)
     return data[:back], data[back:]
 

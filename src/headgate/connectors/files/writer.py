@@ -1,6 +1,6 @@
-"""Writing files: one part for each chunk, written beside and renamed, so that it is there wholly or not at all.
+"""Writing files: one part for each chunk, written under another name and renamed: it is there wholly or not at all.
 
-In a folder a table is a folder of parts, `<table>/<dump>-<mark>.ext`. Beside each part lies, hidden, the ledger's line
+In a folder a table is a folder of parts, `<table>/<dump>-<mark>.ext`. Next to each part lies, hidden, the ledger's line
 of its chunk: written before the part gets its name, so a part without a line is not ours, and a line without its part
 says nothing. At the end the lines go into the manifest, and the parts begin to count for readers. `replace` builds
 `.<table>.hg_<dump>/` and puts it in place with two renames; which of these folders are there tells how far a swap came.
@@ -42,9 +42,9 @@ from headgate.connectors.files.manifest import (
     MANIFEST,
     Line,
     Manifest,
-    beside_file,
     fields_of,
     manifest_of,
+    manifest_path,
     sidecar_of,
 )
 from headgate.connectors.sql import ledger
@@ -102,13 +102,13 @@ class FileWriter(Normalizes):
             raise Refused(f"{target!r} cannot be the name of a folder", hint="rename it: --table name=target")
         return self._path / target
 
-    def _beside(self, job: Job) -> Path:
+    def _apart(self, job: Job) -> Path:
         place = self._place(job.target)
         return place.with_name(f".{place.name}.hg_{job.dump.hex[:8]}")
 
     def _folder(self, job: Job) -> Path:
         """Where this job's parts go."""
-        return self._beside(job) if (self._is_file or job.is_apart) else self._place(job.target)
+        return self._apart(job) if (self._is_file or job.is_apart) else self._place(job.target)
 
     def _part(self, job: Job, range: Range) -> Path:
         return self._folder(job) / f"{job.dump.hex[:8]}-{ledger.key_of(range)}{self.endings[0]}"
@@ -225,9 +225,9 @@ class FileWriter(Normalizes):
     def _unfinished(self, target: str) -> list[UUID]:
         place = self._place(target)
         finished = set((manifest_of(place) or Manifest()).finished)
-        beside = sorted(place.parent.glob(f".{_escaped(place.name)}.hg_????????")) if place.parent.is_dir() else []
-        found = {line.dump for folder in [place, *beside] for line in self._lines(folder).values()}
-        for folder in beside:  # All its parts are in its manifest, and it is not in its place.
+        apart = sorted(place.parent.glob(f".{_escaped(place.name)}.hg_????????")) if place.parent.is_dir() else []
+        found = {line.dump for folder in [place, *apart] for line in self._lines(folder).values()}
+        for folder in apart:  # All its parts are in its manifest, and it is not in its place.
             found |= set((manifest_of(folder) or Manifest()).finished)
         return [UUID(dump) for dump in sorted(found - finished)]
 
@@ -238,13 +238,13 @@ class FileWriter(Normalizes):
     async def write(
         self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
     ) -> int:
-        """One part: written beside; then its line; then its name."""
+        """One part: written under another name; then its line; then its name."""
         part = self._part(job, range)
         if await self._run(job.target, self._has, job, range):
             if not again:
                 raise AlreadyWritten(f"{part.name} of {job.target} is there already")
             if self._is_file and self._is_finished(job):
-                raise Refused(f"{self._path} is one file: a part of it cannot be written anew", hint="dump it again")
+                raise Refused(f"{self._path} is one file: a part of it cannot be written again", hint="dump it again")
             if self._is_finished(job):
                 part = self._place(job.target) / part.name
         stray = part.with_name(f".{part.name}.{secrets.token_hex(4)}.part")
@@ -280,29 +280,29 @@ class FileWriter(Normalizes):
             stray.unlink(missing_ok=True)
 
     async def finish(self, job: Job) -> None:
-        """The parts begin to count; what was built beside takes its place."""
+        """The parts begin to count; what was built apart takes its place."""
         await self._run(job.target, self._finish_file if self._is_file else self._finish_folder, job)
 
     def _finish_folder(self, job: Job) -> None:
-        place, beside = self._place(job.target), self._beside(job)
-        old = beside.with_name(f"{beside.name}.old")
+        place, apart = self._place(job.target), self._apart(job)
+        old = apart.with_name(f"{apart.name}.old")
         if not (self._is_file or job.is_apart):
             self._fold(place, job)
-        elif beside.exists() and job.mode is not Mode.REPLACE and place.exists():
-            for part in self._parts(beside):
+        elif apart.exists() and job.mode is not Mode.REPLACE and place.exists():
+            for part in self._parts(apart):
                 with suppress(FileNotFoundError):  # It went before a crash; its part did not.
                     sidecar_of(part).rename(sidecar_of(place / part.name))
                 part.rename(place / part.name)
             self._fold(place, job)
-            shutil.rmtree(beside)
-        elif beside.exists():
-            self._fold(beside, job)
+            shutil.rmtree(apart)
+        elif apart.exists():
+            self._fold(apart, job)
             if place.exists():
                 place.rename(old)
-            beside.rename(place)
+            apart.rename(place)
             _sync_folder(place.parent)
         elif not self._is_finished(job):
-            raise StorageError(f"{beside} is not there any more", hint="dump the table again")
+            raise StorageError(f"{apart} is not there any more", hint="dump the table again")
         if old.exists():
             shutil.rmtree(old)
 
@@ -320,7 +320,7 @@ class FileWriter(Normalizes):
                 stray.unlink(missing_ok=True)
 
     def _finish_file(self, job: Job) -> None:
-        place, folder = self._path, self._beside(job)
+        place, folder = self._path, self._apart(job)
         if self._is_finished(job) or not folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -345,16 +345,16 @@ class FileWriter(Normalizes):
                 raise StorageError(f"{joined} is not what was written", hint=f"remove {folder} and dump again")
             joined.replace(place)
             _sync_folder(place.parent)
-        _put(beside_file(place), msgspec.json.encode(joining.manifest))
+        _put(manifest_path(place), msgspec.json.encode(joining.manifest))
         shutil.rmtree(folder)
 
     async def drop(self, job: Job) -> None:
-        """Remove what was built beside."""
+        """Remove what was built apart."""
         await self._run(job.target, self._drop, job)
 
     def _drop(self, job: Job) -> None:
         if (self._is_file or job.is_apart) and not self._is_finished(job):
-            shutil.rmtree(self._beside(job), ignore_errors=True)
+            shutil.rmtree(self._apart(job), ignore_errors=True)
 
     async def close(self) -> None:
         """No file is held open."""

@@ -137,7 +137,7 @@ class MongoReader:
         return None if last is None else values.bound_of(last["_id"])
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """The `_id` after so many, or the top."""
+        """The `_id` after that many, or the top."""
         with translate_errors(self._url, table.name):
             cursor = _between(self._session.database()[table.name].find, after, top, projection={"_id": 1})
             found = await cursor.sort(ORDER).skip(rows - 1).limit(1).to_list()

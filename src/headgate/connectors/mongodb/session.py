@@ -33,7 +33,7 @@ from headgate.errors import ConfigError
 from headgate.text import one_line
 
 SAMPLE = 10_000
-TIMEOUT_MS = 5_000  # Whoever does not answer for so long is gone.
+TIMEOUT_MS = 5_000  # A server that does not answer for this long is gone.
 
 _CHOICES = {"sample": "[1-9][0-9]{0,8}", "nested": "json|flatten", "doc": "json", "micros": "refuse|text|truncate"}
 _AUTHENTICATION = {18, 8000}

@@ -8,7 +8,7 @@ with the number of rows when all is written. Before some documents are inserted,
 there belongs to somebody else, and the chunk is refused, with nothing touched. Then their ids and digests are noted in
 `headgate_dump_written`, and then they are inserted. So a document is what a broken attempt left if a note has its id
 and its digest, whatever has happened to the source since. Those are removed before the next attempt, which begins
-anew; one with another content is somebody else's and stays. The notes stay until the chunk is done, because an insert
+again; one with another content is somebody else's and stays. The notes stay until the chunk is done, because an insert
 may end after its worker has. A second worker takes the line over by its token; the first finds that at its next step,
 stops, and removes nothing.
 
@@ -57,7 +57,7 @@ from headgate.errors import Refused
 from headgate.text import one_line
 
 AT_ONCE = 10_000  # Documents that are written with one note,
-AT_ONCE_BYTES = 8 << 20  # or so many bytes of them.
+AT_ONCE_BYTES = 8 << 20  # or this many bytes of them.
 
 _DUPLICATE = 11000
 _EXISTS = 48
@@ -102,12 +102,12 @@ class MongoWriter(Normalizes):
         with translate_errors(self._url, job.target):
             name = job.target
             if job.is_apart and not await self._is_in_place(job):
-                name = job.beside
+                name = job.apart_name
                 if await self.done(job) and await self._session.info(name) is None:
                     raise Refused(
                         f"{name} is gone, and the ledger has chunks of it",
                         code="beside_gone",
-                        hint="cancel the dump and begin anew",
+                        hint="cancel the dump and begin again",
                     )
             await self._create(name, job)
             if job.mode in (Mode.UPSERT, Mode.ABSENT) and key != ("_id",):
@@ -311,7 +311,7 @@ class MongoWriter(Normalizes):
         if line is None or line["state"] == _DONE:
             return line is not None
         if line["uuid"] is None:  # Not every server that speaks like a MongoDB tells it.
-            return await self._session.info(job.beside) is None
+            return await self._session.info(job.apart_name) is None
         return bool(line["uuid"] == await self._uuid(job.target))
 
     async def _say(self, job: Job, words: Document) -> None:
@@ -323,13 +323,13 @@ class MongoWriter(Normalizes):
         return None if found is None else bytes(found.bytes if isinstance(found, UUID) else found).hex()
 
     async def _put_in_place(self, job: Job) -> None:
-        name = job.beside if job.is_apart else job.target
+        name = job.apart_name if job.is_apart else job.target
         indexes = indexes_of(job) if job.created or job.is_apart else []
         is_there = job.is_apart and await self._session.info(job.target) is not None
         if is_there and job.mode is not Mode.REPLACE:
             if await self._session.database()[job.target].find_one({}, {"_id": 1}) is not None:
                 raise Refused(f"{job.target} has documents by now", code="has_rows", hint="--mode replace")
-        elif is_there:  # Whoever reads the collection relies on its indexes.
+        elif is_there:  # Those who read the collection rely on its indexes.
             old = await (await self._session.database()[job.target].list_indexes()).to_list()
             names = {index["name"] for index in indexes}
             keys = [list(index["key"].items()) for index in indexes]
@@ -343,10 +343,10 @@ class MongoWriter(Normalizes):
             await self._session.database()[name].rename(job.target, dropTarget=True)
 
     async def drop(self, job: Job) -> None:
-        """Remove what was built beside, with its lines. In place, what broken chunks left: whole ones stay."""
+        """Remove what was built apart, with its lines. In place, what broken chunks left: whole ones stay."""
         with translate_errors(self._url, job.target):
             if job.is_apart:
-                await self._session.database().drop_collection(job.beside)
+                await self._session.database().drop_collection(job.apart_name)
                 await self._lines.delete_many(_all(job))
             else:
                 table = Table(job.target, job.source.columns)

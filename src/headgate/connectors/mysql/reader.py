@@ -77,7 +77,7 @@ class MysqlReader:
         return await self._bound(f"SELECT {_key_texts(table)} FROM {self._from(table)} ORDER BY {order} LIMIT 1")
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """Where so many rows end."""
+        """Where that many rows end."""
         if table.by is not By.KEY:
             return top
         order = ", ".join(f"t.{quoted(one)}" for one in table.key)

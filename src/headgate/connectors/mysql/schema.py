@@ -6,7 +6,7 @@ foreign keys follow when all tables are there. Columns that the source computes 
 are not copied.
 
 A new table takes the old one's place with one RENAME TABLE, which no transaction covers. So the ledger first gets the
-line `swapping`: from then on a table beside that is not there any more has been renamed, and not begun anew.
+line `swapping`: from then on a table built apart that is not there any more has been renamed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ WHERE EVENT_OBJECT_SCHEMA = {schema} AND EVENT_OBJECT_TABLE = {name}
 # Names.
 
 
-def beside_of(job: Job, mark: str = "") -> str:
-    """The name of the table beside, or of the old one while the new one takes its place. Never too long."""
+def apart_of(job: Job, mark: str = "") -> str:
+    """The name of the table that is built apart, or of the old one while it is replaced. Never too long."""
     schema, dot, name = job.target.rpartition(".")
     suffix = f"__hg_{mark}{job.dump.hex[:8]}"
     if len(name) + len(suffix) > NAME:
@@ -52,7 +52,7 @@ def beside_of(job: Job, mark: str = "") -> str:
 
 def old_of(job: Job) -> str:
     """The name of the table that was replaced, until it is dropped."""
-    return beside_of(job, "old_")
+    return apart_of(job, "old_")
 
 
 def refuse_dependents(session: Session, table: str) -> None:
@@ -132,9 +132,9 @@ def _part(name: str, length: int | None) -> str:
     return quoted(name) + (f"({length})" if length else "")
 
 
-def copy_shape(session: Session, table: str, beside: str) -> None:
+def copy_shape(session: Session, table: str, apart: str) -> None:
     """A table like the one that it is to replace, with its indexes."""
-    session.execute(f"CREATE TABLE IF NOT EXISTS {sql_name(session, beside)} LIKE {sql_name(session, table)}")
+    session.execute(f"CREATE TABLE IF NOT EXISTS {sql_name(session, apart)} LIKE {sql_name(session, table)}")
 
 
 def complete(session: Session, job: Job, name: str) -> None:
@@ -225,10 +225,10 @@ def _statements(wanted: Sequence[str]) -> list[str]:
 
 
 def put_in_place(session: Session, job: Job) -> None:
-    """The table beside becomes the target, at once; the old one is to be dropped."""
-    target, beside, old = (sql_name(session, name) for name in (job.target, beside_of(job), old_of(job)))
+    """The table that was built apart becomes the target, at once; the old one is to be dropped."""
+    target, apart, old = (sql_name(session, name) for name in (job.target, apart_of(job), old_of(job)))
     away = f"{target} TO {old}, " if exists(session, job.target) else ""
-    session.execute(f"RENAME TABLE {away}{beside} TO {target}")
+    session.execute(f"RENAME TABLE {away}{apart} TO {target}")
 
 
 def _is_own(job: Job) -> bool:

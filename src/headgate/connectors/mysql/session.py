@@ -1,8 +1,8 @@
-"""One session of MySQL or MariaDB: a connection, and a thread of its own in which it is used.
+"""One session of MySQL or MariaDB: a connection, and the thread in which it is used.
 
 PyMySQL waits where it stands, so whatever it does is done in that thread, one thing after another. A task that is
 cancelled shuts the socket down: the server rolls back, the thread ends what it was at, and the next use connects
-anew. Nothing that matters lives in a connection between two uses.
+again. Nothing that matters lives in a connection between two uses.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Session:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, on one connection: one that is lost is not made anew in the middle."""
+        """All or nothing, on one connection: one that is lost is not replaced in the middle."""
         self.connection()
         self._is_pinned = True
         try:
@@ -117,7 +117,7 @@ class Session:
             self._is_pinned = False
 
     def connection(self) -> Connection[Any]:
-        """The connection, made anew if there is none that lives."""
+        """The connection; a new one if there is none that lives."""
         if self._is_pinned:
             if self._connection is None or self._is_cut or not self._connection.open:
                 raise pymysql.OperationalError(2013, "the connection was lost in a transaction")

@@ -5,14 +5,14 @@
     bit(1); bit(n)                          bool; int64, and decimal(20,0) for bit(64)
     decimal float double year               decimal, float32, float64, int16
     date datetime timestamp                 date, timestamp, timestamptz: sessions run in UTC
-    time                                    text: it goes beyond a day, and below nought
+    time                                    text: it goes beyond a day, and below zero
     char varchar text enum set inet6        text
     binary varbinary blob, geometries       bytes; a geometry in the server's own form, SRID and WKB
     json uuid                               json, uuid. MariaDB's json is a longtext with a check
 
 A float is rendered with the digits of its double, which is the same number: the server's own text has six digits.
 Zero dates (`0000-00-00`, `2020-00-01`) are no dates anywhere else and are refused, or NULL with `?zero_dates=null`.
-The server knows no negative nought.
+The server knows no negative zero.
 
 What a dump makes for other kinds: text is longtext, or varchar where it has a length or is in the key, in the collation
 utf8mb4_bin, so that keys which differ only in case stay two rows. A timestamptz is a datetime(6) in UTC: `timestamp`
@@ -131,7 +131,7 @@ def rendered(column: Column, collation: str, csv: Csv, null_dates: bool, is_mari
         return f"IF({name} IS NULL, {null}, {value})" if column.nullable else value
     value = number(column.native, name)
     if csv.alike and base in _DATES and size_of(column.native):
-        value = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {value}))"  # Others write no noughts at the end.
+        value = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {value}))"  # Others write no zeros at the end.
     value = f"IFNULL({value}, {null})" if column.nullable else value
     if base in _DATES:
         return f"IF({is_zero_date(name)}, {null if null_dates else 'NULL'}, {value})"
@@ -152,7 +152,7 @@ def _doubled(text: str, is_mariadb: bool) -> str:
 
 
 def number(native: str, name: str) -> str:
-    """A column so that its text has every digit, and no noughts in front."""
+    """A column so that its text has every digit, and no zeros in front."""
     base = base_of(native)
     if base in ("float", "double"):
         return f"{name} * 1e0"

@@ -92,7 +92,7 @@ class MysqlWriter(Normalizes):
         return await self._session.run(lambda: self._prepared(job))
 
     def _prepared(self, job: Job) -> Table:
-        session, beside = self._session, schema.beside_of(job)
+        session, apart = self._session, schema.apart_of(job)
         if len(job.target) > 190:
             raise Refused(f"{job.target} is too long a name for the ledger", code="name")
         if not catalog.exists(session, ledger.TABLE):
@@ -102,13 +102,13 @@ class MysqlWriter(Normalizes):
         if there is not None:
             self._check(job, there)  # Before anything is made in its likeness.
         if job.is_apart and not self._is_placed(job):
-            name = beside
+            name = apart
             if job.mode is Mode.REPLACE and exists:
                 schema.refuse_dependents(session, job.target)
             if exists:
-                schema.copy_shape(session, job.target, beside)
+                schema.copy_shape(session, job.target, apart)
             else:
-                schema.make_table(session, job, beside)
+                schema.make_table(session, job, apart)
         elif not exists:
             schema.make_table(session, job, name)
         table = catalog.described(session, name)
@@ -178,10 +178,10 @@ class MysqlWriter(Normalizes):
             raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
 
     def _is_placed(self, job: Job) -> bool:
-        """Whether the table beside has become the target, or its rows have been added."""
+        """Whether the table that was built apart has become the target, or its rows have been added."""
         if self._has_line(job, ledger.FINISHED):
             return True
-        return self._has_line(job, ledger.SWAPPING) and not catalog.exists(self._session, schema.beside_of(job))
+        return self._has_line(job, ledger.SWAPPING) and not catalog.exists(self._session, schema.apart_of(job))
 
     # Chunks.
 
@@ -222,7 +222,7 @@ class MysqlWriter(Normalizes):
                 self._write_line(job, key, lo, hi, rows)
                 return rows
         except (pymysql.MySQLError, StorageError) as error:
-            # Whoever was faster has the rows' locks first, and its rows are duplicates before its line is one.
+            # A worker that was faster has the rows' locks first, and its rows are duplicates before its line is one.
             if not again and number_of(error) in (0, _DUPLICATE, 1205, 1213) and self._is_there(job, key):
                 raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
             raise
@@ -324,11 +324,11 @@ class MysqlWriter(Normalizes):
     # The end.
 
     async def finish(self, job: Job) -> None:
-        """Indexes and the counter; then what was built beside takes its place, and the last line is written."""
+        """Indexes and the counter; then what was built apart takes its place, and the last line is written."""
         await self._session.run(lambda: self._finish(job))
 
     def _finish(self, job: Job) -> None:
-        session, beside = self._session, schema.beside_of(job)
+        session, apart = self._session, schema.apart_of(job)
         if not job.is_apart:
             if not self._has_line(job, ledger.FINISHED):
                 if job.created:
@@ -339,7 +339,7 @@ class MysqlWriter(Normalizes):
             exists = catalog.exists(session, job.target)
             if job.mode is Mode.REPLACE or not exists:
                 if not exists:
-                    schema.complete(session, job, beside)
+                    schema.complete(session, job, apart)
                 if not self._has_line(job, ledger.SWAPPING):
                     self._write_line(job, *ledger.last_line(ledger.SWAPPING))
                 schema.put_in_place(session, job)
@@ -347,12 +347,12 @@ class MysqlWriter(Normalizes):
                 table = catalog.described(session, job.target)
                 assert table is not None, job.target
                 with session.transaction():
-                    for statement in _merge(job, table, self._sql(job.target), self._sql(beside)):
+                    for statement in _merge(job, table, self._sql(job.target), self._sql(apart)):
                         session.execute(statement)
                     self._write_line(job, *ledger.last_line())
         if not self._has_line(job, ledger.FINISHED):
             self._write_line(job, *ledger.last_line())
-        for name in (beside, schema.old_of(job)):
+        for name in (apart, schema.old_of(job)):
             session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
 
     async def index(self, job: Job) -> list[str]:
@@ -364,13 +364,13 @@ class MysqlWriter(Normalizes):
         return await self._session.run(lambda: schema.link(self._session, job, targets))
 
     async def drop(self, job: Job) -> None:
-        """Remove what was built beside, and its lines."""
+        """Remove what was built apart, and its lines."""
         await self._session.run(lambda: self._drop(job))
 
     def _drop(self, job: Job) -> None:
         if not job.is_apart or not catalog.exists(self._session, ledger.TABLE) or self._is_placed(job):
             return
-        self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.beside_of(job))}")
+        self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.apart_of(job))}")
         self._session.execute(_LEDGER.forget, str(job.dump), job.target)
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ from headgate.connectors.values.kinds import Kind
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 END = struct.pack(">h", -1)
 ROWS = 16_384  # Rows that are joined at once: few enough for the processor's caches,
-MOST = 4 << 20  # and not so many bytes.
+MOST = 4 << 20  # and no more bytes than this.
 PIECE = 1 << 20  # Bytes that are sent at once.
 
 _EPOCH_DAYS = 10_957  # From 1970 to PostgreSQL's 2000,
@@ -176,7 +176,7 @@ def _held(values: Numbers, is_held: Numbers, array: pa.Array, column: Column) ->
 
 
 def _decimal(column: Column) -> _Form:
-    """A number in groups of four digits; those that are nought at either end are dropped by the server."""
+    """A number in groups of four digits; those that are zero at either end are dropped by the server."""
     precision, scale = column.type.precision, column.type.scale
     before, after = -(-(precision - scale) // 4), -(-scale // 4)
     groups = before + after

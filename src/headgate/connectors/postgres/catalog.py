@@ -27,7 +27,7 @@ _PARTS = "SELECT parse_ident($1)"
 _PROPER = """
 SELECT string_agg(quote_ident(part), '.' ORDER BY place) FROM unnest(parse_ident($1)) WITH ORDINALITY p (part, place)
 """
-# What an extension brings is the extension's business, and what a dump builds beside is no table yet.
+# What an extension brings is the extension's business, and what a dump builds apart is no table yet.
 _TABLES = """
 SELECT CASE WHEN pg_table_is_visible(c.oid) THEN quote_ident(c.relname)
             ELSE quote_ident(n.nspname) || '.' || quote_ident(c.relname) END AS name

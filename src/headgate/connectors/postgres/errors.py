@@ -58,7 +58,7 @@ def fault_of(error: BaseException | None) -> Fault | None:
     return None
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What went wrong and where, in one line."""
     where = getattr(error, "context", None) or getattr(error, "where", None)
     return f"{one_line(error)} ({one_line(where, 200)})" if where else one_line(error)
@@ -74,10 +74,10 @@ def translate_errors(where: str, what: str) -> Iterator[None]:
             case None:
                 raise
             case Fault.GONE:
-                raise StorageGone(f"{where} is gone: {told(error)}") from None
+                raise StorageGone(f"{where} is gone: {error_text(error)}") from None
             case Fault.DENIED:
-                raise StorageError(f"{what}: {told(error)}", hint="GRANT it, or use another user") from None
-        raise StorageError(f"{what}: {told(error)}") from None
+                raise StorageError(f"{what}: {error_text(error)}", hint="GRANT it, or use another user") from None
+        raise StorageError(f"{what}: {error_text(error)}") from None
 
 
 @contextmanager

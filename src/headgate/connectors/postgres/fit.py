@@ -103,7 +103,7 @@ def _precision(native: str, default: int) -> int:
 
 
 def _fits(into: str, given: str, column: Column) -> bool:
-    """Whether numbers with so many digits go into a numeric that has a size beyond the usual."""
+    """Whether numbers with that many digits go into a numeric that has a size beyond the usual."""
     here, there = _digits(into), _digits(given)
     if column.type.kind is Kind.DECIMAL:
         there = (column.type.precision, column.type.scale)
@@ -122,7 +122,7 @@ def _digits(native: str) -> tuple[int, int] | None:
 
 
 def has_binary_forms(job: Job, table: Table) -> bool:
-    """Whether each column has a form of its own here. A domain has its own ideas, and goes as text."""
+    """Whether each column has a binary form here. A domain has its own ideas, and goes as text."""
     plain = table.details["plain"]
     natives = {column.name: column.native for column in table.columns}
     return all(

@@ -12,7 +12,7 @@ from headgate.connectors.sql.quoting import literal, quoted
 
 
 def relation(table: Table) -> str:
-    """What to select from. A table that others inherit from has rows of its own only: theirs are copied with them."""
+    """What to select from. A table that others inherit from gives its own rows only: theirs are copied with them."""
     return f"ONLY {table.name}" if table.details.get("only") else table.name
 
 

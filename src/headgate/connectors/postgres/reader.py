@@ -42,7 +42,7 @@ from headgate.connectors.postgres.catalog import (
     proper,
     tables,
 )
-from headgate.connectors.postgres.errors import told, translate_errors
+from headgate.connectors.postgres.errors import error_text, translate_errors
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, leaving
 from headgate.connectors.postgres.schema import details
@@ -92,7 +92,7 @@ class PostgresReader:
                     await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(self._snapshot)}")
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                     connection.terminate()
-                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {told(error)}") from None
+                    raise SnapshotGone(f"the snapshot of {where_is(self._url)} is gone: {error_text(error)}") from None
             self._connection = connection
         return self._connection
 
@@ -176,7 +176,7 @@ class PostgresReader:
             return await edge(connection, table, "DESC")
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """Where so many rows end."""
+        """Where that many rows end."""
         if table.by is By.OFFSET:
             return top
         if table.by is By.BLOCK:
@@ -195,7 +195,7 @@ class PostgresReader:
         return top if row is None else tuple(row)
 
     async def _apart(self, connection: Connection, table: Table, top: Bound) -> float:
-        """How far a key is from the next, on average. Where keys count, so many rows end that many numbers further at
+        """How far a key is from the next, on average. Where keys count, rows end at least as many numbers further at
         the earliest, and no row has to be passed over to find a good end."""
         if len(table.key) > 1 or not table.rows or table.details["key_types"][table.key[0]] not in WHOLE:
             return math.inf
@@ -268,7 +268,7 @@ def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:
 
 @asynccontextmanager
 async def _flowing(connection: Connection, query: str, csv: Csv, in_quotes: bool | list[str]) -> AsyncIterator[Pieces]:
-    """Rows as CSV, from a COPY that runs beside whoever takes its pieces, a few pieces ahead."""
+    """Rows as CSV, from a COPY that runs a few pieces ahead of the task that takes them."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(AHEAD)
     held: list[bytes] = []
     size = 0
@@ -307,5 +307,5 @@ async def _flowing(connection: Connection, query: str, csv: Csv, in_quotes: bool
     finally:
         if not task.done():
             task.cancel()
-            connection.terminate()  # Whoever leaves early needs this session no more.
+            connection.terminate()  # A task that leaves early needs this session no more.
         await asyncio.gather(task, return_exceptions=True)

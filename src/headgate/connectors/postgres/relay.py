@@ -34,7 +34,7 @@ HELD = 8 << 10  # Bytes held back: the longest end there is, an error with its d
 SMALL = 128 << 10  # After a read that brought less than this,
 BREATH_S = 0.001  # the server fills the socket while we do not look: fewer turns for both of us.
 AHEAD = 4  # Reads that may wait for the writer: enough to bridge a turn of somebody else.
-ROOM = 1 << 20  # Bytes that a local socket may hold, where the system allows so many: what the target eats meanwhile.
+ROOM = 1 << 20  # Bytes that a local socket may hold, where the system allows that: what the target eats meanwhile.
 QUIET_S = 1.0  # An error is the end if nothing follows it. Rows that look like one are followed by others.
 
 _DONE = b"c\x00\x00\x00\x04"  # CopyDone, from either side.

@@ -14,7 +14,7 @@ import asyncpg
 from asyncpg import Connection, Pool
 
 from headgate.connectors.api.bulk import StorageGone
-from headgate.connectors.postgres.errors import Fault, fault_of, told
+from headgate.connectors.postgres.errors import Fault, error_text, fault_of
 from headgate.errors import ConfigError, HeadgateError
 
 CONNECT_S = 10.0
@@ -80,12 +80,12 @@ async def connect(url: str, **settings: str) -> Connection:
             case None:
                 raise
             case Fault.GONE:
-                raise StorageGone(f"{where_is(url)} does not answer: {told(error)}") from None
+                raise StorageGone(f"{where_is(url)} does not answer: {error_text(error)}") from None
             case Fault.DENIED | Fault.CONFIG:
                 raise ConfigError(
-                    f"{where_is(url)} refuses the connection: {told(error)}", hint="check the URL"
+                    f"{where_is(url)} refuses the connection: {error_text(error)}", hint="check the URL"
                 ) from None
-        raise ConfigError(f"{where_is(url)} refuses the connection: {told(error)}") from None
+        raise ConfigError(f"{where_is(url)} refuses the connection: {error_text(error)}") from None
     return connection
 
 

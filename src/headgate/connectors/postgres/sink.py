@@ -1,16 +1,16 @@
 """PostgreSQL sink: rows and the stream's position in one transaction, fenced by the epoch.
 
-`headgate_position`, beside the data, holds for each stream (installation, stream): epoch, generation, commits and
+`headgate_position`, next to the data, holds for each stream (installation, stream): epoch, generation, commits and
 position.
 
-`open` raises the epoch in a transaction of its own, before the source is opened. From then on no older run can commit:
+`open` raises the epoch in a separate transaction, before the source is opened. From then on no older run can commit:
 the last statement of every write is an update of that row `WHERE epoch = mine`, and a write that updates nothing rolls
 back. Reading the position without raising the epoch would not do: an older run's transaction, open at that moment,
 could still commit after it.
 
 A process that is stopped inside its transaction must not block its successor. Between statements the server ends such
 a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on
-its stream, and `open` ends the session of whoever holds it.
+its stream, and `open` ends the session that holds it.
 
 Rows go in by binary COPY. Where a value does not fit its column's type as it is (text for a timestamp, say), and for
 upserts, the batch goes as JSON and PostgreSQL converts it by its own rules.

@@ -1,4 +1,4 @@
-"""A PostgreSQL table takes another's place: built beside with its shape, dressed with its keys, swapped in at once.
+"""A PostgreSQL table takes another's place: built apart with its shape, dressed with its keys, swapped in at once.
 
 Readers of the old table wait only for the last transaction, which moves names. What would be left behind by that, or
 broken, is listed and refused, at the start and again at the end.
@@ -80,40 +80,40 @@ async def refuse_dependents(connection: Connection, table: str) -> None:
         )
 
 
-async def copy_shape(connection: Connection, table: str, beside: str) -> None:
+async def copy_shape(connection: Connection, table: str, apart: str) -> None:
     """A table like the one that it is to replace, without what slows the copy down."""
-    if await find(connection, beside) is not None:
+    if await find(connection, apart) is not None:
         return
     found = await must_find(connection, table)
     shape = await connection.fetchrow(_SHAPE, found["oid"])
     unlogged = "UNLOGGED " if shape["is_unlogged"] else ""
-    await connection.execute(f"CREATE {unlogged}TABLE {beside} (LIKE {table} INCLUDING ALL EXCLUDING INDEXES)")
+    await connection.execute(f"CREATE {unlogged}TABLE {apart} (LIKE {table} INCLUDING ALL EXCLUDING INDEXES)")
     for option in shape["options"]:
         name, _, value = option.partition("=")
-        await connection.execute(f"ALTER TABLE {beside} SET ({name} = {literal(value)})")
+        await connection.execute(f"ALTER TABLE {apart} SET ({name} = {literal(value)})")
 
 
-async def dress(connection: Connection, old: str, beside: str, suffix: str) -> None:
-    """Give the table that was built beside the keys and indexes of the one that it will replace, under other names.
+async def dress(connection: Connection, old: str, apart: str, suffix: str) -> None:
+    """Give the table that was built apart the keys and indexes of the one that it will replace, under other names.
 
     The old table is read meanwhile as ever. What has been made already, before a crash, is not made again.
     """
     found = await must_find(connection, old)
     there = "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass($1)"
-    names = {row["conname"] for row in await connection.fetch(there, beside)}
+    names = {row["conname"] for row in await connection.fetch(there, apart)}
     for one in await connection.fetch(CONSTRAINTS, found["oid"]):
         name = other_name(one["name"], suffix) if one["index"] else one["name"]
         if name not in names:
-            definition = referring(one, beside)
-            await connection.execute(f"ALTER TABLE {beside} ADD CONSTRAINT {quoted(name)} {definition}")
+            definition = referring(one, apart)
+            await connection.execute(f"ALTER TABLE {apart} ADD CONSTRAINT {quoted(name)} {definition}")
     for one in await connection.fetch(INDEXES, found["oid"]):
         name = other_name(one["name"], suffix)
-        if await owner_of(connection, name, beside) is None:
-            await connection.execute(index_on(one, name, beside))
+        if await owner_of(connection, name, apart) is None:
+            await connection.execute(index_on(one, name, apart))
 
 
-async def swap(connection: Connection, old: str, beside: str, suffix: str) -> None:
-    """Put the table that was built beside in the place of the old one, with its names, rights and owner."""
+async def swap(connection: Connection, old: str, apart: str, suffix: str) -> None:
+    """Put the table that was built apart in the place of the old one, with its names, rights and owner."""
     parts = await parts_of(connection, old)
     if await find(connection, old) is not None:
         await connection.execute(f"LOCK TABLE {old} IN ACCESS EXCLUSIVE MODE")
@@ -122,29 +122,29 @@ async def swap(connection: Connection, old: str, beside: str, suffix: str) -> No
         shape = await connection.fetchrow(_SHAPE, found["oid"])
         constraints = await connection.fetch(CONSTRAINTS, found["oid"])
         indexes = await connection.fetch(INDEXES, found["oid"])
-        grants = await connection.fetch(_GRANTS, found["oid"], beside)
-        await connection.execute(f"ALTER TABLE {beside} OWNER TO {shape['owner']}")
-        counters = await _keep_sequences(connection, found["oid"], beside)
+        grants = await connection.fetch(_GRANTS, found["oid"], apart)
+        await connection.execute(f"ALTER TABLE {apart} OWNER TO {shape['owner']}")
+        counters = await _keep_sequences(connection, found["oid"], apart)
         await connection.execute(f"DROP TABLE {old}")
         for one in constraints:
             if one["index"]:
                 name = quoted(other_name(one["name"], suffix))
-                await connection.execute(f"ALTER TABLE {beside} RENAME CONSTRAINT {name} TO {quoted(one['name'])}")
+                await connection.execute(f"ALTER TABLE {apart} RENAME CONSTRAINT {name} TO {quoted(one['name'])}")
         for one in indexes:
             name = f"{quoted(found['schema'])}.{quoted(other_name(one['name'], suffix))}"
             await connection.execute(f"ALTER INDEX {name} RENAME TO {quoted(one['name'])}")
-        for row in await connection.fetch(_GRANTEES, beside):
-            await connection.execute(f"REVOKE ALL ON {beside} FROM {row['name']}")
+        for row in await connection.fetch(_GRANTEES, apart):
+            await connection.execute(f"REVOKE ALL ON {apart} FROM {row['name']}")
         for row in grants:
             await connection.execute(row["statement"])
     else:
-        counters = await _names_for_sequences(connection, parts[-1], beside)
+        counters = await _names_for_sequences(connection, parts[-1], apart)
     for sequence, name in counters.items():
         await connection.execute(f"ALTER SEQUENCE {sequence} RENAME TO {quoted(name)}")
-    await connection.execute(f"ALTER TABLE {beside} RENAME TO {quoted(parts[-1])}")
+    await connection.execute(f"ALTER TABLE {apart} RENAME TO {quoted(parts[-1])}")
 
 
-async def _keep_sequences(connection: Connection, oid: int, beside: str) -> dict[str, str]:
+async def _keep_sequences(connection: Connection, oid: int, apart: str) -> dict[str, str]:
     """Sequences that the old table owns would go with it; those of identities go on where they were. Returns the names
     that the new ones of identities get."""
     names: dict[str, str] = {}
@@ -152,21 +152,21 @@ async def _keep_sequences(connection: Connection, oid: int, beside: str) -> dict
         if not row["sequence"]:
             continue
         if not row["identity"]:
-            await connection.execute(f"ALTER SEQUENCE {row['sequence']} OWNED BY {beside}.{quoted(row['name'])}")
+            await connection.execute(f"ALTER SEQUENCE {row['sequence']} OWNED BY {apart}.{quoted(row['name'])}")
             continue
-        sequence = await connection.fetchval("SELECT pg_get_serial_sequence($1, $2)", beside, row["name"])
+        sequence = await connection.fetchval("SELECT pg_get_serial_sequence($1, $2)", apart, row["name"])
         last = await connection.fetchrow(f"SELECT last_value, is_called FROM {row['sequence']}")
         await connection.execute("SELECT setval($1::text::regclass, $2, $3)", sequence, *last)
         names[sequence] = (await parts_of(connection, row["sequence"]))[-1]
     return names
 
 
-async def _names_for_sequences(connection: Connection, table: str, beside: str) -> dict[str, str]:
+async def _names_for_sequences(connection: Connection, table: str, apart: str) -> dict[str, str]:
     """The names that identities' sequences would have, had the table been made in its place."""
     names: dict[str, str] = {}
-    found = await must_find(connection, beside)
+    found = await must_find(connection, apart)
     for row in await defaults_of(connection, found["oid"]):
         name = f"{table}_{row['name']}_seq"
-        if row["identity"] and len(name.encode()) < 63 and await owner_of(connection, name, beside) is None:
+        if row["identity"] and len(name.encode()) < 63 and await owner_of(connection, name, apart) is None:
             names[row["sequence"]] = name
     return names

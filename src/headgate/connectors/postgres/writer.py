@@ -45,7 +45,7 @@ _LEDGER = ledger.Statements(
     f"""dump uuid NOT NULL, target text NOT NULL, {ledger.KEY} text NOT NULL, lo text NOT NULL, hi text NOT NULL,
     rows bigint NOT NULL, at timestamptz NOT NULL DEFAULT now()""",
 )
-# Every chunk is in the ledger: whoever still writes into the table writes what will be refused, and may be stopped.
+# Every chunk is in the ledger: a session that still writes into the table writes what will be refused: it is stopped.
 _END_WRITERS = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.relation = to_regclass($1) AND l.pid <> pg_backend_pid()
@@ -95,7 +95,7 @@ class PostgresWriter(Normalizes):
         with translate_errors(where_is(self._url), job.target):
             async with self._transaction() as connection:
                 await self._make_ledger(connection)
-                name, beside = await proper(connection, job.target), await self._beside(connection, job)
+                name, apart = await proper(connection, job.target), await self._apart(connection, job)
                 found = await find(connection, name)
                 if found is not None and found["kind"] not in ("r", "p", "f"):
                     raise Refused(f"{job.target} is a view", code="not_a_table", hint="name a table")
@@ -103,10 +103,10 @@ class PostgresWriter(Normalizes):
                     if job.mode is Mode.REPLACE:
                         await refuse_dependents(connection, name)
                     if found is not None:
-                        await copy_shape(connection, name, beside)
-                    elif await find(connection, beside) is None:
-                        await schema.make_table(connection, job, beside)
-                    into = await self._table(connection, beside)
+                        await copy_shape(connection, name, apart)
+                    elif await find(connection, apart) is None:
+                        await schema.make_table(connection, job, apart)
+                    into = await self._table(connection, apart)
                 else:
                     if found is None:
                         await schema.make_table(connection, job, name)
@@ -121,8 +121,8 @@ class PostgresWriter(Normalizes):
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_dump_chunk', 0))")
             await connection.execute(_LEDGER.create)
 
-    async def _beside(self, connection: Connection, job: Job) -> str:
-        """The name of the table beside, in the schema of the target."""
+    async def _apart(self, connection: Connection, job: Job) -> str:
+        """The name of the table that is built apart, in the schema of the target."""
         name = await proper(connection, job.target)
         parts, found = await parts_of(connection, name), await find(connection, name)
         parts[-1] = schema.other_name(parts[-1], f"_hg_{job.dump.hex[:8]}")
@@ -262,13 +262,13 @@ class PostgresWriter(Normalizes):
         return rows
 
     async def _erase(self, connection: Connection, job: Job, table: Table, range: Range) -> None:
-        """Make room for a chunk that is written again. The line goes first: whoever else repairs it waits there."""
+        """Make room for a chunk that is written again. The line goes first: another repair waits there."""
         await connection.execute(_LEDGER.forget_one, job.dump, job.target, ledger.key_of(range))
         if schema.finds_rows(job):
             return  # Its rows are overwritten, and others in between are not ours.
         if job.source.by is not By.KEY:
             raise StorageError(
-                f"{job.target} has no key to tell a chunk's rows by", hint="--mode replace copies it anew"
+                f"{job.target} has no key to tell a chunk's rows by", hint="--mode replace copies it again"
             )
         own = replace(job.source, name=table.name, details=table.details)
         await connection.execute(f"DELETE FROM {table.name} WHERE {condition(own, range)}")
@@ -294,29 +294,29 @@ class PostgresWriter(Normalizes):
         with translate_errors(where_is(self._url), job.target):
             if await self._is_finished(connection, job):
                 return
-            name, beside = await proper(connection, job.target), await self._beside(connection, job)
+            name, apart = await proper(connection, job.target), await self._apart(connection, job)
             suffix = job.dump.hex[:8]
             exists = await find(connection, name) is not None
             if job.is_apart:
-                await connection.execute(_END_WRITERS, beside)
+                await connection.execute(_END_WRITERS, apart)
                 if not exists:
-                    await schema.complete(connection, job, beside)
+                    await schema.complete(connection, job, apart)
                 elif job.mode is Mode.REPLACE:
-                    await dress(connection, name, beside, suffix)
+                    await dress(connection, name, apart, suffix)
             elif job.created:
                 await connection.execute(_END_WRITERS, name)
                 await schema.complete(connection, job, name)
             async with self._transaction() as connection:
                 if job.is_apart and (job.mode is Mode.REPLACE or not exists):
-                    await swap(connection, name, beside, suffix)
+                    await swap(connection, name, apart, suffix)
                 elif job.is_apart:
-                    await connection.execute(_merge(job, name, beside))
-                    await connection.execute(f"DROP TABLE {beside}")
+                    await connection.execute(_merge(job, name, apart))
+                    await connection.execute(f"DROP TABLE {apart}")
                 await schema.advance(connection, job, name)
                 if not await self._is_finished(connection, job):
                     await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.last_line())
             with suppress(asyncpg.PostgresError):
-                # Whoever has it locked is most likely about to do the same: the server's own housekeeping.
+                # The session that has it locked is most likely about to do the same: the server's own housekeeping.
                 await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
 
     async def index(self, job: Job) -> list[str]:
@@ -335,15 +335,15 @@ class PostgresWriter(Normalizes):
         return bool(await connection.fetchval(_LEDGER.has, job.dump, job.target, ledger.FINISHED))
 
     async def drop(self, job: Job) -> None:
-        """Remove what was built beside, and its lines."""
+        """Remove what was built apart, and its lines."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
             if not job.is_apart or await self._is_finished(connection, job):
                 return
-            beside = await self._beside(connection, job)
-            await connection.execute(_END_WRITERS, beside)
+            apart = await self._apart(connection, job)
+            await connection.execute(_END_WRITERS, apart)
             async with self._transaction() as connection:
-                await connection.execute(f"DROP TABLE IF EXISTS {beside}")
+                await connection.execute(f"DROP TABLE IF EXISTS {apart}")
                 await connection.execute(_LEDGER.forget, job.dump, job.target)
 
     async def close(self) -> None:

@@ -51,7 +51,7 @@ class SqliteReader:
         return await self._session.run(self._bound, query, [])
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """The key of the row so many rows further."""
+        """The key of the row that many rows further."""
         cut = table.details["cut"]
         where, values = condition(cut, Range(after, top))
         names = ", ".join(map(quoted, cut))

@@ -2,7 +2,7 @@
 
 Writers take the database's only lock when their first rows are there, and queue up for it. Numbers with a fixed point
 and times are kept as text, in columns whose declared type says so (`DECIMAL TEXT(12,2)`): SQLite would make floats of
-them. Definitions are transactional, too, so what was built beside takes its place together with the last line.
+them. Definitions are transactional, too, so what was built apart takes its place together with the last line.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SqliteWriter(Normalizes):
         """Nothing to undo: a transaction leaves nothing."""
 
     async def finish(self, job: Job) -> None:
-        """Put what was built beside in its place, indexes, and the last line: one transaction."""
+        """Put what was built apart in its place, indexes, and the last line: one transaction."""
         await self._session.run(_finish, job)
 
     async def index(self, job: Job) -> list[str]:
@@ -125,7 +125,7 @@ class SqliteWriter(Normalizes):
         return await self._session.run(_index, job)
 
     async def drop(self, job: Job) -> None:
-        """Remove what was built beside, and its lines."""
+        """Remove what was built apart, and its lines."""
         await self._session.run(_drop, job)
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ def _look(connection: sqlite3.Connection, name: str) -> Table | None:
     return Table(name, columns, tuple(column for _, column in keys), rows=rows, family=FAMILY)
 
 
-# A table, and the one beside it.
+# A table, and the one that is built apart.
 
 
 def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
@@ -155,7 +155,7 @@ def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
         old = _look(connection, job.target)
         name = job.target
         if job.is_apart and not _is_finished(connection, job):
-            name = job.beside
+            name = job.apart_name
             if _look(connection, name) is None:
                 connection.execute(_copied_shape(connection, job) if old else _create(job, name))
         elif old is None:
@@ -213,7 +213,7 @@ def _copied_shape(connection: sqlite3.Connection, job: Job) -> str:
     found = _NAMED.match(sql)
     if found is None:
         raise Refused(f"the definition of {job.target} is not understood", hint="use append")
-    return f"CREATE TABLE {quoted(job.beside)} {sql[found.end() :]}"
+    return f"CREATE TABLE {quoted(job.apart_name)} {sql[found.end() :]}"
 
 
 def _check(connection: sqlite3.Connection, job: Job, table: Table) -> None:
@@ -345,16 +345,16 @@ def _finish(connection: sqlite3.Connection, job: Job) -> None:
             return
         has_old = _look(connection, job.target) is not None
         if job.is_apart:
-            name, beside = quoted(job.target), quoted(job.beside)
+            name, apart = quoted(job.target), quoted(job.apart_name)
             if has_old and job.mode is not Mode.REPLACE:
                 columns = ", ".join(quoted(column.name) for column in job.source.columns)
-                connection.execute(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {beside}")
-                connection.execute(f"DROP TABLE {beside}")
+                connection.execute(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {apart}")
+                connection.execute(f"DROP TABLE {apart}")
             else:
                 query = "SELECT sql FROM sqlite_schema WHERE tbl_name = ? AND type <> 'table' AND sql IS NOT NULL"
                 dress = [sql for (sql,) in connection.execute(query, (job.target,))]
                 connection.execute(f"DROP TABLE IF EXISTS {name}")
-                connection.execute(f"ALTER TABLE {beside} RENAME TO {name}")
+                connection.execute(f"ALTER TABLE {apart} RENAME TO {name}")
                 for sql in dress:
                     connection.execute(sql)
         if job.source.family == FAMILY and (job.created or (job.is_apart and not has_old)):
@@ -404,5 +404,5 @@ def _drop(connection: sqlite3.Connection, job: Job) -> None:
     with _Transaction(connection):
         connection.execute(_LEDGER.create)
         if job.is_apart and not _is_finished(connection, job):
-            connection.execute(f"DROP TABLE IF EXISTS {quoted(job.beside)}")
+            connection.execute(f"DROP TABLE IF EXISTS {quoted(job.apart_name)}")
             connection.execute(_LEDGER.forget, (str(job.dump), job.target))

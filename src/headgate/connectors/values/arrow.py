@@ -1,6 +1,6 @@
 """Arrow batches: their types, and the way between them, canonical CSV and Python values.
 
-This is the one door to pyarrow. It is imported on the event loop by whoever first needs a batch, and pyarrow wholly
+This is the one door to pyarrow. It is imported on the event loop by the first that needs a batch, and pyarrow wholly
 with it: threads that import parts of it at the same time would see it half made. Everything here may run in threads.
 """
 

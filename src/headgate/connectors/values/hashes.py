@@ -97,7 +97,7 @@ def _text(array: pa.Array, column: Column) -> pa.Array:
 
 
 def _digits(array: pa.Array) -> tuple[Numbers, Numbers]:
-    """How many digits of each number are after the point, and all of them as a whole number; without noughts at their
+    """How many digits of each number are after the point, and all of them as a whole number; without zeros at their
     end, so that the scale they came with does not matter."""
     if not pa.types.is_decimal128(array.type) or array.type.precision > _WORD:
         pairs = [_pair(one) for one in _short(array.cast(pa.string())).to_pylist()]
@@ -119,7 +119,7 @@ def _pair(text: str | None) -> tuple[int, int]:
 
 
 def _short(text: pa.Array) -> pa.Array:
-    """Numbers without noughts at their end, whatever the scale that they came with, and without exponents."""
+    """Numbers without zeros at their end, whatever the scale that they came with, and without exponents."""
     if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes very small ones so.
         text = pa.array([None if one is None else format(Decimal(one), "f") for one in text.to_pylist()], pa.string())
     short = pc.ascii_rtrim(pc.ascii_rtrim(text, "0"), ".")

@@ -84,7 +84,7 @@ def _replay_key(signature: Signature, headers: Mapping[str, str], stamp: str | N
     """Where the sender numbers its messages, that number; else the signed timestamp makes a repeat recognisable.
 
     Without either, two equal bodies may well be two messages, and both are kept. The key comes from what is signed, not
-    from the signature as it was written: whoever repeats a message may write a second, worthless one beside it. It is a
+    from the signature as it was written: one who repeats a message may add a second, worthless one. It is a
     hash, because the sender chooses the length and an index does not take any.
     """
     if signature.scheme == "github":

@@ -23,7 +23,7 @@ from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.offsets import Offsets, is_complete, is_stuck
 from headgate.errors import NotFound, Refused
 
-INTERRUPTED = "interrupted"  # The error of a dump whose process was told to end.
+INTERRUPTED = "interrupted"  # The error of a dump whose process was asked to end.
 
 
 class Notice(StrEnum):

@@ -83,7 +83,7 @@ class Beat:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        now = self._moment()
+        now = self.moment()
         self._watch = Watch(now, now.at_s)
         self._last_sign = now
         self._stop = threading.Event()
@@ -100,13 +100,13 @@ class Beat:
 
     def sign(self) -> None:
         """The main loop is alive."""
-        self._last_sign = self._moment()
+        self._last_sign = self.moment()
 
     def trust_left_s(self) -> float:
         """How long this node may still act."""
         return self.trust.left_s(boot_s())
 
-    def _moment(self) -> Sign:
+    def moment(self) -> Sign:
         """Now, and how long the loop's thread has waited for a CPU; where nobody counts that, not at all."""
         try:
             waited_s = int(self._schedstat.read_bytes().split()[1]) / 1e9
@@ -120,7 +120,7 @@ class Beat:
     async def _beat_until_stopped(self) -> None:
         database: Database | None = None
         while not self._stop.is_set() and not self.trust.ended:
-            now = self._moment()
+            now = self.moment()
             watch = watchdog.signed(self._watch, self._last_sign)
             self._watch, verdict = watchdog.look(watch, now, self.trust.left_s(now.at_s))
             if verdict == "end":

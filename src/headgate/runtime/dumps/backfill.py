@@ -1,4 +1,4 @@
-"""Backfill: what a datasource missed, through its mapping and into its sink, beside its live stream.
+"""Backfill: what a datasource missed, through its mapping and into its sink, while its live stream runs.
 
 Records come from the source's own history, where it has one, or from a storage that holds them. They go through the
 mapping of the version that runs. A record whose key the sink has is left out, so that the live one wins whichever
@@ -27,8 +27,8 @@ from headgate.core.chunks import Range
 from headgate.datasources.documents import Prepared
 from headgate.errors import NotFound, Refused
 from headgate.ids import new_id
+from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import Options, Plan, Storages, as_json, parse_rate, short
-from headgate.runtime.dumps.worker import Transform
 from headgate.store.dump_rows import NewDump
 from headgate.store.dumps import Dumps
 from headgate.text import counted

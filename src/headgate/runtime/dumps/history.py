@@ -56,7 +56,7 @@ class History:
         self._write(attempt_view(row))
 
     def append_unrecorded(self, attempt: Attempt) -> None:
-        """One attempt that the database could not be told of."""
+        """One attempt that the database did not take."""
         name, now = self._tables[attempt.table].source, datetime.now(UTC)
         fields = {field: getattr(attempt, field) for field in Attempt.__slots__}
         self._write(attempt_view(AttemptRow(id=0, name=name, at=now, **fields)))

@@ -21,9 +21,9 @@ from headgate.core.chunks.outcome import is_for_me
 from headgate.datasources.documents import Prepared
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.runtime.dumps.backfill import storages_of, transform_of
+from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Options, Storages
 from headgate.runtime.dumps.process import DumpFailed, StreamProcess
-from headgate.runtime.dumps.worker import Transform
 from headgate.runtime.dumps.workers import join
 from headgate.store.dump_rows import OpenDump
 from headgate.store.dumps import Dumps
@@ -53,7 +53,7 @@ class DumpKeeper:
         self._warned: set[UUID] = set()
 
     async def run(self) -> None:
-        """Look for dumps, for ever."""
+        """Look for dumps, until cancelled."""
         try:
             while True:
                 with suppress(StoreError):

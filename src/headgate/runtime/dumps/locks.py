@@ -29,8 +29,8 @@ class LockManager:
         def take(row: ChunkRow, now_s: float) -> Stepped:
             chunk, attempts = row.chunk, tuple[Attempt, ...]()
             if (lost := locks.run_out(chunk, now_s)) is not None:
-                told = Attempt(row.table, chunk.number, chunk.worker or "", Notice.ERROR, error=lost.error)
-                chunk, attempts = lost, (_ranged(told, chunk),)
+                attempt = Attempt(row.table, chunk.number, chunk.worker or "", Notice.ERROR, error=lost.error)
+                chunk, attempts = lost, (_ranged(attempt, chunk),)
             if chunk.state is State.PLANNED:
                 chunk = locks.lease(chunk, worker, now_s)
             return Stepped(chunk, attempts)

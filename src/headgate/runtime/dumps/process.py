@@ -27,13 +27,13 @@ from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, Give
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
+from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.history import History
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim
 from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
 from headgate.runtime.dumps.processes import is_dead, process_name
 from headgate.runtime.dumps.tables import CopiedTable, Tables
-from headgate.runtime.dumps.worker import Transform
 from headgate.runtime.dumps.workers import WorkersManager
 from headgate.store.dump_rows import Attempt, AttemptRow
 from headgate.store.dumps import Dumps
@@ -315,7 +315,7 @@ class StreamProcess:
                 await self._dumps.release(self.dump, self._claim.owner)
 
     async def _save(self, error: str) -> Path:
-        """The history as a file: what the database has, and what it could not be told of."""
+        """The history as a file: what the database has, and what it did not take."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 while await self._read_on():

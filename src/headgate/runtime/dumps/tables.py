@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, Writer
+from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks.offsets import unplanned
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError
@@ -77,6 +77,8 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> str:
         for job in jobs:
             try:
                 missing += await step(job) if job.created else ()
+            except StorageGone:
+                raise  # Nothing more can be made, and nothing more can be known.
             except StorageError as error:
                 missing.append(f"{job.target}: {error.message}")
     return f"left out: {'; '.join(missing)}" if missing else ""

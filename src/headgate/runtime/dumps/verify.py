@@ -19,9 +19,9 @@ from headgate.core.chunks import Range
 from headgate.core.chunks.locks import Chunk, State
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError, NotFound, Refused
+from headgate.runtime.dumps.copying import copy
 from headgate.runtime.dumps.plan import Plan, Storages, plan_of, short
 from headgate.runtime.dumps.views import DifferenceView, VerifiedView
-from headgate.runtime.dumps.worker import copy
 from headgate.store.dumps import Dumps
 from headgate.text import counted
 

@@ -8,30 +8,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, TypeAlias
 from uuid import UUID
 
 import structlog
 
 from headgate.connectors.api.bulk import (
-    PLAIN,
     AlreadyWritten,
     By,
-    Language,
     Piece,
     Pieces,
-    Range,
     Reader,
     SnapshotGone,
     StorageError,
     StorageGone,
     Writer,
 )
-from headgate.connectors.values.convert import common, translated
 from headgate.core.chunks.outcome import Notice, is_silent, notice
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.runtime.dumps.copying import Transform, copy
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import silent
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
@@ -42,8 +38,6 @@ from headgate.text import error_line
 RENEW_S = 4.0  # Well within a chunk's lease.
 LOOK_S = 0.2  # How often a worker without a chunk asks for one.
 TARGET_S = 300.0  # A target that takes nothing for this long is gone. It may have waited for locks of others.
-
-Transform: TypeAlias = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 log = structlog.get_logger()
 
@@ -63,7 +57,7 @@ class Throttle:
             self.row_bytes = max(1.0, size / rows)
 
     async def wait(self, size: int) -> None:
-        """Wait until so many bytes may go."""
+        """Wait until this many bytes may go."""
         limit = self.rate.bytes or (self.rate.rows * self.row_bytes if self.rate.rows else None)
         if not limit:
             return
@@ -243,7 +237,7 @@ class Worker:
         storage is gone."""
         await self._close()
         text = error_line(error)
-        # Chunks have no configuration: a server that refuses us now refuses all of them.
+        # Chunks have no configuration: a server that refuses the connection for one refuses it for all.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         if not isinstance(error, HeadgateError):
             log.error("a chunk failed in an unexpected way", error=text, exc_info=error)
@@ -274,59 +268,3 @@ class Worker:
                 with suppress(Exception):
                     await session.close()
         self._reader = self._writer = None
-
-
-async def copy(
-    reader: Reader,
-    writer: Writer,
-    plan: Plan,
-    range: Range,
-    transform: Transform | None = None,
-    metered: Callable[[Pieces], Pieces] = lambda pieces: pieces,
-    *,
-    again: bool = False,
-) -> int:
-    """One range, from the source's session to the target's: query, translate, map, normalize, write."""
-    job, into = plan.job, plan.into
-    assert into is not None, "a chunk is planned after its table is prepared"
-    language, wanted, csv = spoken(reader, writer, plan, transform is not None)
-    read = reader.query(plan.source, range, language, csv)
-    try:
-        pieces = metered(read)
-        if wanted is not language:
-            columns = job.source.columns if transform is None else plan.source.columns
-            pieces, language = translated(pieces, language, wanted, columns), wanted
-        if transform is not None:
-            pieces = _mapped(pieces, transform)
-        if language not in writer.accepts(into, job):
-            language, pieces = writer.normalize(pieces, language, job.source.columns)
-        return await writer.write(job, into, range, language, pieces, again=again)
-    finally:
-        # A query that is left half-way would be ended some time later, in the middle of something else.
-        if (end := getattr(read, "aclose", None)) is not None:
-            with suppress(RuntimeError):  # Whoever takes its pieces in another task ends it there.
-                await end()
-
-
-def spoken(reader: Reader, writer: Writer, plan: Plan, as_rows: bool) -> tuple[Language, Language, Any]:
-    """What the source speaks, what that is translated to first, and how its CSV looks."""
-    job, into = plan.job, plan.into
-    assert into is not None
-    if as_rows:
-        language = common(reader.languages, (Language.ROWS,))
-        return language, Language.ROWS, PLAIN
-    if job.source.details.get("strict"):
-        language = common(reader.languages, (Language.CSV, Language.ARROW))
-        return language, Language.ARROW, PLAIN
-    language = common(reader.languages, writer.accepts(into, job))
-    is_direct = language is Language.CSV and language in writer.languages
-    csv = writer.csv if is_direct else PLAIN
-    if csv.native and csv.native != job.source.family:
-        csv = replace(csv, native="")
-    return language, language, csv
-
-
-async def _mapped(pieces: Pieces, transform: Transform) -> AsyncIterator[Piece]:
-    async for piece in pieces:
-        rows = transform(piece.data)
-        yield Piece(rows, piece.size, len(rows))

@@ -21,9 +21,10 @@ import structlog
 from headgate.core.chunks.outcome import DumpWanted, takes_part
 from headgate.errors import StoreError
 from headgate.ids import new_id
+from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import Storages, parse_rate
 from headgate.runtime.dumps.processes import process_name
-from headgate.runtime.dumps.worker import Progress, Throttle, Transform, Worker
+from headgate.runtime.dumps.worker import Progress, Throttle, Worker
 from headgate.store.database import Database
 from headgate.store.dump_rows import Attempt, DumpState
 from headgate.store.dumps import Dumps

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from headgate.connectors.api import Feed, Progress
 from headgate.core import lifecycle
-from headgate.core.figures import Failed
+from headgate.core.figures import LastFailure
 from headgate.core.lifecycle.holding import Holding
 from headgate.core.push.notifier import Reason
 from headgate.core.streams import Why
@@ -72,7 +72,7 @@ def state_of(handle: Handle) -> State:
         detail=detail,
         version=getattr(phase, "version", None),
         metrics=handle.stats.figures(),
-        error=None if failure is None else Failed(str(failure.cause), failure.message),
+        error=None if failure is None else LastFailure(str(failure.cause), failure.message),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from litestar import Controller, Response, delete, get, post, put
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent
 
@@ -32,6 +33,11 @@ def _document(name: object, data: Object) -> Document:
 def _wish(data: datasources.Backfill) -> backfill.Wish:
     wish = backfill.Wish(data.source, data.table, rows=data.chunk_rows, rate=data.rate)
     return wish if data.workers is None else replace(wish, workers=data.workers)
+
+
+LINES = {
+    200: ResponseSpec(datasources.Lines, description="The lines; live, an event for each.", generate_examples=False)
+}
 
 
 class DatasourcesApi(Controller):
@@ -200,7 +206,9 @@ class DatasourcesApi(Controller):
             rows = await node.registry.events.after(found.id, after, limit)
         return datasources.Events(items=[views.event(row) for row in rows])
 
-    @get("/{name:str}/events/stream", guards=VIEW, summary="The same, live (SSE)")
+    @get(
+        "/{name:str}/events/stream", guards=VIEW, summary="The same, live (SSE)", responses=sse.spec(datasources.Event)
+    )
     async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> ServerSentEvent:
         """Each event once, in order."""
         found = await node.registry.get(name)
@@ -210,7 +218,12 @@ class DatasourcesApi(Controller):
 
         return sse.items(node.listener, "events", read, sse.resumed(request, after))
 
-    @get("/{name:str}/logs", guards=VIEW, summary="The last log lines of its streams; live (SSE) unless follow=false")
+    @get(
+        "/{name:str}/logs",
+        guards=VIEW,
+        summary="The last log lines of its streams; live (SSE) unless follow=false",
+        responses=LINES,
+    )
     async def logs(
         self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0
     ) -> Response[datasources.Lines] | ServerSentEvent:

@@ -8,13 +8,11 @@ slow down, cancel and verify what has begun: that reaches nothing new.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 import structlog
 from litestar import delete, get, post, put
-from litestar.connection import Request
 
 from headgate.connectors.api.bulk import Mode, StorageError
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
@@ -30,44 +28,15 @@ from headgate.runtime.dumps.views import (
     VerifyRunning,
 )
 from headgate.runtime.node import Node
-from headgate.web.auth import needs
+from headgate.web.auth import Req, needs
+from headgate.web.bodies import dumps as bodies
 
-Req = Request[Any, Any, Any]
 VIEW, OPERATE, ADMIN = [needs("viewer")], [needs("operator")], [needs("admin")]
 
 PATH = "/api/dumps/{id:str}"
 LIMIT, MOST = 100, 10_000
-MODES = (Mode.APPEND, Mode.REPLACE, Mode.UPSERT)
-
-T = TypeVar("T")
 
 log = structlog.get_logger()
-
-
-class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """What somebody asks for, in JSON."""
-
-    source: str
-    target: str
-    tables: list[str] = []
-    mode: str = "append"
-    workers: int = plan.WORKERS
-    chunk_rows: int | None = None
-    rate: str | None = None
-    source_timeout_s: float | None = None
-    key: list[str] = []
-    exclude: list[str] = []
-    columns: dict[str, str] = {}
-    since: list[str] = []
-    yes: bool = False
-    spread: bool = False
-
-
-class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which chunks are tried again."""
-
-    chunks: str
-    table: str | None = None
 
 
 class VerifiedDump(DumpView, frozen=True, kw_only=True):
@@ -123,7 +92,7 @@ async def list_dumps(node: Node, limit: int = LIMIT) -> DumpList:
 
 
 @post("/api/dumps", guards=ADMIN, tags=["dumps"], summary="Begin a dump that nodes run")
-async def begin_dump(node: Node, request: Req, data: dict[str, Any]) -> DumpView:
+async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpView:
     """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`."""
     asked = _request(data, request.user.name)
     if node.registry.secrets.keyring is None:
@@ -170,10 +139,9 @@ async def resume_dump(node: Node, id: str) -> DumpView:
 
 
 @post(f"{PATH}/retry", guards=OPERATE, status_code=200, tags=["dumps"], summary="Copy only some chunks of a dump")
-async def retry_dump(node: Node, id: str, data: dict[str, Any]) -> DumpView:
+async def retry_dump(node: Node, id: str, data: bodies.Retry) -> DumpView:
     """`chunks` is text such as `3,7-9`, by the numbers of the history; `table` is needed if there are several."""
-    body = _body(data, RetryBody)
-    return await control.retry(node.dumps, id, body.chunks, body.table)
+    return await control.retry(node.dumps, id, data.chunks, data.table)
 
 
 @post(f"{PATH}/cancel", guards=OPERATE, status_code=200, tags=["dumps"], summary="Give a dump up")
@@ -189,20 +157,15 @@ async def delete_dump(node: Node, id: str) -> None:
 
 
 @put(f"{PATH}/rate", guards=OPERATE, tags=["dumps"], summary="Have a dump go faster or slower")
-async def set_dump_rate(node: Node, id: str, data: dict[str, Any]) -> DumpView:
+async def set_dump_rate(node: Node, id: str, data: bodies.SetRate) -> DumpView:
     """`rate` is text such as `5000`, `20k` or `20MB`, a second; null or `max` is as fast as it goes."""
-    if data.keys() != {"rate"} or not isinstance(data["rate"], str | None):
-        raise ConfigError([Problem("", "the body must have `rate`: text, or null", "and nothing else")])
-    return await control.set_rate(node.dumps, id, data["rate"])
+    return await control.set_rate(node.dumps, id, data.rate)
 
 
 @post(f"{PATH}/verify", guards=OPERATE, status_code=202, tags=["dumps"], summary="Compare the target with the source")
-async def verify_dump(node: Node, request: Req, id: str, data: dict[str, Any] | None = None) -> VerifiedDump:
+async def verify_dump(node: Node, request: Req, id: str, data: bodies.Verify | None = None) -> VerifiedDump:
     """In the background; how it goes is in the dump's `verify`. With `repair`, chunks that differ are copied again."""
-    repair = (data or {}).get("repair", False)
-    if set(data or {}) - {"repair"} or not isinstance(repair, bool):
-        raise ConfigError([Problem("repair", "must be true or false", "and nothing else may be there")])
-    await request.app.state.verifications.begin(node, id, repair=repair)
+    await request.app.state.verifications.begin(node, id, repair=data is not None and data.repair)
     return _with_verification(request, await views.describe(node.dumps, id))
 
 
@@ -211,32 +174,21 @@ def _with_verification(request: Req, found: DumpView) -> VerifiedDump:
     return VerifiedDump(**{**msgspec.structs.asdict(found), "verify": known})
 
 
-def _body(data: dict[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        raise ConfigError([Problem(path.strip("`."), text)]) from None
-
-
-def _request(data: dict[str, Any], actor: str) -> plan.Request:
-    body = _body(data, Body)
-    if body.mode not in MODES:
-        raise ConfigError([Problem("mode", f"must be one of {', '.join(MODES)}")])
+def _request(body: bodies.BeginDump, actor: str) -> plan.Request:
     texts = [body.source, body.target, *body.tables, *body.key, *body.exclude, *body.columns, *body.since]
     if any("\0" in text for text in texts):
         raise ConfigError([Problem("", "no text may have a zero byte")])
     return plan.Request(
         body.source,
         body.target,
-        tables=tuple(body.tables),
+        tables=body.tables,
         options=plan.Options(Mode(body.mode), body.workers, source_timeout_s=body.source_timeout_s),
         rows=body.chunk_rows,
         rate=body.rate,
-        key=tuple(body.key),
-        exclude=tuple(body.exclude),
+        key=body.key,
+        exclude=body.exclude,
         columns=body.columns,
-        since=tuple(body.since),
+        since=body.since,
         yes=body.yes,
         spread=body.spread,
         place="nodes",

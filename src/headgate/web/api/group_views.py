@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
-
-from msgspec import to_builtins
 
 from headgate.core.groups import explain as explain_group
 from headgate.core.groups import machine as groups
@@ -21,28 +19,39 @@ from headgate.store.listed import HistoryLine
 from headgate.store.nodes import Node as NodeRow
 from headgate.store.worker_groups import NAME as WORKERS
 from headgate.store.worker_groups import WorkerGroup
+from headgate.web.bodies import groups as bodies
 
-SUMMARY = ("kind", "stream", "name", "partition", "status", "active", "epoch", "since", "consumers")
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A group, and the sentences that explain it."""
+
+    group: bodies.GroupDetails
+    lines: list[str]
 
 
-async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
+async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[bodies.Group], bool]:
     """A page of groups in the order of their names, each in one line; and whether there are more."""
     if "\0" in (stream or ""):  # No name has one, and the database takes none.
         return [], False
     outside = [_outside(node, row) for row in await node.group_rows.all(stream, limit=limit + 1)]
     rows, nodes = await node.worker_groups.all(stream, limit + 1), await node.nodes.all()
-    found = outside + [_workers(node, row, nodes) for row in rows]
-    found.sort(key=lambda one: (one["stream"], one["name"]))
-    return [{key: one[key] for key in SUMMARY} for one in found[:limit]], len(found) > limit
+    found = [one.group for one in outside + [_workers(node, row, nodes, []) for row in rows]]
+    found.sort(key=lambda one: (one.stream, one.name))
+    return [_line_of(one) for one in found[:limit]], len(found) > limit
 
 
-async def one_group(node: Node, stream: str, name: str) -> dict[str, Any]:
+def _line_of(found: bodies.GroupDetails) -> bodies.Group:
+    return bodies.Group(**{field: getattr(found, field) for field in bodies.Group.__struct_fields__})
+
+
+async def one_group(node: Node, stream: str, name: str) -> Explained:
     """One group with its members, the sentences that explain it, and its last transitions."""
     if "\0" in stream + name:
         raise NotFound(f"group {name!r} of {stream!r} does not exist", hint="headgate groups list")
     if name == WORKERS and (rows := await node.worker_groups.all(stream, 1)):
-        lately = [_line(row) for row in reversed(await node.streams.history(rows[0].id, LATELY))]
-        return {**_workers(node, rows[0], await node.nodes.all()), "lately": lately}
+        lately = [_transition(row) for row in reversed(await node.streams.history(rows[0].id, LATELY))]
+        return _workers(node, rows[0], await node.nodes.all(), lately)
     return _outside(node, await node.groups.find(stream, name))
 
 
@@ -54,7 +63,7 @@ async def is_of_workers(node: Node, stream: str, name: str) -> bool:
 # Programs outside.
 
 
-def _outside(node: Node, row: GroupRow) -> dict[str, Any]:
+def _outside(node: Node, row: GroupRow) -> Explained:
     waits_s = {
         one.id: node.groups.waits_s(one, row) for one in row.members if one.connectivity != "connected" or one.muted
     }
@@ -62,29 +71,40 @@ def _outside(node: Node, row: GroupRow) -> dict[str, Any]:
     wanted = groups.wanted(row.group)
     group = Outside(tuple(members.values()), row.partition, row.ignored, None if wanted is None else members[wanted.id])
     active = next((one for one in row.members if members[str(one.id)].is_holder and one.activity == "active"), None)
-    return {
-        "kind": "outside",
-        "stream": row.stream,
-        "name": row.name,
-        "partition": row.partition,
-        "epoch": row.epoch,
-        "lease_s": row.lease_s,
-        "ignored": row.ignored,
-        "lately": [to_builtins(one) for one in row.lately],
-        "status": explain_group.outside_status(group),
-        "active": None if active is None else members[str(active.id)].name,
-        "since": None if active is None else active.since.isoformat(),
-        "consumers": len(row.members),
-        "members": [
-            {
-                **to_builtins(one),
-                "since": one.since.isoformat(),
-                "waits_s": round(waits_s[one.id], 1) if one.id in waits_s else None,
-            }
-            for one in row.members
-        ],
-        "lines": explain_group.explain_outside(group),
-    }
+    details = bodies.GroupDetails(
+        kind="outside",
+        stream=row.stream,
+        name=row.name,
+        partition=row.partition,
+        status=explain_group.outside_status(group),
+        active=None if active is None else members[str(active.id)].name,
+        epoch=row.epoch,
+        since=None if active is None else active.since.isoformat(),
+        consumers=len(row.members),
+        members=[_member(one, waits_s.get(one.id)) for one in row.members],
+        lately=[bodies.Transition(at=one.at, what=one.what, who=one.who, told=list(one.told)) for one in row.lately],
+        lease_s=row.lease_s,
+        ignored=row.ignored,
+    )
+    return Explained(details, explain_group.explain_outside(group))
+
+
+def _member(one: ConsumerRow, waits_s: float | None) -> bodies.Consumer:
+    return bodies.Consumer(
+        id=str(one.id),
+        label=one.label,
+        node=one.node,
+        connectivity=one.connectivity,
+        activity=one.activity,
+        epoch=one.epoch,
+        node_id=one.node_id,
+        incarnation=one.incarnation,
+        answered=one.answered,
+        muted=one.muted,
+        trust_s=one.trust_s,
+        since=one.since.isoformat(),
+        waits_s=None if waits_s is None else round(waits_s, 1),
+    )
 
 
 def _consumer(one: ConsumerRow, waits_s: float) -> SeenConsumer:
@@ -104,7 +124,7 @@ def _consumer(one: ConsumerRow, waits_s: float) -> SeenConsumer:
 # Streams that nodes run.
 
 
-def _workers(node: Node, row: WorkerGroup, nodes: Sequence[NodeRow]) -> dict[str, Any]:
+def _workers(node: Node, row: WorkerGroup, nodes: Sequence[NodeRow], lately: list[bodies.Transition]) -> Explained:
     names = _names(nodes)
     candidates = {one.id: _candidate(node, one, names, row.unable) for one in nodes}
     gone = SeenNode("a node that is gone")
@@ -124,22 +144,23 @@ def _workers(node: Node, row: WorkerGroup, nodes: Sequence[NodeRow]) -> dict[str
         is_modulo=row.is_modulo,
         stopped=_stopped(node, row),
     )
-    return {
-        "kind": "workers",
-        "stream": row.stream,
-        "name": WORKERS,
-        "partition": row.index if row.is_modulo else None,
-        "status": explain_group.workers_status(group),
-        "active": owner and owner.name,
-        "epoch": row.epoch,
-        "since": row.since.isoformat() if owner and row.since else None,
-        "consumers": len(candidates),
-        "preferred": group.preferred and group.preferred.name,
-        "is_pinned": row.pinned,
-        "takes_in_s": None if takes_in_s is None else round(takes_in_s, 1),
-        "members": [_seat(id, one, row) for id, one in candidates.items()],
-        "lines": explain_group.explain_workers(group),
-    }
+    details = bodies.GroupDetails(
+        kind="workers",
+        stream=row.stream,
+        name=WORKERS,
+        partition=row.index if row.is_modulo else None,
+        status=explain_group.workers_status(group),
+        active=owner.name if owner else None,
+        epoch=row.epoch,
+        since=row.since.isoformat() if owner and row.since else None,
+        consumers=len(candidates),
+        members=[_seat(id, one, row) for id, one in candidates.items()],
+        lately=lately,
+        preferred=group.preferred.name if group.preferred else None,
+        is_pinned=row.pinned,
+        takes_in_s=None if takes_in_s is None else round(takes_in_s, 1),
+    )
+    return Explained(details, explain_group.explain_workers(group))
 
 
 def _candidate(node: Node, row: NodeRow, names: Mapping[UUID, str], unable: Mapping[UUID, str]) -> SeenNode:
@@ -149,17 +170,17 @@ def _candidate(node: Node, row: NodeRow, names: Mapping[UUID, str], unable: Mapp
     return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason)
 
 
-def _seat(id: UUID, one: SeenNode, row: WorkerGroup) -> dict[str, Any]:
+def _seat(id: UUID, one: SeenNode, row: WorkerGroup) -> bodies.Consumer:
     activity = "waiting" if id != row.owner else "deactivating" if row.stepping else "active"
-    return {
-        "id": str(id),
-        "label": one.name,
-        "node": one.name,
-        "connectivity": "disconnected" if one.is_silent else "connected",
-        "activity": activity,
-        "epoch": row.epoch if activity != "waiting" else 0,
-        "why_not": one.why_not,
-    }
+    return bodies.Consumer(
+        id=str(id),
+        label=one.name,
+        node=one.name,
+        connectivity="disconnected" if one.is_silent else "connected",
+        activity=activity,
+        epoch=row.epoch if activity != "waiting" else 0,
+        why_not=one.why_not,
+    )
 
 
 def _stopped(node: Node, row: WorkerGroup) -> str:
@@ -185,10 +206,10 @@ def _names(nodes: Sequence[NodeRow]) -> dict[UUID, str]:
     return {one.id: one.name if count[one.name] == 1 else f"{one.name} ({str(one.id)[:8]})" for one in nodes}
 
 
-def _line(row: HistoryLine) -> dict[str, Any]:
+def _transition(row: HistoryLine) -> bodies.Transition:
     """A line of a stream's history, in the form that the transitions of other groups have."""
-    told = [["active", row.actor, row.epoch]] if row.kind == "granted" else []
-    return {"at": row.at.isoformat(), "what": row.kind, "who": row.actor, "told": told}
+    told: list[bodies.Order] = [("active", row.actor, row.epoch)] if row.kind == "granted" else []
+    return bodies.Transition(at=row.at.isoformat(), what=row.kind, who=row.actor, told=told)
 
 
 def _age_s(at: datetime) -> float:

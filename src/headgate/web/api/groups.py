@@ -6,53 +6,57 @@ in a name is none of the path's, and is unquoted here.
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import unquote
 
 from litestar import get, post
-from litestar.connection import Request
 
-from headgate.errors import ConfigError, NotFound, Problem, Refused
+from headgate.errors import NotFound, Refused
 from headgate.runtime.node import Node
 from headgate.store.events import Event
 from headgate.web.api import group_views
-from headgate.web.auth import needs
+from headgate.web.auth import Req, needs
+from headgate.web.bodies import groups as bodies
 
-Req = Request[Any, Any, Any]
 VIEW, OPERATE = [needs("viewer")], [needs("operator")]
 
 PATH = "/api/groups/{stream:str}/{name:str}"
 LIMIT, MOST = 1000, 10_000
-EXPLAINED = ("kind", "stream", "name", "status", "lines", "lately")
 
 
 @get("/api/groups", guards=VIEW, tags=["groups"], summary="All groups, and who is active")
-async def list_groups(node: Node, stream: str | None = None, limit: int = LIMIT) -> dict[str, Any]:
+async def list_groups(node: Node, stream: str | None = None, limit: int = LIMIT) -> bodies.Groups:
     """Groups of programs outside, and as `workers` the streams that nodes run; `?stream=` those of one stream."""
     items, more = await group_views.all_groups(node, stream, max(1, min(limit, MOST)))
-    return {"items": items, "more": more}
+    return bodies.Groups(items=items, more=more)
 
 
 @get(PATH, guards=VIEW, tags=["groups"], summary="One group with its consumers")
-async def show_group(node: Node, stream: str, name: str) -> dict[str, Any]:
+async def show_group(node: Node, stream: str, name: str) -> bodies.GroupDetails:
     """For how long the answering node still waits for those out of touch is in `waits_s`."""
-    found = await group_views.one_group(node, unquote(stream), unquote(name))
-    return {key: value for key, value in found.items() if key != "lines"}
+    return (await group_views.one_group(node, unquote(stream), unquote(name))).group
 
 
 @get(f"{PATH}/explain", guards=VIEW, tags=["groups"], summary="Why a group is as it is")
-async def explain_group(node: Node, stream: str, name: str) -> dict[str, Any]:
+async def explain_group(node: Node, stream: str, name: str) -> bodies.GroupExplanation:
     """In sentences, with its last transitions."""
     found = await group_views.one_group(node, unquote(stream), unquote(name))
-    return {key: found[key] for key in EXPLAINED}
+    group = found.group
+    return bodies.GroupExplanation(
+        kind=group.kind,
+        stream=group.stream,
+        name=group.name,
+        status=group.status,
+        lines=found.lines,
+        lately=group.lately,
+    )
 
 
 @post(f"{PATH}/evaluate", guards=OPERATE, status_code=200, tags=["groups"], summary="Drop who is out of touch")
 async def evaluate_group(
-    node: Node, request: Req, stream: str, name: str, data: dict[str, Any] | None = None
-) -> dict[str, Any]:
+    node: Node, request: Req, stream: str, name: str, data: bodies.Evaluate | None = None
+) -> bodies.Evaluated:
     """Then settle. Refused while one of them may still believe that it is active, unless `yes` is true."""
-    stream, name, yes = unquote(stream), unquote(name), _yes(data)
+    stream, name, yes = unquote(stream), unquote(name), data is not None and data.yes
     if await group_views.is_of_workers(node, stream, name):
         raise Refused(
             f"the nodes settle who runs {stream} by themselves",
@@ -69,14 +73,7 @@ async def evaluate_group(
     payload = {"stream": stream, "group": name, "dropped": dropped}
     await node.registry.events.record([Event(None, None, "group_evaluated", payload, request.user.name)])
     node.waker.wake("events")
-    return {"stream": stream, "name": name, "dropped": dropped, "consumers": len(left)}
-
-
-def _yes(data: dict[str, Any] | None) -> bool:
-    body = data or {}
-    if not body.keys() <= {"yes"} or not isinstance(body.get("yes", False), bool):
-        raise ConfigError([Problem("", "the body may have `yes`, true or false", "and nothing else")])
-    return bool(body.get("yes", False))
+    return bodies.Evaluated(stream=stream, name=name, dropped=dropped, consumers=len(left))
 
 
 ROUTES = [list_groups, show_group, explain_group, evaluate_group]

@@ -53,7 +53,13 @@ async def reload(node: Node, request: Req, id: str) -> datasources.Done:
     return datasources.Done(name=found.name, action="reload")
 
 
-@get("/api/events", guards=[needs("viewer")], tags=["registry"], summary="Everything that happens, live (SSE)")
+@get(
+    "/api/events",
+    guards=[needs("viewer")],
+    tags=["registry"],
+    summary="Everything that happens, live (SSE)",
+    responses=sse.spec(datasources.Event),
+)
 async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> ServerSentEvent:
     """Each event once, in order; from now on, or after an id."""
     after = sse.resumed(request, after)
@@ -67,7 +73,13 @@ async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> Serv
     return sse.items(node.listener, "events", read, after)
 
 
-@get("/api/overview", guards=[needs("viewer")], tags=["registry"], summary="All datasources, live (SSE)")
+@get(
+    "/api/overview",
+    guards=[needs("viewer")],
+    tags=["registry"],
+    summary="All datasources, live (SSE)",
+    responses=sse.spec(datasources.Overview),
+)
 async def overview(node: Node) -> ServerSentEvent:
     """What the console's first page shows, once a second while it changes."""
 

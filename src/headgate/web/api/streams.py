@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from litestar import Response, get, post, put
-from litestar.exceptions import InternalServerException
+from litestar import get, post, put
 from msgspec import UNSET
 
 from headgate.errors import ConfigError, Problem, Refused
@@ -13,7 +12,6 @@ from headgate.web.api import views
 from headgate.web.auth import Req, needs
 from headgate.web.bodies import Object
 from headgate.web.bodies import streams as bodies
-from headgate.web.problems import headgate_error
 
 VIEW, OPERATE = [needs("viewer")], [needs("operator")]
 
@@ -65,19 +63,7 @@ async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) ->
     return bodies.Edited(id=now.id, name=now.name, before=done.before, position=now.position, generation=now.generation)
 
 
-def _not_a_node(request: Req, error: InternalServerException) -> Response[bytes]:
-    """The framework takes a body's `node` that is no text for a `node` that we failed to inject."""
-    return headgate_error(request, ConfigError([Problem("node", "must be a name, an id or null")]))
-
-
-@post(
-    "/api/streams/{id:str}/move",
-    guards=OPERATE,
-    status_code=200,
-    tags=["streams"],
-    summary="Move a stream",
-    exception_handlers={InternalServerException: _not_a_node},
-)
+@post("/api/streams/{id:str}/move", guards=OPERATE, status_code=200, tags=["streams"], summary="Move a stream")
 async def move_stream(node: Node, request: Req, id: str, data: bodies.Move) -> bodies.Moved:
     """To the `node` of this name or id, until that one leaves; null leaves the stream to the planner again."""
     if "\0" in (data.node or ""):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from headgate.core.figures import Failed, Figures
+from headgate.core.figures import Figures, LastFailure
 from headgate.web.bodies import Answer, Json, Object, Request
 
 
@@ -36,7 +36,7 @@ class State(Answer):
     version: int | None
     epoch: int
     metrics: Figures
-    error: Failed | None
+    error: LastFailure | None
     changed_at: datetime
 
 
@@ -56,7 +56,7 @@ class Summary(Answer):
     source_type: str | None
     sink_type: str | None
     metrics: Figures  # Of all its streams together.
-    error: Failed | None
+    error: LastFailure | None
     node: str | None
     quarantine: str | None  # Why it is quarantined.
     reason: str | None  # Why its published version was rejected.

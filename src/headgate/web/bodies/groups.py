@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from msgspec import UNSET, UnsetType
 
 from headgate.web.bodies import Answer, Request
 
 Status = Literal["vacant", "blocked", "handing over", "starting", "stopped", "active"]
+
+
+Order: TypeAlias = tuple[str, str | None, int]
+"""What a consumer was sent: the activity, its label, and the epoch."""
 
 
 class Group(Answer):
@@ -20,7 +26,7 @@ class Group(Answer):
     status: Status
     active: str | None  # Who has its turn.
     epoch: int
-    since: datetime | None  # Since when it is that one's turn.
+    since: str | None  # Since when it is that one's turn.
     consumers: int
 
 
@@ -40,21 +46,25 @@ class Consumer(Answer):
     connectivity: str
     activity: str
     epoch: int
-    losses: int = 0  # How often it was given up and came back.
-    since: datetime | None = None
-    answered: bool = True
-    muted: bool = False
-    waits_s: float | None = None  # For how long the answering node still waits for one that is out of touch.
-    why_not: str = ""  # Why a node cannot run the stream.
+    # What only programs have.
+    node_id: UUID | UnsetType = UNSET
+    incarnation: int | UnsetType = UNSET  # How often it was given up and came back.
+    answered: bool | UnsetType = UNSET
+    muted: bool | UnsetType = UNSET
+    trust_s: float | UnsetType = UNSET
+    since: str | UnsetType = UNSET
+    waits_s: float | UnsetType | None = UNSET  # For how long the answering node waits for one that is out of touch.
+    # What only nodes have.
+    why_not: str | UnsetType = UNSET  # Why a node cannot run the stream.
 
 
 class Transition(Answer):
     """Something that happened in a group."""
 
-    at: datetime
+    at: str
     what: str
     who: str | None
-    told: list[tuple[str, str | None, int]]  # Who was sent which activity, under which epoch.
+    told: list[Order]
 
 
 class GroupDetails(Group):
@@ -62,11 +72,13 @@ class GroupDetails(Group):
 
     members: list[Consumer]
     lately: list[Transition]
-    lease_s: float | None = None  # Of a group of programs.
-    ignored: int = 0  # Confirmations that were nobody's or too late.
-    preferred: str | None = None  # The node that should run the stream.
-    is_pinned: bool = False  # An operator said so.
-    takes_in_s: float | None = None  # When the stream is taken from a node that does not step down.
+    # What only groups of programs have.
+    lease_s: float | UnsetType = UNSET
+    ignored: int | UnsetType = UNSET  # Confirmations that were nobody's or too late.
+    # What only streams that nodes run have.
+    preferred: str | UnsetType | None = UNSET  # The node that should run the stream.
+    is_pinned: bool | UnsetType = UNSET  # An operator said so.
+    takes_in_s: float | UnsetType | None = UNSET  # When the stream is taken from a node that does not step down.
 
 
 class GroupExplanation(Answer):

@@ -6,12 +6,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from litestar import Response, get
+from msgspec import UNSET
 
 from headgate.core.groups.explain import STATUSES, Status
 from headgate.errors import NotFound
 from headgate.runtime.node import Node
 from headgate.store.tokens import Token
 from headgate.web.api import group_views
+from headgate.web.bodies import groups as bodies
 from headgate.web.console import words
 from headgate.web.console.pages import page
 from headgate.web.console.session import Req, name_of, signed_in
@@ -43,17 +45,21 @@ async def group_page(node: Node, request: Req, stream: str = "", name: str = "")
 
 async def _all(node: Node, holder: Token) -> Response[str]:
     found, more = await group_views.all_groups(node, None, MOST)
-    found.sort(key=lambda one: (STATUSES.index(one["status"]), one["stream"], one["name"]))
+    found.sort(key=lambda one: (STATUSES.index(one.status), one.stream, one.name))
     return page("groups.html", holder=name_of(holder), rows=[_row(one) for one in found], most=MOST if more else None)
 
 
-def _row(one: dict[str, Any]) -> dict[str, Any]:
+def _row(one: bodies.Group) -> dict[str, object]:
     return {
-        **{key: one[key] for key in ("stream", "name", "status", "epoch", "consumers")},
-        "mark": MARKS[one["status"]],
-        "address": f"/groups/one?{urlencode({'stream': one['stream'], 'name': one['name']})}",
-        "active": one["active"] or words.NOTHING,
-        "since": words.since(one["since"]) if one["active"] else words.NOTHING,
+        "stream": one.stream,
+        "name": one.name,
+        "status": one.status,
+        "epoch": one.epoch,
+        "consumers": one.consumers,
+        "mark": MARKS[one.status],
+        "address": f"/groups/one?{urlencode({'stream': one.stream, 'name': one.name})}",
+        "active": one.active or words.NOTHING,
+        "since": words.since(one.since) if one.active else words.NOTHING,
     }
 
 
@@ -66,18 +72,24 @@ async def _one(node: Node, holder: Token, stream: str, name: str) -> Response[st
     return page(
         "group.html",
         holder=name_of(holder),
-        group=_row(found),
-        lines=found["lines"],
-        members=[_member(one) for one in found["members"]],
-        lately=[{**one, "ago": words.since(one["at"]), "told": _told(one)} for one in reversed(found["lately"])],
+        group=_row(found.group),
+        lines=found.lines,
+        members=[_member(one) for one in found.group.members],
+        lately=[_transition(one) for one in reversed(found.group.lately)],
     )
 
 
-def _member(one: dict[str, Any]) -> dict[str, Any]:
-    wait = one.get("waits_s")
-    remark = one.get("why_not") or ("" if wait is None else f"waited for {words.span(wait)} more")
-    return {**{key: one[key] for key in ("label", "connectivity", "activity")}, "node": one["node"], "remark": remark}
+def _member(one: bodies.Consumer) -> dict[str, object]:
+    waits = "" if one.waits_s is None or one.waits_s is UNSET else f"waited for {words.span(one.waits_s)} more"
+    return {
+        "label": one.label,
+        "connectivity": one.connectivity,
+        "activity": one.activity,
+        "node": one.node,
+        "remark": one.why_not or waits,
+    }
 
 
-def _told(one: dict[str, Any]) -> str:
-    return "; ".join(f"{who or words.NOTHING}: {what}, epoch {epoch}" for what, who, epoch in one["told"])
+def _transition(one: bodies.Transition) -> dict[str, object]:
+    orders = "; ".join(f"{who or words.NOTHING}: {what}, epoch {epoch}" for what, who, epoch in one.told)
+    return {"what": one.what, "who": one.who, "ago": words.since(one.at), "told": orders}

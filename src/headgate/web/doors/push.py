@@ -1,6 +1,6 @@
 """The push door: one WebSocket is one session of a program that pushes records.
 
-Frames are decoded here, credits are counted here, and what a frame says goes to the session (`runtime.push.listener`).
+Frames are decoded here, credits are counted here, and what a frame says goes to the session (`runtime.push.session`).
 A mistake of a program ends its own connection, with an error frame that names the mistake, and no other. Payloads are
 decoded on arrival: a mistake in one is refused while its sender still has the record and can correct it.
 """
@@ -20,7 +20,7 @@ from headgate.core.reconcile import Entry
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.node import Node
 from headgate.runtime.push.feed import Piece
-from headgate.runtime.push.listener import Peer, Session
+from headgate.runtime.push.session import Peer, Session
 from headgate.telemetry.metrics import PushFigures
 from headgate.text import counted
 from headgate.web.auth import Gate

@@ -1,0 +1,45 @@
+"""What a database of an older Headgate has stays, under its new names."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from headgate.store import migrate as migrating
+from headgate.store.database import Database
+from headgate.store.migrate import migrate, migrations
+
+DATASOURCE, STREAM = UUID(int=1), UUID(int=2)
+BEFORE_WORDS = 7  # The last migration that knows the old names.
+OLD = f"""
+INSERT INTO headgate.datasource (id, name, revision, mark, published_version, partitions)
+VALUES ('{DATASOURCE}', 'orders', 1, 9, 1, 4);
+INSERT INTO headgate.datasource_version (datasource, number, status, source, sink, options, hash, author)
+VALUES ('{DATASOURCE}', 1, 'published', '{{"type": "generator"}}', '{{"type": "blackhole"}}',
+        '{{"description": "all", "partitions": 4, "assignment": "modulo"}}', 'h', 'ada');
+INSERT INTO headgate.stream (id, datasource, index, epoch, edits, n, position, home)
+VALUES ('{STREAM}', '{DATASOURCE}', 0, 3, 2, 7, '70', false)
+"""
+
+
+async def test_names_change_and_nothing_is_lost(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = await Database.open(empty_url)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(migrating, "migrations", lambda: [one for one in migrations() if one[0] <= BEFORE_WORDS])
+            await migrate(database)
+        await database.execute(OLD)
+        await migrate(database)
+        (stream,) = await database.fetch("SELECT generation, commits, position, settled FROM headgate.stream")
+        assert tuple(stream.values()) == (2, 7, "70", False)
+        (found,) = await database.fetch("SELECT restarts, streams, is_to_run FROM headgate.datasource")
+        assert tuple(found.values()) == (9, 4, True)
+        (version,) = await database.fetch(
+            "SELECT options::text AS options, headgate.streams_of(datasource, number) AS n"
+            " FROM headgate.datasource_version"
+        )
+        assert version["n"] == 4
+        assert version["options"].replace(" ", "") == '{"description":"all","streams":4,"assignment":"modulo"}'
+    finally:
+        await database.close()
