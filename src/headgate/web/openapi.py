@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from litestar import Controller
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIType, Operation, Schema
+from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 
 from headgate.web.bodies.problems import ProblemDetails
 from headgate.web.problems import MEDIA_TYPE
@@ -29,12 +29,12 @@ _WHY = {
 
 @dataclass
 class OptionalBody(Operation):
-    """An operation whose body may be left out. The framework writes "a body or null", and that it is required; `null` is
+    """An operation whose body may be left out. The framework writes "a body or null", and that it is required; null is
     refused, and some generators of clients fail on it."""
 
     def __post_init__(self) -> None:
         """Say that the body may be left out, and what it is otherwise."""
-        assert self.request_body is not None
+        assert isinstance(self.request_body, RequestBody)
         self.request_body.required = False
         for content in self.request_body.content.values():
             assert isinstance(content.schema, Schema)
