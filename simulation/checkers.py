@@ -43,7 +43,7 @@ class Checkers:
         self._world = world
         self._granted: dict[UUID, int] = {}  # The highest epoch of any grant.
         self._opened: dict[tuple[str, UUID], int] = {}  # The highest epoch that a sink has seen.
-        self._base: dict[tuple[UUID, int], int] = {}  # Where a stream begins after so many generation.
+        self._base: dict[tuple[UUID, int], int] = {}  # Where a stream begins in each generation.
         self._durable: dict[tuple[str, str, UUID], set[int]] = {}
         self._verified: dict[tuple[UUID, int], int] = {}  # Up to where everything was found durable.
         self._reached: dict[tuple[str, UUID], tuple[int, int]] = {}  # Edits, and the last index, in each sink.
@@ -54,7 +54,7 @@ class Checkers:
         raise Violation(guarantee, text, about)
 
     def base(self, stream: UUID, generation: int) -> int:
-        """The index before the first record that is due after so many generation."""
+        """The index before the first record that is due in this generation."""
         return self._base.get((stream, generation), -1)
 
     # The registry.
@@ -133,7 +133,7 @@ class Checkers:
     # Nodes.
 
     def node_ended(self, row: NodeRow, by: UUID | None) -> None:
-        """An incarnation was ended: whoever it was must have stopped acting, and must really have been silent."""
+        """An incarnation was ended: it must have stopped acting, and must really have been silent."""
         world = self._world
         world.note((row.name, world.node_name(by)), "incarnation {} is ended", row.id.int & 0xFFFF)
         if by is None:

@@ -112,7 +112,7 @@ class Client:
         self._world.loop.after(0.05 + self._world.random.random() * 0.5, self._connect, attempt)
 
     def _watch(self) -> None:
-        """Whoever hears nothing of the other side closes."""
+        """Close when nothing is heard of the other side."""
         now_s = self._world.loop.now_s
         if self._is_open and not self._is_ending and self._next - 1 <= self.acked:
             self._heard_at_s = now_s  # Nothing is expected.

@@ -42,7 +42,7 @@ class Wish:
 
 
 class Watcher(Protocol):
-    """Sees every change of the registry, whoever made it."""
+    """Sees every change of the registry, by any node."""
 
     def row_changed(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """A stream's row was saved."""
@@ -98,7 +98,7 @@ class Database(TransactionalService):
 
     def wish(self, stream: UUID, **changes: Any) -> Wish:
         """Change what should become of a stream."""
-        # A new mapping each time: whoever read the old one keeps what he read.
+        # A new mapping each time: a transaction that read the old one keeps what it read.
         self.wishes = {**self.wishes, stream: replace(self.wishes[stream], **changes)}
         return self.wishes[stream]
 

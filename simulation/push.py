@@ -73,7 +73,7 @@ class PushHost:
         return None if self.manager.node.has_trust() else "not_ready"
 
     def closed(self, session: Session) -> None:
-        """A connection is lost. Whoever of the two hears of it has to see to it that nothing stays behind."""
+        """A connection is lost. Whichever of the two hears of it has to make sure that nothing stays behind."""
         if not session.is_open or self.manager.is_over:
             return
         session.is_open = False

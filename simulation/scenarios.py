@@ -15,7 +15,7 @@ class Kind:
     name: str
     nodes: tuple[int, int] = (2, 4)
     streams: tuple[int, int] = (1, 3)
-    clients: tuple[int, int] = (0, 0)  # Each with a stream of its own, some with a rival.
+    clients: tuple[int, int] = (0, 0)  # Each with its own stream, some with a rival.
     weather: Weather = FAIR
     faults: Mapping[str, float] = field(default_factory=dict)  # Which, and how often compared with the others.
     fault_every_s: float = 4.0
@@ -142,7 +142,7 @@ CROWD = Kind(
     active_s=20.0,
     records_every_s=3.0,
 )
-CROWD_EVERY = 100  # One seed in so many is a crowd: it costs as much as fifty others.
+CROWD_EVERY = 100  # One seed in this many is a crowd: it costs as much as fifty others.
 
 NAMES = (*(kind.name for kind in KINDS), CROWD.name)
 

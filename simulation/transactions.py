@@ -165,7 +165,7 @@ class TransactionalService(Service):
         return True
 
     def wait(self, taking: _Taking, key: Key) -> None:
-        """Stand in the line for a lock, not for ever."""
+        """Stand in line for a lock, but not forever."""
         self._waiting.setdefault(key, []).append(taking)
         self.network.loop.after(LOCK_S, taking.give_up)
         for holder in self._holders.get(key, ()):

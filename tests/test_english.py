@@ -31,7 +31,7 @@ PHRASE = re.compile("|".join(rf"(?<![\w-])(?:{phrase})\b" for phrase in WORST), 
 
 # Old migrations are kept as they were applied.
 SQL = [path for path in SOURCE.rglob("*.sql") if "migrations" not in path.parts]
-PACKAGES = ("cli", "core/chunks", "datasources", "runtime/dumps", "store", "telemetry", "web")
+PACKAGES = ("cli", "core", "datasources", "runtime", "store", "telemetry", "web")
 PAGES = (
     "howto/push-records.md",
     "howto/write-a-connector.md",
@@ -41,7 +41,11 @@ DOCS = [
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     if str(path.relative_to(ROOT)).removeprefix("docs/") not in PAGES
 ]
-MODULES = [*SOURCE.glob("*.py"), *(path for package in PACKAGES for path in (SOURCE / package).rglob("*.py"))]
+MODULES = [
+    *SOURCE.glob("*.py"),
+    *(ROOT / "simulation").rglob("*.py"),
+    *(path for package in PACKAGES for path in (SOURCE / package).rglob("*.py")),
+]
 PAGES_OF_THE_CONSOLE = [path for kind in ("html", "js") for path in (SOURCE / "web").rglob(f"*.{kind}")]
 
 

@@ -52,7 +52,7 @@ class Mapping:
     _run: Run
 
     def apply(self, records: list[Any], meta: list[Any] | None = None) -> Mapped:
-        """Map a batch; `meta`, when given, holds one value beside each record. Never raises for a record."""
+        """Map a batch; `meta`, when given, holds one value for each record. Never raises for a record."""
         mapped: list[dict[str, Any]] = []
         failed: list[tuple[int, str]] = []
         skipped = self._run(records, meta, mapped, failed)
@@ -241,7 +241,7 @@ class _Program:
             self._write_whole(indent)
 
     def _write_fields(self, indent: int) -> None:
-        """All fields are known: one dict display, in which drop, rename and types cost nothing of their own."""
+        """All fields are known: one dict display, in which drop, rename and types cost nothing extra."""
         self._add(indent, "append({")
         for field, expression in self._parts.set.items():
             text = self._compiler.compile(expression, f"{self._parts.path}.set.{field}")
@@ -303,7 +303,7 @@ def _elements(budget: Budget, record: dict[str, Any], steps: tuple[str, ...]) ->
     if values is None:
         return []
     if not isinstance(values, list):
-        raise TypeError(f"wants a list, not {kind(values)}")
+        raise TypeError(f"expects a list, not {kind(values)}")
     budget.charge(len(values) * (len(record) + STEP))
     return values
 

@@ -289,13 +289,13 @@ RETRY_MS = 500  # A stream that is being opened or given back takes about this l
 
 def _received(phase: Phase | None, event: Received) -> Step:
     if not isinstance(phase, Active):
-        return Step(phase, (Fail("not_granted", "records for a stream that is not granted"),))
+        return Step(phase, (Fail("not_granted", "records were sent for a stream that is not granted"),))
     last = -1 if phase.last_sent is None else phase.last_sent
     seen = -1 if phase.last_seen is None else phase.last_seen
     skipped = 0
     for id in event.ids:
         if id <= last:
-            return Step(phase, (Fail("backwards", f"the id {id} after {last}; ids must rise"),))
+            return Step(phase, (Fail("backwards", f"the id {id} is not above {last}; ids must rise"),))
         last = id
         skipped += id <= seen
     if not event.ids:
@@ -308,9 +308,9 @@ def _end_of_stream(phase: Phase | None, event: EndOfStream) -> Step:
         case Active():
             return Step(PendingClose(phase.epoch, phase.last_acked, phase.last_seen, event.barrier))
         case PendingClose() | PendingRelinquish():
-            return Step(phase, (Fail("unexpected", "the stream has been ended already"),))
+            return Step(phase, (Fail("unexpected", "the stream has already been ended"),))
         case PendingNotify() | None:
-            return Step(phase, (Fail("not_granted", "the end of a stream that is not granted"),))
+            return Step(phase, (Fail("not_granted", "a stream that is not granted was ended"),))
         case _:
             assert_never(phase)
 
