@@ -1,10 +1,10 @@
 """The guarantees, checked from outside.
 
 The checkers see every change of a row, every message that acts and everything that becomes durable. They know the true
-time and everybody's state, and share no code with what they check. The numbers are those of the guarantees in the
-design: (1) acknowledged means durable, (2) exactly once into a transactional sink, (3) one live grant, ever higher
-epochs, (4) a stale epoch changes nothing, (5) `n` never falls, (6) a cooperative move loses and repeats nothing, (7) a
-node stops acting before another may begin.
+time and everybody's state, and share no code with what they check.
+The numbers are those of the guarantees in the design: (1) acknowledged means durable, (2) exactly once into a
+transactional sink, (3) one live grant, rising epochs, (4) a stale epoch changes nothing, (5) `commits` never falls, (6)
+a cooperative move loses and repeats nothing, (7) a node stops acting before another may begin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ACTING = "7 (a node stops acting before another may begin)"
 SILENCE = "7 (a silent database proves nothing)"
 TAKEOVER = "7 (after a kill, granted elsewhere in time)"
 
-OUTAGE_S = 8.0  # A database that was away so lately explains a node's silence.
+OUTAGE_S = 8.0  # A database that was away this recently explains a node's silence.
 MOST_DRAINING_S = 5.0  # A grant that was under way when its node began to drain comes no later than this.
 
 
@@ -46,7 +46,7 @@ class Checkers:
         self._base: dict[tuple[UUID, int], int] = {}  # Where a stream begins in each generation.
         self._durable: dict[tuple[str, str, UUID], set[int]] = {}
         self._verified: dict[tuple[UUID, int], int] = {}  # Up to where everything was found durable.
-        self._reached: dict[tuple[str, UUID], tuple[int, int]] = {}  # Edits, and the last index, in each sink.
+        self._reached: dict[tuple[str, UUID], tuple[int, int]] = {}  # The generation and the last index in each sink.
         self._late: dict[tuple[UUID, int], list[Write]] = {}  # Writes that arrived after their grant was over.
 
     def _fail(self, guarantee: str, text: str, stream: UUID | None, *names: str) -> None:

@@ -34,7 +34,7 @@ class Loop:
         self._ready: deque[tuple[Act, tuple[Any, ...]]] = deque()
 
     def after(self, delay_s: float, act: Act, *args: Any) -> None:
-        """Have this done when so much time has passed."""
+        """Have this done when this much time has passed."""
         self._number += 1
         heapq.heappush(self._heap, (self.now_s + delay_s, self._number, act, args))
 

@@ -94,7 +94,7 @@ class Line:
         self._host.completed(self, barrier, epoch, progress)
 
     async def settle(self) -> None:
-        """Have everything committed that has come in, not at any price."""
+        """Have everything committed that has come in, without waiting long."""
         process = self._node.process
         until_s = process.clock_s() + SETTLE_S
         while not self.is_stopped and process.clock_s() < until_s:

@@ -43,7 +43,7 @@ class Node:
         self.trust = Trust(UUID(int=0))
         self.manager: Manager | None = None
         self.is_leaving = False
-        self.has_left = False  # It beats no more, so that whatever it could not give back is taken.
+        self.has_left = False  # It no longer beats, so that whatever it could not give back is taken.
         self._observer = Observer({})
         self._look = Signal()  # There may be free streams.
         self._writes: list[Write] = []
@@ -107,7 +107,7 @@ class Node:
         self._watch_trust()
 
     async def _refused(self) -> None:
-        """Somebody found us dead: everything we progress is somebody else's by now."""
+        """Another node found us dead: everything we held has another owner by now."""
         self.world.note((self.machine.name,), "was taken for dead")
         self.trust = lease.beat_refused(self.trust)
         if self.manager is not None:
@@ -193,7 +193,7 @@ class Node:
         return outcome or "failed"
 
     def cut_writes_of(self, stream: UUID) -> None:
-        """What this stream has under way is of no use any more."""
+        """What this stream has under way is no longer of use."""
         for write in self._writes:
             if write.batch.stream == stream and write.task is not None:
                 write.task.cancel()
@@ -207,7 +207,7 @@ class Node:
                 write.task.cancel()
 
     def _watch_trust(self) -> None:
-        """See to it that what is under way is cut off when trust ends: one timer for all."""
+        """Cut off what is under way when trust ends: one timer for all."""
         now_s = self.process.clock_s()
         if now_s >= self._watched_until_s:
             self._watched_until_s = self.trust.until_s

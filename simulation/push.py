@@ -1,8 +1,8 @@
 """The node's side of the push protocol: sessions, the local registry, and the barriers every 100 ms.
 
-`core.notifier` says what becomes of a session's stream, `core.local_registry` which session of this node has it; here
-their effects are performed. The end of a session reaches both of them, or, if its handler died, only one: either has
-to be enough.
+`core.push.notifier` says what becomes of a session's stream, `core.push.local_registry` which session of this node has
+it; here their effects are performed. The end of a session reaches both of them, or, if its handler died, only one:
+either has to be enough.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class PushHost:
     # What sessions need.
 
     def ask(self, session: Session, stream: UUID) -> None:
-        """A session would have a stream."""
+        """A session asks for a stream."""
         self._local(stream, local_registry.Ask(session.id, self._world.name(stream)))
 
     def relinquish(self, session: UUID, stream: UUID, epoch: int, position: int | None) -> None:
@@ -183,7 +183,7 @@ class PushHost:
         self._under_way[stream] -= 1
 
     async def acquire(self, stream: UUID, wish: Wish, is_wanted: Callable[[], bool]) -> Step | None:
-        """Claim or regrant, until there is an answer. If it is not wanted any more, what may be ours is given back."""
+        """Claim or regrant, until there is an answer. If it is no longer wanted, what may be ours is given back."""
         command = acquire_command(self.manager.id, self._world.new_id(), wish)
         while not self.manager.is_over:
             try:

@@ -1,4 +1,4 @@
-"""One client's connection, as the node sees it: frames are events of `core.notifier`, and its effects are frames."""
+"""One client's connection as the node sees it: frames are events of `core.push.notifier`, its effects are frames."""
 
 from __future__ import annotations
 

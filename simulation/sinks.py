@@ -126,7 +126,7 @@ class Rows:
         self._watcher = watcher
 
     def progress(self, stream: UUID) -> Progress:
-        """Where the data stand. A new row has fewer generation than any registry: that one decides where to begin."""
+        """Where the data stand. A new row's generation is below any registry's, so the registry decides."""
         row = self._rows.get(stream)
         return Progress(generation=-1) if row is None else row.progress
 

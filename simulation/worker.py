@@ -47,7 +47,7 @@ class Worker:
     # From the manager.
 
     def told(self, wish: Wish, *, steps_down: bool = False) -> None:
-        """What should become of the stream now. Who was told to step down does."""
+        """What should become of the stream now. A worker that was told to step down does."""
         self.wish = wish
         self._steps_down |= steps_down
         self.reconsider()
@@ -111,7 +111,7 @@ class Worker:
         self.manager.remove(self)
 
     async def _last_checkpoint(self) -> None:
-        """What the run had reached, before the next one begins. Not at any price: a slow one is left behind."""
+        """Save what the run had reached before the next one begins, without waiting for a slow save."""
         saved = Signal()
 
         async def save() -> None:

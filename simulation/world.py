@@ -32,7 +32,7 @@ RECOVER_S = 13.0  # Once faults have stopped, everything moves again by then.
 MOVE_S = 3.0
 REST_S = 3.0
 TOGETHER = 3  # Records that a source gets at a time.
-SKEW = 0.05  # Clocks differ in rate by so much in either direction.
+SKEW = 0.05  # Clocks differ in rate by up to this much in either direction.
 
 
 class Source:

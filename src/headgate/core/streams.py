@@ -313,7 +313,7 @@ def _moved(
 
 
 def agree(registry: Progress, sink: Progress | None) -> Progress:
-    """Where a run begins: the higher `generation` wins; if equal, the sink, since its position is kept with the data."""
+    """Where a run begins: the higher `generation` wins; if equal, the sink, whose position is kept with the data."""
     if sink is None:
         return registry
     winner = registry if registry.generation > sink.generation else sink
