@@ -2,6 +2,7 @@
 
 The checkers see every change of a row, every message that acts and everything that becomes durable. They know the true
 time and everybody's state, and share no code with what they check.
+
 The numbers are those of the guarantees in the design: (1) acknowledged means durable, (2) exactly once into a
 transactional sink, (3) one live grant, rising epochs, (4) a stale epoch changes nothing, (5) `commits` never falls, (6)
 a cooperative move loses and repeats nothing, (7) a node stops acting before another may begin.

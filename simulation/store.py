@@ -115,7 +115,7 @@ class Store:
             for stream, command in sorted(commands.items())
             if isinstance(command, Release) and command.hands_over and isinstance(steps[stream].reply, Done)
         ]
-        nodes = [row for row in self._database.nodes.values() if row.id in transaction.progress or not self.holds_nodes]
+        nodes = [row for row in self._database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
         free = [row for row in released if self._database.wishes[row.id].is_enabled]
         return {stream: Grant(node) for stream, node in self._place(free, nodes, ()).items()}
 
@@ -212,20 +212,20 @@ class Store:
         database = self._database
 
         def nodes() -> list[tuple[Any, Mode]]:
-            is_at_it = TICK in transaction.progress and self.holds_nodes and database.free()
+            is_at_it = TICK in transaction.held and self.holds_nodes and database.free()
             return [(node, "share") for node in sorted(database.nodes)] if is_at_it else []
 
         def free() -> list[tuple[Any, Mode]]:
-            return [(stream, "skip") for stream in database.free()] if TICK in transaction.progress else []
+            return [(stream, "skip") for stream in database.free()] if TICK in transaction.held else []
 
         return [lambda: [(TICK, "skip")], nodes, free]
 
     def _read_tick(self, transaction: Transaction) -> tuple[list[NodeRow], list[Stream]] | None:
         database = self._database
-        free = [database.streams[stream] for stream in database.free() if stream in transaction.progress]
+        free = [database.streams[stream] for stream in database.free() if stream in transaction.held]
         if not free:
             database.end(transaction)  # Another node is at it, or there is nothing to do.
             return None
         # One that has joined since is not among those that were locked, and not among those that were read.
-        nodes = [row for row in database.nodes.values() if row.id in transaction.progress or not self.holds_nodes]
+        nodes = [row for row in database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
         return nodes, free
