@@ -124,7 +124,7 @@ class Checkers:
         if after.source_identity != before.source_identity and before.source_identity and new.position is not None:
             self._fail(NUMBER, "a position of another source was kept", after.id)
         if after.sink_identity != before.sink_identity and before.sink_identity and new.generation == old.generation:
-            self._fail(NUMBER, "another sink, and no edit", after.id)
+            self._fail(NUMBER, "another sink without a new generation", after.id)
 
     def fenced(self, stream: UUID, node: UUID) -> None:
         """Somebody came too late and was told so."""

@@ -89,7 +89,7 @@ class PushHost:
                 self._local(stream, local_registry.SessionClosed(session.id))
 
     def drain(self) -> None:
-        """Have everything committed and given back, and send the clients elsewhere."""
+        """Commit everything, give it back, and send the clients elsewhere."""
         for session in list(self._sessions.values()):
             if session.is_open:
                 self.manager.node.process.spawn(self._drain(session))

@@ -92,7 +92,7 @@ class Plan:
     job: Job
     into: Table | None = None
     since: tuple[str, ...] = ()
-    had_rows: bool = False  # The target had rows of its own before.
+    had_rows: bool = False  # The target had rows before the dump.
     reads: Table | None = None  # What is read, where a mapping makes the job's columns of it.
 
     @property
