@@ -8,7 +8,7 @@ record would cost more than the work itself. Which part failed is read from the 
 do not fail pay nothing for the answer.
 
 None follows SQL: a missing field is None; arithmetic and ordering with None give None, and so do functions whose first
-argument is None, except for those that say otherwise (`coalesce`, `count`, `get`, `min`, `max`). `==` and `!=` work as in
+argument is None, except those that say otherwise (`coalesce`, `count`, `get`, `min`, `max`). `==` and `!=` work as in
 Python, and `and`, `or`, `not`, the conditional expression and `where` take None as false. In an f-string None leaves
 nothing behind. Every other mistake of types fails the record, with one line that names the part and the field.
 """
