@@ -145,8 +145,16 @@ class Client:
                 self._is_open = self._is_ending = False
                 if stream is not None:
                     self._world.loop.after(0.1, self._retry, pipe)
+                else:
+                    self._leave(pipe)
             case ("error", _, code):
                 self._world.checkers.client_blamed(self, code)
+
+    def _leave(self, pipe: Pipe) -> None:
+        """Go elsewhere."""
+        self.pipe = None
+        pipe.close_by_client()
+        self._again()
 
     def _retry(self, pipe: Pipe) -> None:
         if pipe is self.pipe and not self._is_open and not self.is_done:

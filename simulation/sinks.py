@@ -31,6 +31,7 @@ class Batch:
     epoch: int
     sink: str
     source: str
+    part: str  # Of the source.
     records: Sequence[int]
     progress: Progress  # Where the stream stands once they are written.
 
@@ -126,7 +127,7 @@ class Rows:
         self._watcher = watcher
 
     def progress(self, stream: UUID) -> Progress:
-        """Where the data stand. A new row has fewer generation than any registry: that one decides where to begin."""
+        """Where the data stand. A new row has a lower generation than any registry: that one decides where to begin."""
         row = self._rows.get(stream)
         return Progress(generation=-1) if row is None else row.progress
 

@@ -30,7 +30,7 @@ class Transaction:
         self.is_open = True
         self.is_idle = False
         self.idle_since_s = 0.0
-        self.progress: dict[Key, bool] = {}  # Key → whether it is progress exclusively.
+        self.locks: dict[Key, bool] = {}  # Key → whether it is held exclusively.
 
     async def lock(self, stages: Sequence[Stage], read: Callable[[], Any]) -> Any:
         """Take locks, stage by stage, and read what they protect."""
@@ -111,7 +111,7 @@ class _Taking:
                 self._due.popleft()
             if not self._stages:
                 break
-            # What a stage locks is decided only when the locks of the one before are progress.
+            # What a stage locks is decided only when the locks of the one before are held.
             self._due.extend(self._stages.popleft()())
         transaction.answer(self._read(), self._reply)
 
@@ -154,14 +154,14 @@ class TransactionalService(Service):
     def take(self, transaction: Transaction, key: Key, mode: Mode) -> bool:
         """Take a lock if that is possible now."""
         wants_all = mode != "share"
-        if key in transaction.progress and transaction.progress[key] >= wants_all:
+        if key in transaction.locks and transaction.locks[key] >= wants_all:
             return True
         others = [one for one in self.holders(key) if one is not transaction and one.is_usable()]
-        if others and (wants_all or any(one.progress[key] for one in others)):
+        if others and (wants_all or any(one.locks[key] for one in others)):
             return False
-        if key not in transaction.progress:
+        if key not in transaction.locks:
             self._holders.setdefault(key, []).append(transaction)
-        transaction.progress[key] = wants_all
+        transaction.locks[key] = wants_all
         return True
 
     def wait(self, taking: _Taking, key: Key) -> None:
@@ -173,7 +173,7 @@ class TransactionalService(Service):
 
     def watch(self, transaction: Transaction) -> None:
         """End a transaction that lies idle while others wait for it. Nobody minds one that is in nobody's way."""
-        if self._waiting and transaction.is_idle and any(key in self._waiting for key in transaction.progress):
+        if self._waiting and transaction.is_idle and any(key in self._waiting for key in transaction.locks):
             left_s = transaction.idle_since_s + self.idle_s - self.network.loop.now_s
             self.network.loop.after(max(0.0, left_s), self._end_if_idle, transaction, transaction.idle_since_s)
 
@@ -186,7 +186,7 @@ class TransactionalService(Service):
         if not transaction.is_open:
             return
         transaction.is_open = transaction.is_idle = False
-        for key in transaction.progress:
+        for key in transaction.locks:
             holders = self._holders[key]
             holders.remove(transaction)
             if not holders:
