@@ -1,22 +1,37 @@
 """The guarantees, checked from outside.
 
 The checkers see every change of a row, every message that acts and everything that becomes durable. They know the true
-time and everybody's state, and share no code with what they check.
-
-The numbers are those of the guarantees in the design: (1) acknowledged means durable, (2) exactly once into a
-transactional sink, (3) one live grant, rising epochs, (4) a stale epoch changes nothing, (5) `commits` never falls, (6)
-a cooperative move loses and repeats nothing, (7) a node stops acting before another may begin.
+time and everybody's state, and share no code with what they check. The numbers are those of the guarantees in the
+design: (1) acknowledged means durable, (2) exactly once into a transactional sink, (3) one live grant, ever higher
+epochs, (4) a stale epoch changes nothing, (5) the number of commits never falls, (6) a cooperative move loses and
+repeats nothing, (7) a node stops acting before another may begin. What another number of streams must keep has no
+number: each part of the source is followed from stream to stream, and (1) and (2) hold for all of its records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headgate.core.streams import Acquire, Checkpoint, Command, Edit, Grant, Progress, Release, Revoke, Stream
+from headgate.core.parts import UNNAMED
+from headgate.core.streams import (
+    Acquire,
+    Checkpoint,
+    Command,
+    Deal,
+    Done,
+    Edit,
+    Grant,
+    Progress,
+    Release,
+    Reply,
+    Revoke,
+    Stream,
+)
 from simulation.database import NodeRow
-from simulation.sinks import Batch, Write
+from simulation.eras import Eras, positions_of
+from simulation.sinks import Batch, PlainSink, Write
 from simulation.trace import Violation
 
 if TYPE_CHECKING:
@@ -27,13 +42,15 @@ DURABLE = "1 (acknowledged means durable)"
 ONCE = "2 (exactly once into a transactional sink)"
 GRANT = "3 (one live grant, ever higher epochs)"
 STALE = "4 (a stale epoch changes nothing)"
-NUMBER = "5 (n never falls; only n or an edit moves a position)"
+NUMBER = "5 (commits never fall; only a commit or an edit moves a position)"
 COOPERATIVE = "6 (a cooperative move loses and repeats nothing)"
+DEALT = "another number of streams loses and repeats nothing"
+TRIED = "a version that has not proved itself runs in one stream"
 ACTING = "7 (a node stops acting before another may begin)"
 SILENCE = "7 (a silent database proves nothing)"
 TAKEOVER = "7 (after a kill, granted elsewhere in time)"
 
-OUTAGE_S = 8.0  # A database that was away this recently explains a node's silence.
+OUTAGE_S = 8.0  # A database that was away so lately explains a node's silence.
 MOST_DRAINING_S = 5.0  # A grant that was under way when its node began to drain comes no later than this.
 
 
@@ -44,19 +61,19 @@ class Checkers:
         self._world = world
         self._granted: dict[UUID, int] = {}  # The highest epoch of any grant.
         self._opened: dict[tuple[str, UUID], int] = {}  # The highest epoch that a sink has seen.
-        self._base: dict[tuple[UUID, int], int] = {}  # Where a stream begins in each generation.
-        self._durable: dict[tuple[str, str, UUID], set[int]] = {}
-        self._verified: dict[tuple[UUID, int], int] = {}  # Up to where everything was found durable.
-        self._reached: dict[tuple[str, UUID], tuple[int, int]] = {}  # The generation and the last index in each sink.
+        self._eras = Eras()
+        self._durable: dict[tuple[str, str, UUID, str], set[int]] = {}  # By sink, source, datasource and part.
+        self._verified: dict[int, int] = {}  # Up to where everything was found durable, in each era.
+        self._taken: set[tuple[UUID, int]] = set()  # Grants that an operator ended: only the sink tells the holder.
         self._late: dict[tuple[UUID, int], list[Write]] = {}  # Writes that arrived after their grant was over.
 
     def _fail(self, guarantee: str, text: str, stream: UUID | None, *names: str) -> None:
         about = names if stream is None else (self._world.name(stream), *names)
         raise Violation(guarantee, text, about)
 
-    def base(self, stream: UUID, generation: int) -> int:
-        """The index before the first record that is due in this generation."""
-        return self._base.get((stream, generation), -1)
+    def _positions(self, stream: UUID, position: Any) -> dict[str, int]:
+        """Which record of each part a position names."""
+        return {part: self._world.index(stream, at) for part, at in positions_of(position).items()}
 
     # The registry.
 
@@ -67,11 +84,20 @@ class Checkers:
         world.note(about, "{} {}", type(command).__name__, _brief(after))
         self._check_right(before, after, command, node)
         self._check_epoch(before, after, command)
-        self._check_held(before, after)
+        self._check_progress(before, after, command)
         if after.progress.generation > before.progress.generation:
-            self._base[after.id, after.progress.generation] = world.index(after.id, after.progress.position)
+            if not isinstance(command, Deal):
+                positions = self._positions(after.id, after.progress.position)
+                self._eras.begin(after.id, after.progress.generation, positions)
         elif after.progress.position != before.progress.position:
             self._check_durable(after.id, after.progress, after.sink_identity or "", after.source_identity or "")
+
+    def answered(self, before: Stream, command: Command, reply: Reply) -> None:
+        """Whoever comes with a stale epoch must be told so, even where nothing would change."""
+        if not isinstance(command, Checkpoint | Release) or not isinstance(reply, Done):
+            return
+        if (before.owner, before.epoch) != (command.owner, command.epoch):
+            self._fail(STALE, f"{command} was taken by {_brief(before)}", before.id)
 
     def _check_right(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """Whether this command may change this row."""
@@ -94,12 +120,22 @@ class Checkers:
             case Acquire():
                 if owner not in (command.owner, None) or (owner is None and not command.claims):
                     self._fail(GRANT, f"acquired while owned: {_brief(before)}", stream)
-            case Edit():
+                self._check_version(stream, command.version)
+            case Edit() | Deal():
                 if owner is not None:
                     self._fail(NUMBER, f"edited while owned: {_brief(before)}", stream)
             case Revoke():
                 if owner != command.owner:
                     self._fail(STALE, f"revoked from another: {_brief(before)}", stream)
+                if node is None and command.epoch is not None:
+                    self._taken.add((stream, before.epoch))
+
+    def _check_version(self, stream: UUID, version: int) -> None:
+        """While an older version could go on, one that has not proved itself is tried by the first stream alone."""
+        member = self._world.database.members[stream]
+        running = self._world.database.datasources[member.datasource].running
+        if member.index > 0 and running is not None and version > running:
+            self._fail(TRIED, f"version {version} was acquired; {running} has proved itself", stream)
 
     def _is_long_ago(self, then_s: float) -> bool:
         return self._world.loop.now_s - then_s > MOST_DRAINING_S
@@ -115,16 +151,38 @@ class Checkers:
         if isinstance(command, Revoke) and after.epoch == before.epoch:
             self._fail(STALE, "revoked without a new epoch: the old owner cannot see that it is over", after.id)
 
-    def _check_held(self, before: Stream, after: Stream) -> None:
+    def _check_progress(self, before: Stream, after: Stream, command: Command) -> None:
         old, new = before.progress, after.progress
         if new.commits < old.commits or new.generation < old.generation:
             self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
         if new.position != old.position and new.commits == old.commits and new.generation == old.generation:
-            self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
+            sink = self._world.sinks[after.sink_identity or "plain"]
+            is_sinks_own = isinstance(command, Release) and not isinstance(sink, PlainSink)
+            if isinstance(sink, PlainSink) or not is_sinks_own or sink.rows.progress(after.id).position != new.position:
+                self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
+        if isinstance(command, Deal):
+            return
         if after.source_identity != before.source_identity and before.source_identity and new.position is not None:
             self._fail(NUMBER, "a position of another source was kept", after.id)
         if after.sink_identity != before.sink_identity and before.sink_identity and new.generation == old.generation:
-            self._fail(NUMBER, "another sink without a new generation", after.id)
+            self._fail(NUMBER, "another sink, and no edit", after.id)
+
+    def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
+        """Parts change hands: with the position that their reader had, and none of them twice."""
+        self._world.trace.count("deals")
+        known: dict[str, int] = {}
+        for place, part in enumerate(parts or UNNAMED):
+            row = before[place % len(before)]
+            at = self._positions(row.id, row.progress.position).get(part)
+            if at is not None:
+                known[part] = at
+        for index, row in enumerate(after):
+            for part, at in self._positions(row.id, row.progress.position).items():
+                if known.pop(part, None) != at:
+                    self._fail(DEALT, f"stream {index} begins {part!r} after {at}, which nobody had reached", row.id)
+        if known:
+            self._fail(DEALT, f"nobody goes on with {known}", after[0].id)
+        self._eras.dealt(before, after, parts)
 
     def fenced(self, stream: UUID, node: UUID) -> None:
         """Somebody came too late and was told so."""
@@ -134,7 +192,7 @@ class Checkers:
     # Nodes.
 
     def node_ended(self, row: NodeRow, by: UUID | None) -> None:
-        """An incarnation was ended: it must have stopped acting, and must really have been silent."""
+        """An incarnation was ended: whoever it was must have stopped acting, and must really have been silent."""
         world = self._world
         world.note((row.name, world.node_name(by)), "incarnation {} is ended", row.id.int & 0xFFFF)
         if by is None:
@@ -159,7 +217,7 @@ class Checkers:
         """A message of a write is sent: the grant must be live. A process that was paused may send one more."""
         batch, world = write.batch, self._world
         row = world.database.streams[batch.stream]
-        if (row.owner, row.epoch) == (write.node, batch.epoch):
+        if (row.owner, row.epoch) == (write.node, batch.epoch) or (batch.stream, batch.epoch) in self._taken:
             return
         names = world.node_name(write.node), world.node_name(row.owner)
         if write.process.resumed_at_s <= write.began_at_s:
@@ -185,12 +243,21 @@ class Checkers:
             self._fail(STALE, f"{sink} took a batch under epoch {batch.epoch}", stream, world.node_name(write.node))
         if progress.commits <= before.commits or progress.generation < before.generation:
             self._fail(NUMBER, f"{sink} went from {before} to {progress}", stream)
-        generation, last = self._reached.get((sink, stream), (-1, -1))
-        expected = (last if generation == progress.generation else self.base(stream, progress.generation)) + 1
-        if indexes != list(range(expected, expected + len(indexes))):
-            self._fail(ONCE, f"{sink} took {indexes[0]}…{indexes[-1]} where {expected} is next", stream)
-        self._reached[sink, stream] = progress.generation, indexes[-1]
+        self._check_next(ONCE, batch, indexes)
         self._is_durable(batch, indexes)
+
+    def _check_next(self, guarantee: str, batch: Batch, indexes: Sequence[int]) -> None:
+        """Whether these records are exactly what comes next, from whoever reads this part."""
+        one, member = self._world.database.datasource_of(batch.stream), self._world.database.members[batch.stream]
+        place = one.parts.index(batch.part) if batch.part in one.parts else 0
+        if place % one.dealt != member.index:
+            self._fail(guarantee, f"part {batch.part!r} is read by another stream", batch.stream)
+        era = self._eras.era(batch.stream, batch.progress.generation, batch.part)
+        expected = self._eras.reached(era) + 1
+        if indexes != list(range(expected, expected + len(indexes))):
+            text = f"{batch.sink} got {indexes[0]}…{indexes[-1]} of part {batch.part!r} where {expected} is next"
+            self._fail(guarantee, text, batch.stream)
+        self._eras.reach(era, indexes[-1])
 
     def appended(self, sink: str, write: Write, records: Sequence[int]) -> None:
         """A plain sink has these records."""
@@ -206,27 +273,25 @@ class Checkers:
             if len(late) > 1:
                 self._fail(STALE, "more than the write in flight came after its grant", stream)
         if world.kind.is_cooperative:
-            generation, last = self._reached.get((sink, stream), (-1, -1))
-            expected = (
-                last if generation == batch.progress.generation else self.base(stream, batch.progress.generation)
-            ) + 1
-            if indexes != list(range(expected, expected + len(indexes))):
-                self._fail(COOPERATIVE, f"{sink} got {indexes[0]}…{indexes[-1]} where {expected} is next", stream)
-            self._reached[sink, stream] = batch.progress.generation, indexes[-1]
+            self._check_next(COOPERATIVE, batch, indexes)
         self._is_durable(batch, indexes)
 
     def _is_durable(self, batch: Batch, indexes: Sequence[int]) -> None:
-        self._durable.setdefault((batch.sink, batch.source, batch.stream), set()).update(indexes)
+        datasource = self._world.database.members[batch.stream].datasource
+        self._durable.setdefault((batch.sink, batch.source, datasource, batch.part), set()).update(indexes)
 
     def _check_durable(self, stream: UUID, progress: Progress, sink: str, source: str) -> None:
         """Whether the sink has everything that this position claims."""
-        index = self._world.index(stream, progress.position)
-        verified = self._verified.get((stream, progress.generation), self.base(stream, progress.generation))
-        durable = self._durable.get((sink, source, stream), set())
-        for missing in range(verified + 1, index + 1):
-            if missing not in durable:
-                self._fail(DURABLE, f"{progress.position} is acknowledged; {sink} does not have {missing}", stream)
-        self._verified[stream, progress.generation] = max(verified, index)
+        datasource = self._world.database.members[stream].datasource
+        for part, index in self._positions(stream, progress.position).items():
+            era = self._eras.era(stream, progress.generation, part)
+            verified = self._verified.get(era, self._eras.base(era))
+            durable = self._durable.get((sink, source, datasource, part), set())
+            for missing in range(verified + 1, index + 1):
+                if missing not in durable:
+                    text = f"{progress.position} is acknowledged; {sink} does not have {missing} of {part!r}"
+                    self._fail(DURABLE, text, stream)
+            self._verified[era] = max(verified, index)
 
     def source_acked(self, batch: Batch) -> None:
         """A worker has told its source that everything up to there is durable."""
@@ -242,9 +307,9 @@ class Checkers:
 
     def client_acked(self, client: Client, index: int) -> None:
         """A client was told that everything up to there is durable."""
-        wish = self._world.database.wishes[client.stream]
-        progress = Progress(position=client.sequence.id(index) if index >= 0 else None)
-        self._check_durable(client.stream, progress, wish.sink, wish.source)
+        row = self._world.database.streams[client.stream]
+        progress = Progress(row.progress.generation, position=client.sequence.id(index) if index >= 0 else None)
+        self._check_durable(client.stream, progress, row.sink_identity or "", row.source_identity or "")
         if index < client.acked:
             self._fail(DURABLE, f"{index} is acknowledged after {client.acked}", client.stream, client.name)
 
@@ -254,6 +319,10 @@ class Checkers:
         if index < sent:
             self._fail(DURABLE, f"closed at {index}; {sent} was sent", client.stream, client.name)
 
+    def push_dropped(self, stream: UUID, node: str) -> None:
+        """A session took records for a stream that its node does not have."""
+        self._fail("push", "records were taken that nobody will write", stream, node)
+
     def client_blamed(self, client: Client, code: str) -> None:
         """A client was told that it broke the protocol. None of ours does."""
         self._fail("push", f"a client that kept to the protocol was told {code!r}", client.stream, client.name)
@@ -261,5 +330,5 @@ class Checkers:
 
 def _brief(row: Stream) -> str:
     owner = "nobody" if row.owner is None else f"{row.owner.int & 0xFFFF}"
-    generation, commits, position = row.progress.generation, row.progress.commits, row.progress.position
-    return f"owner {owner} epoch {row.epoch} generation {generation} commits {commits} at {position}"
+    at = row.progress
+    return f"owner {owner} epoch {row.epoch} generation {at.generation} commits {at.commits} at {at.position}"

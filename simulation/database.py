@@ -1,18 +1,21 @@
-"""The registry's database: node rows, stream rows and wishes, and the one place where they change.
+"""The registry's database: nodes, datasources and streams, and the one place where their rows change.
 
 Everything here happens at the server. `store.py` is the client's side: what a node sends, and when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
-from headgate.core.streams import Command, Fenced, Step, Stream
+from headgate.core.groups.roster import Roster
+from headgate.core.reconcile import Entry
+from headgate.core.streams import Command, Done, Fenced, Release, Reply, Step, Stream
 from simulation.kernel import Process, Signal
 from simulation.network import Network
+from simulation.registry import Datasource
 from simulation.transactions import TransactionalService
 
 IDLE_S = 2.0  # A transaction that a stopped process left open ends after this.
@@ -31,24 +34,27 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What should become of a stream."""
+class Member:
+    """Which stream of its datasource a stream is."""
 
-    is_enabled: bool = True
-    version: int = 1
-    source: str = "source"
-    sink: str = "plain"
-    is_pushed: bool = False
+    datasource: UUID
+    index: int = 0
 
 
 class Watcher(Protocol):
-    """Sees every change of the registry, by any node."""
+    """Sees every change of the registry, whoever made it."""
+
+    def answered(self, before: Stream, command: Command, reply: Reply) -> None:
+        """A command on a stream's row is answered."""
 
     def row_changed(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """A stream's row was saved."""
 
     def node_ended(self, row: NodeRow, by: UUID | None) -> None:
         """An incarnation was ended by another node, or by itself (None)."""
+
+    def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
+        """The parts of a source were dealt anew: the streams that read them so far, and those that do from now on."""
 
     def fenced(self, stream: UUID, node: UUID) -> None:
         """A command was refused because its grant is over."""
@@ -61,8 +67,13 @@ class Database(TransactionalService):
         super().__init__(network, "database", IDLE_S)
         self.nodes: dict[UUID, NodeRow] = {}  # In the order of joining.
         self.streams: dict[UUID, Stream] = {}
-        self.wishes: dict[UUID, Wish] = {}
+        self.members: dict[UUID, Member] = {}  # By stream.
+        self.datasources: Mapping[UUID, Datasource] = {}
+        self.entries: Mapping[UUID, Entry] = {}  # The same, as nodes see them.
+        self.states: dict[UUID, tuple[int, bool]] = {}  # Under which epoch a stream was last reported, and if it runs.
+        self.unable: dict[UUID, dict[UUID, str]] = {}  # Which nodes could not run a stream, and for which wanted key.
         self.moves: dict[UUID, UUID] = {}  # Where a stream should be, if that was said: a node that is there.
+        self.rosters: dict[UUID, Roster] = {}  # Groups of programs outside.
         self.listeners: list[tuple[Process, Signal]] = []  # Those that would be woken.
         self.watcher = watcher
 
@@ -70,11 +81,17 @@ class Database(TransactionalService):
         """Write what changed."""
         for stream, step in steps.items():
             before = self.streams[stream]
+            self.watcher.answered(before, commands[stream], step.reply)
             if isinstance(step.reply, Fenced) and node is not None:
                 self.watcher.fenced(stream, node)
             if step.stream != before:
                 self.streams[stream] = step.stream
                 self.watcher.row_changed(before, step.stream, commands[stream], node)
+            self._mark_unable(commands[stream], step)
+
+    def _mark_unable(self, command: Command, step: Step) -> None:
+        if isinstance(command, Release) and command.outcome == "unable" and isinstance(step.reply, Done):
+            self.unable.setdefault(step.stream.id, {})[command.owner] = command.wanted_key
 
     def beat(self, node: UUID, stamp_s: float) -> bool:
         """One more beat, if the row is still there."""
@@ -96,11 +113,45 @@ class Database(TransactionalService):
             since_s = self.network.loop.now_s if draining else None
             self.nodes[node] = replace(row, draining_since_s=since_s)
 
-    def wish(self, stream: UUID, **changes: Any) -> Wish:
-        """Change what should become of a stream."""
-        # A new mapping each time: a transaction that read the old one keeps what it read.
-        self.wishes = {**self.wishes, stream: replace(self.wishes[stream], **changes)}
-        return self.wishes[stream]
+    def change(self, datasource: Datasource) -> None:
+        """Write a datasource's row."""
+        if self.datasources.get(datasource.id) != datasource:
+            # New mappings each time: whoever read the old ones keeps what he read.
+            self.datasources = {**self.datasources, datasource.id: datasource}
+            self.entries = {**self.entries, datasource.id: datasource.entry()}
+
+    def add_stream(self, stream: UUID, member: Member) -> None:
+        """A new row."""
+        self.streams[stream] = Stream(stream)
+        self.members[stream] = member
+
+    def datasource_of(self, stream: UUID) -> Datasource:
+        """What a stream is a stream of."""
+        return self.datasources[self.members[stream].datasource]
+
+    def streams_of(self, datasource: UUID) -> list[UUID]:
+        """The streams of a datasource, in the order of their indexes."""
+        found = [(member.index, stream) for stream, member in self.members.items() if member.datasource == datasource]
+        return [stream for _, stream in sorted(found)]
+
+    def is_pushed(self, stream: UUID) -> bool:
+        """Whether a program pushes it."""
+        return self.datasource_of(stream).is_pushed
+
+    def is_to_run(self, stream: UUID) -> bool:
+        """Whether a node should run it."""
+        member = self.members[stream]
+        entry = self.entries[member.datasource]
+        rests = self.streams[stream].rests is not None and self.streams[stream].rests == entry.wanted_key_of(
+            member.index
+        )
+        return entry.is_to_run and not entry.is_pushed and member.index < entry.dealt and not rests
+
+    def unable_of(self, stream: UUID) -> frozenset[UUID]:
+        """Which nodes could not run what is wanted of it now."""
+        member = self.members[stream]
+        key = self.entries[member.datasource].wanted_key_of(member.index)
+        return frozenset(node for node, wanted_key in self.unable.get(stream, {}).items() if wanted_key == key)
 
     def owned(self, node: UUID) -> list[UUID]:
         """The streams of a node, in the order of their ids."""
@@ -113,11 +164,11 @@ class Database(TransactionalService):
 
     def free(self) -> list[UUID]:
         """The streams that should run and that nobody has, in the order of their ids."""
-        return sorted(
-            stream.id
-            for stream in self.streams.values()
-            if stream.owner is None and self.wishes[stream.id].is_enabled and not self.wishes[stream.id].is_pushed
-        )
+        return sorted(row.id for row in self.streams.values() if row.owner is None and self.is_to_run(row.id))
+
+    def due_deals(self) -> list[UUID]:
+        """The datasources that have another number of streams than they should, or have stopped to be dealt."""
+        return [one.id for one in self.datasources.values() if one.streams != one.dealt or one.is_dealing]
 
     def listen(self, process: Process, signal: Signal) -> None:
         """Have this signal set when something has changed."""

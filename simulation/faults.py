@@ -10,6 +10,7 @@ from simulation.kernel import Process
 from simulation.network import Mode, Service, Weather
 
 if TYPE_CHECKING:
+    from simulation.programs import Program
     from simulation.world import Machine, World
 
 BAD_LINE = Weather(slow=0.1, slowest_s=1.0, loss=0.1, amnesia=0.3)
@@ -44,6 +45,9 @@ class Faults:
                 world.network.restore(machine.name, service.name)
             machine.resume()
             machine.start()
+        for program in world.programs:
+            program.process.resume()
+            program.start()
 
     def arm(self, machine: Machine) -> None:
         """Let a process stumble at some step."""
@@ -243,4 +247,39 @@ class Faults:
         if not pipes:
             return False
         self._random.choice(pipes).cut()
+        return True
+
+    # Programs in groups.
+
+    def _program(self) -> Program | None:
+        """Any of them, but rather one that is active."""
+        programs = self._world.programs
+        active = [one for one in programs if one.believes() is not None]
+        if active and self._random.random() < 0.6:
+            return self._random.choice(active)
+        return self._random.choice(programs) if programs else None
+
+    def _kill_program(self) -> bool:
+        program = self._program()
+        return program is not None and program.kill()
+
+    def _pause_program(self) -> bool:
+        program = self._program()
+        if program is None or not program.process.is_alive or program.process.is_paused:
+            return False
+        self._world.note((program.name,), "is stopped")
+        program.process.pause()
+        for_s = self._random.choice((1.0, 1.5)) * self._duration_s()
+        self._world.loop.after(for_s, self._resume_program, program.process)
+        return True
+
+    def _resume_program(self, process: Process) -> None:
+        self._world.note((process.name,), "goes on")
+        process.resume()
+
+    def _cut_program(self) -> bool:
+        program = self._program()
+        if program is None or program.pipe is None:
+            return False
+        program.pipe.cut()
         return True

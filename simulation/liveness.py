@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from simulation.checkers import COOPERATIVE, DURABLE, TAKEOVER
+from simulation.eras import positions_of
+from simulation.registry import Datasource
 from simulation.sinks import PlainSink
 from simulation.trace import Violation
 
@@ -17,6 +19,7 @@ LOOK_S = 2.0
 MOST_LOOKS = 3
 PROGRESS = "liveness (everything runs again once faults have stopped)"
 OWNER = "liveness (nobody owns a stream that he does not know of)"
+TRIAL = "liveness (a new version takes the place of the old one, unless it is no good)"
 REST = "liveness (a stop gives everything back)"
 
 
@@ -25,18 +28,18 @@ class Liveness:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._positions: dict[UUID, int] = {}
+        self._positions: dict[tuple[UUID, str], int] = {}  # By datasource and part.
         self._ignorance: dict[UUID, int] = {}  # For how many looks in a row an owner has not known of its stream.
         world.loop.after(LOOK_S, self._look)
 
     # Owners.
 
     def _look(self) -> None:
-        """A node that has a stream learns of it, or is no longer alive."""
+        """Whoever has a stream learns of it, or lives no longer."""
         world = self._world
         for stream, row in world.database.streams.items():
             node = world.node_of(row.owner) if row.owner is not None else None
-            is_running = row.run is not None or world.database.wishes[stream].is_pushed
+            is_running = row.run is not None or world.database.is_pushed(stream)
             if node is None or not is_running or not node.process.is_alive or node.has_left or node.knows(stream):
                 self._ignorance[stream] = 0
             elif not node.process.is_paused:
@@ -56,7 +59,7 @@ class Liveness:
         world, process = self._world, machine.last_process
         incarnations = [row.id for row in world.database.nodes.values() if row.name == machine.name]
         owned = [row.id for row in world.database.streams.values() if row.owner in incarnations]
-        workers = [stream for stream in owned if not world.database.wishes[stream].is_pushed]
+        workers = [stream for stream in owned if not world.database.is_pushed(stream)]
         healthy = [one for one in world.machines if one is not machine and one.is_ready()]
         if workers and healthy and process is not None and world.network.is_fair():
             now_s = world.loop.now_s
@@ -73,27 +76,41 @@ class Liveness:
         for stream, epoch in epochs.items():
             row = world.database.streams[stream]
             is_moved = row.owner is not None and row.owner not in incarnations and row.epoch > epoch
-            if not is_moved and world.database.wishes[stream].is_enabled:
+            if not is_moved and world.database.is_to_run(stream):
                 text = f"{world.name(stream)} was not granted elsewhere {TAKEOVER_S:.0f} s after a kill"
                 raise Violation(TAKEOVER, text, (world.name(stream), machine.name))
 
     # In the end.
 
     def remember(self) -> None:
-        """Where every stream stands, some time after the last fault."""
+        """Where every part stands, some time after the last fault."""
         self._check_owners()
-        for stream in self._world.worker_streams:
-            progress = self._world.database.streams[stream].progress
-            self._positions[stream] = progress.commits
+        self._positions = self._reached()
+
+    def _reached(self) -> dict[tuple[UUID, str], int]:
+        world = self._world
+        return {
+            (datasource, part): at
+            for datasource in world.worker_datasources
+            for stream in world.database.streams_of(datasource)[: world.database.datasources[datasource].dealt]
+            for part, at in positions_of(world.database.streams[stream].progress.position).items()
+        }
 
     def check_progress(self) -> None:
-        """Every stream has moved since then, and every client is done."""
+        """Every part has moved since then, every datasource is read as it should be, and every client is done."""
         world = self._world
         self._check_owners()
-        for stream in world.worker_streams:
-            row = world.database.streams[stream]
-            if row.owner is None or row.progress.commits <= self._positions[stream]:
-                raise Violation(PROGRESS, f"{world.name(stream)} does not move", (world.name(stream),))
+        reached = self._reached()
+        for id in world.worker_datasources:
+            one = world.database.datasources[id]
+            about = (one.name, *map(world.name, world.database.streams_of(id)))
+            for part in world.origin(id).parts:
+                if reached.get((id, part), -1) <= self._positions.get((id, part), -1):
+                    raise Violation(PROGRESS, f"part {part!r} of {one.name} does not move", about)
+            if one.dealt != one.streams or one.is_dealing:
+                raise Violation(PROGRESS, f"{one.name} has {one.dealt} streams, not {one.streams}", about)
+            if world.kind.is_cooperative:
+                self._check_version(one, about)
         for client in world.clients:
             if not client.is_done:
                 about = (world.name(client.stream), client.name)
@@ -102,6 +119,15 @@ class Liveness:
             node = machine.node
             if node is None or node.incarnation not in world.database.nodes:
                 raise Violation(PROGRESS, f"{machine.name} is alive and has no row", (machine.name,))
+
+    def _check_version(self, one: Datasource, about: tuple[str, ...]) -> None:
+        """Where nothing goes wrong, the published version runs; or the one before it, if it is no good."""
+        if one.is_rejected != (one.version(one.published).flaw is not None) and one.running is not None:
+            raise Violation(
+                TRIAL, f"{one.name}: version {one.published} was rejected for nothing, or not at all", about
+            )
+        if not one.is_rejected and one.running != one.published:
+            raise Violation(TRIAL, f"{one.name}: version {one.published} has not taken the place of the last", about)
 
     def _check_owners(self) -> None:
         world = self._world

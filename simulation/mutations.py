@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import structs
 
-from headgate.core import lease, planner, streams
+from headgate.core import lease, patience, planner, streams
 from headgate.core.lease import Expired, NodeBeat, Observer, Trust
 from headgate.core.planner import Candidate
 from headgate.core.streams import Acquire, Checkpoint, Command, Done, Edit, Fenced, Grant, Release, Revoke, Stream
@@ -226,4 +226,14 @@ LEASES = (
     ),
 )
 
-CORE = (*ROWS, *LEASES)
+PATIENCE = (
+    instead(
+        "a_stream_is_taken_as_soon_as_its_holder_is_told",
+        "cooperative",
+        patience,
+        "overdue",
+        lambda seen, standing, now_s: list(standing),
+    ),
+)
+
+CORE = (*ROWS, *LEASES, *PATIENCE)

@@ -13,10 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headgate.core import lease
+from headgate.core import lease, patience
 from headgate.core.lease import Expired, NodeBeat, Observer, Trust
+from headgate.core.lifecycle import STOP_S
+from headgate.core.patience import Patience
 from simulation.database import NodeRow
-from simulation.kernel import Process, Signal
+from simulation.dealing import Dealing
+from simulation.group_host import GroupHost
+from simulation.kernel import Cancelled, Process, Signal
 from simulation.manager import Manager
 from simulation.network import Away
 from simulation.sinks import Batch, Outcome, Write
@@ -25,7 +29,6 @@ from simulation.store import Store
 if TYPE_CHECKING:
     from simulation.world import Machine, World
 
-SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
 TRUST_POLL_S = 0.1
 REJOIN_S = 1.0
 WRITE_WEIGHT = 12  # A stumble in the middle of a write is worth more than one anywhere else;
@@ -40,11 +43,14 @@ class Node:
         self.machine = machine
         self.process = process
         self.store = Store(world.database, process)
+        self._dealing = Dealing(world.database, process)
         self.trust = Trust(UUID(int=0))
         self.manager: Manager | None = None
         self.is_leaving = False
-        self.has_left = False  # It no longer beats, so that whatever it could not give back is taken.
+        self.has_left = False  # It beats no more, so that whatever it could not give back is taken.
+        self.groups = GroupHost(self) if world.groups else None
         self._observer = Observer({})
+        self._patience = Patience()
         self._look = Signal()  # There may be free streams.
         self._writes: list[Write] = []
         self._watched_until_s = 0.0
@@ -107,11 +113,13 @@ class Node:
         self._watch_trust()
 
     async def _refused(self) -> None:
-        """Another node found us dead: everything we held has another owner by now."""
+        """Somebody found us dead: everything we held is somebody else's by now."""
         self.world.note((self.machine.name,), "was taken for dead")
         self.trust = lease.beat_refused(self.trust)
         if self.manager is not None:
             self.manager.lose_all()
+        if self.groups is not None:
+            self.groups.lose_all()
         self._cut_writes()
         if not self.is_leaving:
             await self._incarnate()
@@ -124,9 +132,12 @@ class Node:
             await self.store.set_draining(self.incarnation, True)
         if manager is not None:
             manager.drain(True)
-            while not manager.is_idle() and self.has_trust():
+            until_s = self.process.clock_s() + STOP_S + 1.0
+            while not manager.is_idle() and self.has_trust() and self.process.clock_s() < until_s:
                 await self.process.sleep(0.05)
             manager.lose_all()
+        if self.groups is not None:
+            self.groups.lose_all()
         self._cut_writes()
         self.has_left = True
         with contextlib.suppress(Away):
@@ -169,13 +180,23 @@ class Node:
             await self._look.wait(self.process, lease.OBSERVE_S)
             if not self.has_trust():
                 continue
-            now_s = self.process.clock_s()
-            silent = [node for node, seen in self._observer.seen.items() if now_s - seen.since_s > SILENT_S]
+            silent = lease.silent(self._observer, self.process.clock_s())
             try:
                 if await self.store.place(silent, partial(self.world.faults.placing, self.machine)):
                     self.world.database.wake()
+                await self._dealing.act()
+                await self._take_from_the_stuck()
             except Away:
                 continue
+
+    async def _take_from_the_stuck(self) -> None:
+        """A holder abandons a run that does not stop in time. One that does not even do that loses the stream."""
+        standing = await self.store.standing_orders()
+        now_s = self.process.clock_s()
+        self._patience = patience.seen(self._patience, standing, now_s)
+        for order in patience.overdue(self._patience, standing, now_s):
+            self.world.trace.count("taken from a holder that does not step down")
+            await self.store.take(order, self.incarnation)
 
     # Acting.
 
@@ -188,15 +209,14 @@ class Node:
         write = Write(batch, self.incarnation, self.world.loop.now_s, self.process)
         write.task = self.process.spawn(self.world.sinks[batch.sink].write(write), WRITE_WEIGHT)
         self._writes.append(write)
-        outcome = await write.task.ended
-        self._writes.remove(write)
+        try:
+            outcome = await write.task.ended
+        except Cancelled:
+            write.task.cancel()
+            raise
+        finally:
+            self._writes.remove(write)
         return outcome or "failed"
-
-    def cut_writes_of(self, stream: UUID) -> None:
-        """What this stream has under way is no longer of use."""
-        for write in self._writes:
-            if write.batch.stream == stream and write.task is not None:
-                write.task.cancel()
 
     def _may_write(self) -> bool:
         return self.has_trust()
@@ -207,7 +227,7 @@ class Node:
                 write.task.cancel()
 
     def _watch_trust(self) -> None:
-        """Cut off what is under way when trust ends: one timer for all."""
+        """See to it that what is under way is cut off when trust ends: one timer for all."""
         now_s = self.process.clock_s()
         if now_s >= self._watched_until_s:
             self._watched_until_s = self.trust.until_s

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headgate.core import streams
-from headgate.core.streams import Done, Edit, Stream
+from headgate.core import parts, streams
+from headgate.core.parts import UNNAMED
+from headgate.core.streams import Command, Done, Edit, Position, Reply, Revoke, Stream
 from simulation.kernel import Cancelled, Process
 from simulation.network import Away
+from simulation.registry import Datasource
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -38,13 +42,23 @@ class Operators:
         database.moves = {}
         for node in list(database.nodes):
             database.set_draining(node, False)
-        for stream in self._world.worker_streams:
-            database.wish(stream, is_enabled=True)
+        for datasource in self._world.worker_datasources:
+            one = replace(database.datasources[datasource], is_enabled=True)
+            if one.version(one.published).flaw is not None and not self._has_way_back(one):
+                one = one.with_version(replace(one.version(one.published), flaw=None))
+            database.change(one)
+        database.wake()
+
+    def _has_way_back(self, one: Datasource) -> bool:
+        """Whether the version that has proved itself could go on: not where another source has been read since."""
+        rows = [self._world.database.streams[stream] for stream in self._world.database.streams_of(one.id)]
+        sources = {one.version(one.published).source, *(row.source_identity for row in rows)} - {None}
+        return one.running is not None and sources == {one.version(one.running).source}
 
     def stop_all(self) -> None:
         """Nothing should run."""
-        for stream in self._world.worker_streams:
-            self._world.database.wish(stream, is_enabled=False)
+        for datasource in self._world.worker_datasources:
+            self._world.database.change(replace(self._world.database.datasources[datasource], is_enabled=False))
 
     def _schedule(self) -> None:
         self._world.loop.after(self._random.expovariate(1.0 / self._kind.operation_every_s), self._act)
@@ -57,9 +71,16 @@ class Operators:
         getattr(self, f"_{name}")()
         self._schedule()
 
-    def _stream(self) -> UUID | None:
-        """One of the worker streams, if there are any."""
-        return self._random.choice(self._world.worker_streams) if self._world.worker_streams else None
+    def _datasource(self) -> Datasource | None:
+        """One that nodes read, if there are any."""
+        chosen = self._random.choice(self._world.worker_datasources) if self._world.worker_datasources else None
+        return None if chosen is None else self._world.database.datasources[chosen]
+
+    def _change(self, one: Datasource, text: str, *args: object) -> None:
+        about = (one.name, *map(self._world.name, self._world.database.streams_of(one.id)))
+        self._world.note(about, text, *args)
+        self._world.database.change(one)
+        self._world.database.wake()
 
     # Nodes.
 
@@ -87,79 +108,133 @@ class Operators:
 
     def _move(self) -> None:
         """Wish a stream somewhere, or nowhere in particular."""
-        stream, database = self._stream(), self._world.database
-        if stream is not None and database.nodes:
+        one, database = self._datasource(), self._world.database
+        if one is not None and database.nodes:
+            stream = self._random.choice(database.streams_of(one.id)[: one.dealt])
             target = self._random.choice(list(database.nodes.values()))
             self._world.note((self._world.name(stream),), "is to be on {}", target.name)
             database.moves = {**database.moves, stream: target.id}
             database.wake()
 
-    def _toggle(self) -> None:
-        stream = self._stream()
-        if stream is not None:
-            is_enabled = not self._world.database.wishes[stream].is_enabled
-            self._world.note((self._world.name(stream),), "is to {}", "run" if is_enabled else "stop")
-            self._world.database.wish(stream, is_enabled=is_enabled)
+    def _take(self) -> None:
+        """Take a stream from its holder, as from one that does not step down. Only where the sink fences it."""
+        database = self._world.database
+        rows = [row for row in database.streams.values() if row.owner is not None and not database.is_pushed(row.id)]
+        fenced = [row for row in rows if row.run is not None and row.sink_identity != "plain"]
+        if fenced:
+            self.process.spawn(self._revoke(self._random.choice(fenced)))
+
+    async def _revoke(self, row: Stream) -> None:
+        assert row.owner is not None
+        try:
+            await self._step(row.id, lambda found: Revoke(row.owner or row.id, row.epoch))
             self._world.database.wake()
+        except Away:
+            return
+
+    def _toggle(self) -> None:
+        one = self._datasource()
+        if one is not None:
+            is_enabled = not one.is_enabled
+            self._change(replace(one, is_enabled=is_enabled), "is to {}", "run" if is_enabled else "stop")
+
+    def _again(self) -> None:
+        """Run anew: a rejected version gets another chance."""
+        one = self._datasource()
+        if one is not None:
+            self._change(replace(one, restarts=one.restarts + 1, is_rejected=False), "is to begin again")
 
     def _swap(self) -> None:
         """A new version of the same source and sink. Where things go wrong, clients may be restarted with it."""
-        stream = self._random.choice(list(self._world.database.streams))
-        self._publish(stream)
+        one = self._random.choice(list(self._world.database.datasources.values()))
+        self._publish(one)
         for client in self._world.clients:
-            if client.stream == stream and client.pipe is not None and not self._kind.is_cooperative:
+            member = self._world.database.members[client.stream]
+            if member.datasource == one.id and client.pipe is not None and not self._kind.is_cooperative:
                 self._world.loop.after(self._random.random() * 0.02, client.pipe.cut, 0.005)
 
     def _swap_sink(self) -> None:
-        stream = self._stream()
-        if stream is not None:
-            self._publish(stream, sink=self._random.choice(self._kind.sinks))
+        one = self._datasource()
+        if one is not None:
+            self._publish(one, sink=self._random.choice(self._kind.sinks))
 
     def _swap_source(self) -> None:
-        stream = self._stream()
-        if stream is not None:
-            version = self._world.database.wishes[stream].version + 1
-            self._publish(stream, source=f"source {version}")
+        one = self._datasource()
+        if one is not None:
+            self._publish(one, source=f"source {one.published + 1}")
 
-    def _publish(self, stream: UUID, **changes: str) -> None:
-        database = self._world.database
-        wish = database.wish(stream, version=database.wishes[stream].version + 1, **changes)
-        self._world.note((self._world.name(stream),), "is to run version {} from {} to {}", *_three(wish))
-        database.wake()
+    def _deal(self) -> None:
+        """A version that asks for another number of streams."""
+        one = self._datasource()
+        if one is not None:
+            self._publish(one, streams=self._random.choice((1, 2, 3, 4)))
+
+    def _blunder(self) -> None:
+        """A version that is no good, whatever else it says."""
+        one = self._datasource()
+        if one is not None:
+            flaw = self._random.choice(("check", "open"))
+            streams = self._random.choice((one.streams, 2)) if "deal" in self._kind.operations else one.streams
+            self._publish(one, flaw=flaw, streams=streams)
+
+    def _publish(self, one: Datasource, **changes: Any) -> None:
+        version = replace(one.version(one.published), **{"flaw": None, **changes})
+        self._change(one.with_version(version), "is to run version {}: {}", one.published + 1, version)
 
     def _edit(self) -> None:
-        """Stop a stream, set its position when nobody has it any more, and start it again."""
-        stream = self._stream()
-        if stream is not None:
-            self._world.database.wish(stream, is_enabled=False)
-            self._world.database.wake()
-            self.process.spawn(self._set_position(stream))
+        """Stop a datasource, set the position of one stream when nobody has it any more, and start it again."""
+        one = self._datasource()
+        if one is not None:
+            stream = self._random.choice(self._world.database.streams_of(one.id)[: one.dealt])
+            self._change(replace(one, is_enabled=False), "is to stop for an edit")
+            self.process.spawn(self._set_position(one.id, stream))
 
-    async def _set_position(self, stream: UUID) -> None:
+    async def _set_position(self, datasource: UUID, stream: UUID) -> None:
         """As a person does it: again and again, while the answer is that it still runs."""
+        database = self._world.database
         for _ in range(TRIES):
             await self.process.sleep(TRY_S)
-            index = self._random.randint(-1, self._world.source(stream).ready())
             try:
-                if self._is_over or await self._try_edit(stream, Edit(index if index >= 0 else None)):
+                if self._is_over or await self._try_edit(stream):
                     break
             except Away:
                 continue
-        self._world.database.wish(stream, is_enabled=True)
-        self._world.database.wake()
+        database.change(replace(database.datasources[datasource], is_enabled=True))
+        database.wake()
 
-    async def _try_edit(self, stream: UUID, edit: Edit) -> bool:
+    def _position(self, stream: UUID) -> Position:
+        """Anywhere, of every part that the stream reads or of some of them."""
+        database = self._world.database
+        one, member = database.datasource_of(stream), database.members[stream]
+        origin = self._world.origin(one.id)
+        index = self._random.randint(-1, origin.ready())
+        if origin.parts == UNNAMED:
+            return index if index >= 0 and member.index == 0 else None
+        mine = one.parts[member.index :: one.dealt]
+        return {part: max(0, index) for part in mine if self._random.random() < 0.7}
+
+    async def _try_edit(self, stream: UUID) -> bool:
+        database = self._world.database
+        one, index = database.datasource_of(stream), database.members[stream].index
+        if index >= one.dealt:
+            return True  # It was dealt away meanwhile.
+
+        def edit(row: Stream) -> Edit:
+            position = parts.edited(row.progress.position, self._position(stream), one.parts, index, one.dealt)
+            return Edit(position)
+
+        return isinstance(await self._step(stream, edit), Done)
+
+    async def _step(self, stream: UUID, command_for: Callable[[Stream], Command]) -> Reply:
+        """One command on a stream's row, in a transaction."""
         database = self._world.database
         transaction = database.begin(self.process)
         try:
             row: Stream = await transaction.lock([lambda: [(stream, "exclusive")]], lambda: database.streams[stream])
-            step = streams.step(row, edit)
-            await transaction.commit(lambda: database.save({stream: step}, {stream: edit}, None))
+            command = command_for(row)
+            step = streams.step(row, command)
+            await transaction.commit(lambda: database.save({stream: step}, {stream: command}, None))
         except (Away, Cancelled):
             transaction.close()
             raise
-        return isinstance(step.reply, Done)
-
-
-def _three(wish: object) -> tuple[object, object, object]:
-    return (getattr(wish, "version", 0), getattr(wish, "source", ""), getattr(wish, "sink", ""))
+        return step.reply

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simulation.kernel import Process
 
 if TYPE_CHECKING:
-    from simulation.client import Client
     from simulation.network import Network
-    from simulation.push import PushHost
-    from simulation.sessions import Session
 
 NOTICE_S = 4.0  # A node that hears nothing of a client closes after three missed beats, about.
+
+
+class Client(Protocol):
+    """The program's end."""
+
+    def received(self, pipe: Pipe, frame: Any) -> None:
+        """The node says something."""
+
+    def lost(self, pipe: Pipe) -> None:
+        """The connection has broken."""
+
+
+class Session(Protocol):
+    """The node's end."""
+
+    def received(self, frame: Any) -> None:
+        """The program says something."""
+
+
+class Host(Protocol):
+    """Who has the sessions of a node."""
+
+    def connected(self, pipe: Pipe) -> Any:
+        """A program has connected: its session."""
+
+    def closed(self, session: Any) -> None:
+        """The connection of a session is lost."""
 
 
 class Pipe:
     """Two ends; each learns of a cut in its own time."""
 
-    def __init__(self, network: Network, client: Client, host: PushHost, process: Process) -> None:
+    def __init__(self, network: Network, client: Client, host: Host, process: Process) -> None:
         self.is_open = True
         self._network = network
         self._client = client
@@ -28,13 +52,13 @@ class Pipe:
         self._back_at_s = 0.0
         self._session: Session = host.connected(self)
 
-    def to_node(self, frame: tuple[Any, ...]) -> None:
+    def to_node(self, frame: Any) -> None:
         """The client sends."""
         if self.is_open:
             self._there_at_s = max(self._there_at_s, self._network.loop.now_s + self._latency_s())
             self._network.loop.at(self._there_at_s, self._deliver, frame)
 
-    def to_client(self, frame: tuple[Any, ...]) -> None:
+    def to_client(self, frame: Any) -> None:
         """The node sends."""
         if self.is_open:
             self._back_at_s = max(self._back_at_s, self._network.loop.now_s + self._latency_s())
@@ -71,7 +95,7 @@ class Pipe:
             self.is_open = False
             self._client.lost(self)
 
-    def _deliver(self, frame: tuple[Any, ...]) -> None:
+    def _deliver(self, frame: Any) -> None:
         if self.is_open:
             self._process.run(lambda: self._session.received(frame))
 

@@ -1,35 +1,88 @@
 """The node's side of the push protocol: sessions, the local registry, and the barriers every 100 ms.
 
 `core.push.notifier` says what becomes of a session's stream, `core.push.local_registry` which session of this node has
-it; here their effects are performed. The end of a session reaches both of them, or, if its handler died, only one:
-either has to be enough.
+it; a pushed stream is run by the manager like any other. The end of a session reaches both machines, or, if its handler
+died, only one: either has to be enough.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headgate.core import streams
 from headgate.core.push import local_registry, notifier
-from headgate.core.push.local_registry import Entry
-from headgate.core.push.notifier import PendingClose
-from headgate.core.streams import Granted, Progress, Revoke, Step, Why
-from simulation.database import Wish
-from simulation.lines import RETRY_S, Line, acquire_command
+from headgate.core.push.local_registry import OWNED_RETRY_MS, Asking, Entry
+from headgate.core.push.notifier import PendingClose, PendingRelinquish, Reason
+from headgate.core.streams import Progress, Why
+from simulation.handle import Handle
 from simulation.network import Away
 from simulation.pipes import Pipe
 from simulation.sessions import Session
+from simulation.sources import Feed
 
 if TYPE_CHECKING:
     from simulation.manager import Manager
 
 BARRIER_S = 0.1
-COMMAND_WEIGHT = 20  # A stumble between a command and its answer is worth more than one elsewhere.
-EVER = 1 << 62  # Later than any epoch.
+ASK_WEIGHT = 20  # A stumble between a question and its answer is worth more than one elsewhere.
+NOT_READY_MS = 1000
+
+
+class Pushed:
+    """One pushed stream of this node: what the manager tells of it goes to the local registry and to its session."""
+
+    def __init__(self, host: PushHost, stream: UUID, session: Session) -> None:
+        self.feed = Feed()
+        self.stream = stream
+        self.session = session
+        self.handle: Handle | None = None
+        self.epoch = 0
+        self.acked_commits = -1  # The commit that the program was last told of.
+        self._host = host
+
+    def refused(self, reason: Reason) -> None:
+        """It could not be had, or not be opened; or a later run of it was denied."""
+        if not self._host.is_current(self):
+            return
+        if not isinstance(self._host.entry(self.stream), Asking):
+            self.released("owned_by_other")
+            return
+        retry_after_ms = OWNED_RETRY_MS if reason == "owned" else NOT_READY_MS
+        self._host.local(self.stream, local_registry.GlobalDenied(reason, retry_after_ms))
+        self._host.forget_pushed(self)
+
+    def opened(self, epoch: int, progress: Progress) -> None:
+        """A run has opened it: the first one makes it active, a later one goes on with it."""
+        if not self._host.is_current(self):
+            self._host.give_back(self)  # Its session has been told that it is over.
+            return
+        self.epoch = epoch
+        self._host.local(self.stream, local_registry.GlobalGranted(epoch, progress.position))
+        self.session.step(self.stream, notifier.Regranted(epoch))
+
+    def released(self, nack: Why | None) -> None:
+        """It is not ours any more: given back, or taken from us."""
+        if not self._host.is_current(self):
+            return
+        if isinstance(self._host.entry(self.stream), Asking):
+            self.refused("not_ready")
+            return
+        self._host.local(self.stream, local_registry.GlobalReleased(self.epoch))
+        self._host.forget_pushed(self)
+        self.feed.clear()  # Its program has what was not durable, and sends it again.
+        if isinstance(self.session.phases.get(self.stream), PendingRelinquish):
+            self.session.step(self.stream, notifier.RelinquishAnswered(self.epoch, nack))
+        else:
+            self.session.step(self.stream, notifier.StreamLost(self.epoch, nack or "stopped"))
+
+    def is_due(self) -> bool:
+        """Whether a barrier has anything to do for it."""
+        handle = self.handle
+        if handle is None or not handle.holding.is_opened:
+            return False
+        is_closing = isinstance(self.session.phases.get(self.stream), PendingClose)
+        return is_closing or handle.holding.progress.commits > self.acked_commits
 
 
 class PushHost:
@@ -38,20 +91,11 @@ class PushHost:
     def __init__(self, manager: Manager) -> None:
         self.manager = manager
         self.barrier = 0
-        self.lines: dict[UUID, Line] = {}
         self._world = manager.world
         self._entries: dict[UUID, Entry] = {}
+        self._pushed: dict[UUID, Pushed] = {}
         self._sessions: dict[UUID, Session] = {}
-        self._under_way: Counter[UUID] = Counter()  # Commands on streams that have no answer yet.
         self._is_beating = False
-
-    def knows(self, stream: UUID) -> bool:
-        """Whether this node is aware of having the stream, or of asking for it."""
-        return stream in self._entries or self._under_way[stream] > 0
-
-    def is_idle(self) -> bool:
-        """Whether everything has been given back."""
-        return not self._entries and all(count <= 0 for count in self._under_way.values())
 
     # From clients.
 
@@ -61,19 +105,13 @@ class PushHost:
         self._sessions[session.id] = session
         if not self._is_beating:
             self._is_beating = True
-            self.manager.node.process.spawn(self._barrier_loop())
+            self.manager.spawn(self._barrier_loop())
+        if self.manager.is_draining:
+            self._send_away(session)
         return session
 
-    def why_not(self, stream: UUID) -> notifier.Reason | None:
-        """Why a stream cannot be asked for now, if it cannot."""
-        if stream not in self._entries and self._under_way[stream] > 0:
-            return "busy"  # What was begun for it has no answer yet, and could not be told from what would follow.
-        if self.manager.is_draining:
-            return "draining"
-        return None if self.manager.node.has_trust() else "not_ready"
-
     def closed(self, session: Session) -> None:
-        """A connection is lost. Whichever of the two hears of it has to make sure that nothing stays behind."""
+        """A connection is lost. Whoever of the two hears of it has to see to it that nothing stays behind."""
         if not session.is_open or self.manager.is_over:
             return
         session.is_open = False
@@ -83,58 +121,51 @@ class PushHost:
             for stream in list(session.phases):
                 session.step(stream, notifier.ConnectionLost())
         else:
-            del self._sessions[session.id]
+            session.is_dead = True
+            self.forget(session)
         if hears != "notifier":
             for stream in list(self._entries):
-                self._local(stream, local_registry.SessionClosed(session.id))
+                self.local(stream, local_registry.SessionClosed(session.id))
+        if hears == "both":
+            for pushed in [one for one in self._pushed.values() if one.session is session]:
+                self.give_back(pushed)
 
-    def drain(self) -> None:
-        """Commit everything, give it back, and send the clients elsewhere."""
-        for session in list(self._sessions.values()):
-            if session.is_open:
-                self.manager.node.process.spawn(self._drain(session))
+    def drain(self, draining: bool) -> None:
+        """Send the clients elsewhere; what they have pushed is drained like any other stream."""
+        for session in list(self._sessions.values()) if draining else ():
+            self._send_away(session)
 
-    async def _drain(self, session: Session) -> None:
-        session.is_reading = False
-        for stream in list(session.phases):
-            if stream in self.lines:
-                await self.lines[stream].settle()
+    def _send_away(self, session: Session) -> None:
         session.pipe.to_client(("restart", None, "draining"))
-        session.pipe.close_by_node()
-        self.closed(session)
 
     def lose_all(self) -> None:
         """This incarnation is over."""
-        for line in self.lines.values():
-            line.stop()
-        for session in list(self._sessions.values()):
-            for stream in list(session.phases):
-                session.step(stream, notifier.StreamLost(EVER, "stale"))
+        sessions = list(self._sessions.values())
+        self._entries, self._pushed, self._sessions = {}, {}, {}
+        for session in sessions:
             session.is_open = False
             session.pipe.close_by_node()
-        self.lines, self._entries, self._sessions = {}, {}, {}
-        self._under_way.clear()
-
-    def told(self, wishes: Mapping[UUID, Wish]) -> None:
-        """What is wished now: another version goes on under another grant."""
-        for line in list(self.lines.values()):
-            if wishes[line.stream].version != line.version:
-                self._begin(line.stream, partial(line.regrant, wishes[line.stream]))
 
     # What sessions need.
 
+    def why_not(self) -> Reason | None:
+        """Why nothing can be asked for now, if it cannot."""
+        return None if self.manager.node.has_trust() else "not_ready"
+
     def ask(self, session: Session, stream: UUID) -> None:
-        """A session asks for a stream."""
-        self._local(stream, local_registry.Ask(session.id, self._world.name(stream)))
+        """A session would have a stream."""
+        self.local(stream, local_registry.Ask(session.id, self._world.name(stream)), session)
 
     def relinquish(self, session: UUID, stream: UUID, epoch: int, position: int | None) -> None:
         """A session gives a stream back."""
-        self._local(stream, local_registry.Relinquish(session, epoch, position))
+        self.local(stream, local_registry.Relinquish(session, epoch, position))
 
     def take(self, stream: UUID, ids: Sequence[int]) -> None:
         """Records to be written."""
-        if stream in self.lines:
-            self.lines[stream].buffer.extend(ids)
+        if stream in self._pushed:
+            self._pushed[stream].feed.append(ids)
+        else:
+            self._world.checkers.push_dropped(stream, self.manager.node.machine.name)
 
     def forget(self, session: Session) -> None:
         """A session that is over has nothing left."""
@@ -142,10 +173,22 @@ class PushHost:
 
     # The local registry.
 
-    def _local(self, stream: UUID, event: local_registry.Event) -> None:
+    def entry(self, stream: UUID) -> Entry | None:
+        """Who has this stream here."""
+        return self._entries.get(stream)
+
+    def is_current(self, pushed: Pushed) -> bool:
+        """Whether nobody has asked for the stream anew since."""
+        return self._pushed.get(pushed.stream) is pushed
+
+    def forget_pushed(self, pushed: Pushed) -> None:
+        """Its run is over."""
+        if self.is_current(pushed):
+            del self._pushed[pushed.stream]
+
+    def local(self, stream: UUID, event: local_registry.Event, asker: Session | None = None) -> None:
         """Step the local registry, and perform the effects."""
-        before = self._entries.get(stream)
-        step = local_registry.step(before, event)
+        step = local_registry.step(self._entries.get(stream), event)
         if step.entry is None:
             self._entries.pop(stream, None)
         else:
@@ -153,136 +196,75 @@ class PushHost:
         for effect in step.effects:
             match effect:
                 case local_registry.AskGlobal():
-                    self._begin(stream, partial(self._claim, stream))
-                case local_registry.AcceptSession(session=session, epoch=epoch, position=position):
-                    self._tell(session, stream, notifier.Accepted(epoch, position))
-                case local_registry.RejectSession(session=session, reason=reason, retry_after_ms=retry_after_ms):
-                    self._tell(session, stream, notifier.Rejected(reason, retry_after_ms))
-                case local_registry.RelinquishGlobal(epoch=epoch, position=position):
-                    id = before.session if before is not None else None
-                    self._give_back(stream, id, epoch, position)
+                    assert asker is not None
+                    pushed = self._pushed[stream] = Pushed(self, stream, asker)
+                    self.manager.spawn(self._claim(pushed), weight=ASK_WEIGHT)
+                case local_registry.AcceptSession(session=id, epoch=epoch, position=position):
+                    self._tell(id, stream, notifier.Accepted(epoch, position))
+                case local_registry.RejectSession(session=id, reason=reason, retry_after_ms=retry_after_ms):
+                    self._tell(id, stream, notifier.Rejected(reason, retry_after_ms))
+                case local_registry.RelinquishGlobal():
+                    if stream in self._pushed:
+                        self.give_back(self._pushed[stream])
 
-    def _tell(self, session: UUID | None, stream: UUID, event: notifier.Event) -> None:
+    def _tell(self, session: UUID, stream: UUID, event: notifier.Event) -> None:
         """Tell a session; or do what is to be done if it is gone."""
         if session in self._sessions:
             self._sessions[session].step(stream, event)
-        elif session is not None:
+        else:
             for effect in notifier.step(None, event).effects:
                 if isinstance(effect, notifier.RelinquishLocal):
                     self.relinquish(session, stream, effect.epoch, effect.position)
 
-    # The global registry.
+    # The rows.
 
-    def _begin(self, stream: UUID, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Have something done for a stream. Until it is, the node knows of the stream."""
-        self._under_way[stream] += 1
-        self.manager.node.process.spawn(self._counted(stream, work), weight=COMMAND_WEIGHT)
-
-    async def _counted(self, stream: UUID, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        await work()
-        self._under_way[stream] -= 1
-
-    async def acquire(self, stream: UUID, wish: Wish, is_wanted: Callable[[], bool]) -> Step | None:
-        """Claim or regrant, until there is an answer. If it is no longer wanted, what may be ours is given back."""
-        command = acquire_command(self.manager.id, self._world.new_id(), wish)
-        while not self.manager.is_over:
-            try:
-                return await self.manager.apply(stream, command)
-            except Away:
-                await self.manager.node.process.sleep(RETRY_S)
-            if not is_wanted():
-                await self.manager.persist(stream, Revoke(self.manager.id))
-                break
-        return None
-
-    async def _claim(self, stream: UUID) -> None:
-        wish = self._world.database.wishes[stream]
-        step = await self.acquire(stream, wish, lambda: True)
-        if step is None:
+    async def _claim(self, pushed: Pushed) -> None:
+        """Look the row up, then claim it."""
+        database = self._world.database
+        try:
+            await database.ask(self.manager.node.process, lambda: pushed.stream in database.streams)
+        except Away:
+            pushed.refused("not_ready")
             return
-        if not isinstance(step.reply, Granted):
-            self._local(stream, local_registry.GlobalDenied("owned", 500))
+        if self.manager.is_over or not self.is_current(pushed):
             return
-        epoch, progress = step.stream.epoch, step.stream.progress
-        process = self.manager.node.process
-        found = await self._world.sinks[wish.sink].open(process, self.manager.id, stream, epoch)
-        if self.manager.is_over:
-            return
-        if isinstance(found, str):
-            await self.manager.release(stream, epoch, progress.commits, progress.position)
-            self._local(stream, local_registry.GlobalDenied("not_ready", 500))
-            return
-        agreed = streams.agree(progress, found)
-        self.lines[stream] = Line(self, stream, epoch, agreed, progress.commits, wish)
-        self._local(stream, local_registry.GlobalGranted(epoch, agreed.position))
+        claimed = self.manager.claim(pushed.stream, pushed)
+        if isinstance(claimed, Handle):
+            pushed.handle = claimed
+        else:
+            pushed.refused(claimed)
 
-    def _give_back(self, stream: UUID, session: UUID | None, epoch: int, position: int | None) -> None:
-        """The line ends, and the row is released with what it had reached."""
-        line, commits = self.lines.get(stream), 0
-        if line is not None and line.epoch <= epoch:
-            del self.lines[stream]
-            line.stop()
-            commits = line.progress.commits if position == line.progress.position else line.saved.commits
-        self._begin(stream, partial(self._relinquish, stream, session, epoch, commits, position))
+    def give_back(self, pushed: Pushed) -> None:
+        """Have its run end and its row released."""
+        if pushed.handle is not None:
+            self.manager.give_back(pushed.handle)
 
-    async def _relinquish(
-        self, stream: UUID, session: UUID | None, epoch: int, commits: int, position: int | None
-    ) -> None:
-        nack: Why | None = await self.manager.release(stream, epoch, commits, position)
-        if self.manager.is_over:
-            return
-        self._local(stream, local_registry.GlobalReleased(epoch))
-        self._tell(session, stream, notifier.RelinquishAnswered(epoch, nack))
-
-    # From lines.
+    # Barriers.
 
     async def _barrier_loop(self) -> None:
-        process = self.manager.node.process
         while not self.manager.is_over:
-            await process.sleep(BARRIER_S)
-            self.barrier += 1
-            for line in list(self.lines.values()):
-                if not line.is_busy() and (line.has_work() or self._is_closing(line.stream)):
-                    process.spawn(line.flush(self.barrier), weight=3)
+            await self.manager.node.process.sleep(BARRIER_S)
+            if any(pushed.is_due() for pushed in self._pushed.values()):
+                await self._barrier()
 
-    def _session_of(self, stream: UUID) -> Session | None:
-        entry = self._entries.get(stream)
-        return self._sessions.get(entry.session) if entry is not None else None
+    async def _barrier(self) -> None:
+        """Commit what is durable, and tell the programs."""
+        self.barrier += 1
+        number = self.barrier
+        waiting = [pushed for pushed in self._pushed.values() if pushed.is_due()]
+        await self._save(waiting)
+        for pushed in waiting:
+            if self.is_current(pushed) and pushed.handle is not None and pushed.handle.holding.epoch is not None:
+                self._reached(number, pushed, pushed.handle.holding.saved)
 
-    def _is_closing(self, stream: UUID) -> bool:
-        session = self._session_of(stream)
-        return session is not None and isinstance(session.phases.get(stream), PendingClose)
+    async def _save(self, waiting: Sequence[Pushed]) -> None:
+        await self.manager.checkpoint([pushed.handle for pushed in waiting if pushed.handle is not None])
 
-    def completed(self, line: Line, barrier: int, epoch: int, progress: Progress) -> None:
-        """A barrier has made everything up to there durable and committed."""
-        session = self._session_of(line.stream)
-        if session is None or line.is_stopped:
-            return
-        last_seen = getattr(session.phases.get(line.stream), "last_seen", progress.position)
-        self._local(line.stream, local_registry.Updated(session.id, epoch, progress.position, last_seen))
-        session.step(line.stream, notifier.BarrierCompleted(barrier, epoch, progress.position))
-
-    def broke(self, line: Line) -> None:
-        """Its sink failed: the client keeps its records and asks again, and the stream is given back."""
-        session = self._session_of(line.stream)
-        if session is None or line.is_stopped:
-            return
-        session.step(line.stream, notifier.StreamLost(line.epoch, "sink"))
-        self._local(line.stream, local_registry.Relinquish(session.id, line.epoch, line.saved.position))
-
-    def lost(self, line: Line) -> None:
-        """Its grant has ended without our doing."""
-        session = self._session_of(line.stream)
-        line.stop()
-        if self.lines.get(line.stream) is line:
-            del self.lines[line.stream]
-        if session is not None:
-            session.step(line.stream, notifier.StreamLost(line.epoch, "stale"))
-        self._local(line.stream, local_registry.Taken(line.epoch))
-
-    def regranted(self, stream: UUID, epoch: int, progress: Progress) -> None:
-        """A new run goes on with the stream."""
-        session = self._session_of(stream)
-        self._local(stream, local_registry.GlobalGranted(epoch, progress.position))
-        if session is not None:
-            session.step(stream, notifier.Regranted(epoch))
+    def _reached(self, number: int, pushed: Pushed, saved: Progress) -> None:
+        pushed.acked_commits = saved.commits
+        session, stream = pushed.session, pushed.stream
+        session.step(stream, notifier.BarrierCompleted(number, pushed.epoch, saved.position))
+        pushed.feed.trim(saved.position)
+        phase = session.phases.get(stream)
+        if isinstance(phase, notifier.Active | PendingClose):
+            self.local(stream, local_registry.Updated(session.id, phase.epoch, phase.last_acked, phase.last_seen))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
+from headgate.core.lifecycle import holding
 from headgate.core.push import local_registry, notifier
 from headgate.core.push.local_registry import Asking
 from headgate.core.push.notifier import Active, PendingClose, PendingNotify, PendingRelinquish
-from headgate.core.streams import Progress, Release
-from simulation.lines import Line
+from headgate.core.streams import Progress, Release, Revoke
+from simulation.effects import Effects
+from simulation.handle import Handle
 from simulation.mutations import Mutation, instead
-from simulation.network import Away
-from simulation.push import PushHost
+from simulation.push import Pushed, PushHost
+from simulation.sources import Feed
 
 # The two machines.
 
@@ -89,12 +89,6 @@ def _orphan_kept(entry: Any, event: Any, found: local_registry.Step) -> local_re
     return found
 
 
-def _unasked_kept(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
-    if entry is None and isinstance(event, local_registry.GlobalGranted):
-        return local_registry.Step(None)
-    return found
-
-
 def _shared(entry: Any, event: Any, found: local_registry.Step) -> local_registry.Step:
     if isinstance(entry, local_registry.HeldBySession) and isinstance(event, local_registry.Ask):
         accept = local_registry.AcceptSession(event.session, entry.epoch, entry.last_acked)
@@ -115,7 +109,6 @@ MACHINES = (
     _on_notifier("what_was_seen_is_taken_again", "push", _nothing_skipped),
     _on_notifier("a_lost_stream_is_kept", "push", _lost_keeps),
     _on_local("local_registry_keeps_a_late_grant", "push", _orphan_kept),
-    _on_local("local_registry_keeps_what_nobody_asked_for", "upgrade", _unasked_kept),
     _on_local("local_registry_gives_a_stream_to_two_sessions", "push", _shared),
     _on_local("local_registry_forgets_a_session", "push", _session_forgotten),
 )
@@ -124,40 +117,57 @@ MACHINES = (
 # Around them.
 
 
-def _completes_early(flush: Any) -> Any:
-    async def planted(self: Line, barrier: int) -> None:
-        if self.buffer:
-            progress = Progress(self.progress.generation, self.progress.commits + 1, self.buffer[-1])
-            self._host.completed(self, barrier, self.epoch, progress)
-        await flush(self, barrier)
+def _completes_early(barrier: Any) -> Any:
+    """What the sink has not got yet is acknowledged with the rest."""
+
+    async def planted(self: PushHost) -> None:
+        for pushed in list(self._pushed.values()):
+            if pushed.handle is not None and pushed.handle.holding.is_opened and pushed.feed.ids:
+                progress = pushed.handle.holding.progress
+                self._reached(
+                    self.barrier, pushed, Progress(progress.generation, progress.commits + 1, pushed.feed.ids[-1])
+                )
+        await barrier(self)
 
     return planted
 
 
-def _commits_nothing(self: Line, barrier: int, epoch: int, progress: Progress) -> Any:
-    async def nothing() -> None:
-        self.saved = progress
-        self._host.completed(self, barrier, epoch, progress)
-
-    return nothing()
+async def _commits_nothing(self: PushHost, waiting: Sequence[Pushed]) -> None:
+    for pushed in waiting:
+        if pushed.handle is not None:
+            pushed.handle.holding = holding.saved(pushed.handle.holding, pushed.handle.holding.progress)
 
 
-def _line_goes_on(self: Line) -> None:
-    self.is_stopped = True
+def _answered_at_once(self: PushHost, pushed: Pushed) -> None:
+    """The stream is given back, and whoever asks next does not wait for it."""
+    if pushed.handle is not None:
+        self.forget_pushed(pushed)
+        self.local(pushed.stream, local_registry.GlobalReleased(pushed.epoch))
 
 
-async def _forgets(self: PushHost, stream: UUID, session: UUID | None, epoch: int, commits: int, position: Any) -> None:
-    with contextlib.suppress(Away):
-        await self.manager.apply(stream, Release(self.manager.id, epoch, commits, position))
-    self._local(stream, local_registry.GlobalReleased(epoch))
-    self._tell(session, stream, notifier.RelinquishAnswered(epoch))
+def _unanswered_claim_kept(release: Any) -> Any:
+    """A claim that was not answered may have been carried out; nobody asks for it any more."""
+
+    async def planted(self: Effects, handle: Handle, command: Release | Revoke) -> None:
+        if isinstance(command, Release):
+            await release(self, handle, command)
+        else:
+            self._manager.remove(handle)
+
+    return planted
+
+
+def _feed_is_kept(self: Feed, position: Any) -> None:
+    """Everything that was handed on is forgotten, durable or not."""
+    self.ids = []
 
 
 AROUND = (
-    Mutation("push_acks_before_durable", "push", Line, "flush", _completes_early),
-    instead("push_acks_without_a_commit", "push", Line, "_commit", _commits_nothing),
-    instead("a_relinquish_without_answer_is_forgotten", "push", PushHost, "_relinquish", _forgets),
-    instead("a_closed_session_goes_on_writing", "upgrade", Line, "stop", _line_goes_on),
+    Mutation("push_acks_before_durable", "push", PushHost, "_barrier", _completes_early),
+    instead("push_acks_without_a_commit", "push", PushHost, "_save", _commits_nothing),
+    instead("a_relinquish_without_answer_is_forgotten", "push", PushHost, "give_back", _answered_at_once),
+    Mutation("what_nobody_asks_for_any_more_is_kept", "push", Effects, "_release", _unanswered_claim_kept),
+    instead("a_run_that_follows_finds_nothing_of_what_was_pushed", "upgrade", Feed, "open", _feed_is_kept),
 )
 
 PUSH = (*MACHINES, *AROUND)

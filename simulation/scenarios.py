@@ -14,8 +14,10 @@ class Kind:
 
     name: str
     nodes: tuple[int, int] = (2, 4)
-    streams: tuple[int, int] = (1, 3)
-    clients: tuple[int, int] = (0, 0)  # Each with its own stream, some with a rival.
+    streams: tuple[int, int] = (1, 3)  # Datasources that nodes read.
+    parts: tuple[int, ...] = (0,)  # How many each may have; 0: it cannot be read in parts.
+    clients: tuple[int, int] = (0, 0)  # Each with a stream of its own, some with a rival.
+    groups: tuple[int, int] = (0, 0)  # Of programs outside, with two to four in each.
     weather: Weather = FAIR
     faults: Mapping[str, float] = field(default_factory=dict)  # Which, and how often compared with the others.
     fault_every_s: float = 4.0
@@ -24,13 +26,14 @@ class Kind:
     stumble_every: int = 0  # Steps of a process, about, until one of them is its last or is followed by a pause.
     kills: float = 0.0  # The share of stumbles that kill.
     active_s: float = 30.0
+    recover_s: float = 20.0  # Once faults have stopped, everything moves again by then.
     records_every_s: float = 0.5
     slowest_sink_s: float = 0.08  # For one request.
     sinks: tuple[str, ...] = ("plain", "table", "store")
     is_cooperative: bool = False  # Nothing goes wrong.
 
 
-MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "swap": 1.0}
+MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "swap": 1.0, "again": 0.5}
 EDITS = {"edit": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "toggle": 1.0}
 NETWORK = {
     "cut_database": 3.0,
@@ -42,14 +45,16 @@ NETWORK = {
     "storm": 2.0,
 }
 LOSSY = Weather(slow=0.05, slowest_s=3.0, loss=0.02, amnesia=0.05)
+SLUGGISH = Weather(slow=0.1, slowest_s=14.5)  # Longer than a stop waits for a run.
 FORGETFUL = Weather(slow=0.05, slowest_s=2.0, loss=0.06, amnesia=0.12)
 
 KINDS: tuple[Kind, ...] = (
     Kind(
         "cooperative",
         clients=(0, 2),
-        operations={**MOVES, **EDITS},
+        operations={**MOVES, **EDITS, "deal": 2.0, "blunder": 1.0},
         operation_every_s=2.0,
+        parts=(0, 3, 5),
         is_cooperative=True,
     ),
     Kind("crash", nodes=(3, 5), clients=(0, 1), faults={"kill": 1.0}, fault_every_s=9.0, active_s=35.0),
@@ -110,9 +115,64 @@ KINDS: tuple[Kind, ...] = (
         clients=(0, 2),
         faults={"bad_line": 4.0, "storm": 1.0, "cut_sink": 2.0, "kill": 1.0, "pause": 1.0, "cut_client": 1.0},
         fault_every_s=3.0,
-        operations={**EDITS, "drain": 1.0, "restart": 1.5, "swap": 8.0},
+        operations={**EDITS, "drain": 1.0, "restart": 1.5, "swap": 8.0, "take": 2.0},
         operation_every_s=0.7,
         weather=FORGETFUL,
+    ),
+    Kind(
+        "slow",
+        nodes=(2, 3),
+        streams=(1, 3),
+        clients=(2, 4),
+        faults={"cut_asking": 2.0, "cut_client": 1.0},
+        fault_every_s=0.7,
+        operations={"again": 2.0, "swap": 2.0, "toggle": 1.0, "move": 2.0},
+        operation_every_s=0.5,
+        weather=SLUGGISH,
+        active_s=40.0,
+    ),
+    Kind(
+        "parts",
+        nodes=(2, 4),
+        streams=(1, 2),
+        parts=(1, 3, 5),
+        faults={"kill": 2.0, "pause": 2.0, "bad_line": 3.0, "cut_sink": 2.0, "isolate": 1.0, "sink_away": 1.0},
+        fault_every_s=4.0,
+        operations={"deal": 6.0, "edit": 1.0, "drain": 1.0, "restart": 1.0, "toggle": 0.5, "swap_sink": 0.3},
+        operation_every_s=3.0,
+        weather=LOSSY,
+        recover_s=40.0,
+    ),
+    Kind(
+        "trial",
+        faults={"kill": 1.0, "bad_line": 2.0, "cut_sink": 2.0, "sink_away": 2.0, "database_away": 1.0},
+        fault_every_s=5.0,
+        operations={"blunder": 4.0, "swap": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "again": 2.0},
+        operation_every_s=2.0,
+        weather=LOSSY,
+    ),
+    Kind(
+        "groups",
+        nodes=(2, 3),
+        streams=(0, 0),
+        groups=(2, 3),
+        faults={
+            "pause_program": 4.0,
+            "kill_program": 2.0,
+            "cut_program": 4.0,
+            "kill": 1.0,
+            "pause": 1.0,
+            "cut_database": 1.0,
+            "isolate": 1.0,
+            "database_away": 0.5,
+            "bad_line": 1.0,
+        },
+        fault_every_s=1.2,
+        operations={"restart": 1.0},
+        operation_every_s=8.0,
+        weather=Weather(slow=0.05, slowest_s=2.0, loss=0.02, amnesia=0.05),
+        active_s=60.0,
+        recover_s=45.0,
     ),
     Kind(
         "chaos",
@@ -121,8 +181,10 @@ KINDS: tuple[Kind, ...] = (
         streams=(1, 4),
         faults={**NETWORK, "kill": 2.0, "pause": 3.0, "cut_client": 2.0},
         fault_every_s=2.0,
-        operations={**MOVES, **EDITS},
+        operations={**MOVES, **EDITS, "deal": 1.0, "blunder": 1.0},
+        parts=(0, 0, 4),
         weather=LOSSY,
+        recover_s=40.0,
         stumble_every=2500,
         kills=0.3,
     ),
@@ -142,7 +204,7 @@ CROWD = Kind(
     active_s=20.0,
     records_every_s=3.0,
 )
-CROWD_EVERY = 100  # One seed in this many is a crowd: it costs as much as fifty others.
+CROWD_EVERY = 100  # One seed in so many is a crowd: it costs as much as fifty others.
 
 NAMES = (*(kind.name for kind in KINDS), CROWD.name)
 

@@ -1,4 +1,4 @@
-"""One client's connection as the node sees it: frames are events of `core.push.notifier`, its effects are frames."""
+"""One client's connection, as the node sees it: frames are events of the notifier, and its effects are frames."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Session:
         self.pipe = pipe
         self.phases: dict[UUID, Phase] = {}
         self.is_open = True
-        self.is_reading = True
+        self.is_dead = False  # Its handler has died, and hears nothing more.
         self._host = host
         self._restarted: set[UUID] = set()  # Streams whose client was told to ask again, and has not yet.
 
     def received(self, frame: tuple[Any, ...]) -> None:
         """A frame has come."""
-        if not self.is_open or not self.is_reading or self._host.manager.is_over:
+        if not self.is_open or self._host.manager.is_over:
             return
         stream: UUID = frame[1]
         if stream in self._restarted and frame[0] != "notify":
@@ -43,7 +43,7 @@ class Session:
 
     def _notify(self, stream: UUID) -> None:
         self._restarted.discard(stream)
-        reason = self._host.why_not(stream)
+        reason = self._host.why_not()
         if reason is None:
             self.step(stream, notifier.Notify())
         else:
@@ -51,6 +51,8 @@ class Session:
 
     def step(self, stream: UUID, event: notifier.Event, ids: Sequence[int] = ()) -> None:
         """Take in one event of one stream, and do what follows from it."""
+        if self.is_dead:
+            return
         step = notifier.step(self.phases.get(stream), event)
         if step.phase is not None:
             self.phases[stream] = step.phase

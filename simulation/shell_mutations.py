@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from headgate.core import lease
+from headgate.core import lease, lifecycle
 from headgate.core.lease import Expired
-from headgate.core.streams import Command, Progress, Stream
+from headgate.core.streams import Command, Fenced, Progress, Reply, Stream
 from simulation.database import NodeRow
+from simulation.effects import Effects
+from simulation.handle import Handle
 from simulation.kernel import Process
 from simulation.manager import Manager
 from simulation.mutations import Mutation, instead
 from simulation.network import Away
 from simulation.node import Node
-from simulation.sinks import Outcome, Rows, StoreSink
+from simulation.run import Run
+from simulation.sinks import Batch, Outcome, Rows, StoreSink
 from simulation.store import Store
-from simulation.worker import Worker
 
 # Nodes.
 
@@ -64,48 +66,45 @@ NODES = (
 
 
 def _acks_first(write: Any) -> Any:
-    async def planted(self: Node, batch: Any, is_wanted: Any) -> Outcome:
-        worker = self.manager.workers.get(batch.stream) if self.manager is not None else None
-        if worker is not None:
-            worker._committed(batch)
-        outcome: Outcome = await write(self, batch, is_wanted)
-        return outcome
+    async def planted(self: Run, batch: Batch) -> None:
+        self._on_commit(batch.progress)
+        await write(self, batch)
 
     return planted
 
 
-def _fenced_is_lost(self: Worker) -> None:
-    self.lose()
-
-
-def _releases_at_once(drain: Any) -> Any:
-    def planted(self: Worker) -> None:
-        epoch = self.epoch
-        if epoch is not None and not self._is_draining and not self._is_wanted():
-            self.process.spawn(self.manager.release(self.stream, epoch, self.progress.commits, self.progress.position))
-        drain(self)
-
-    return planted
-
-
-async def _forgets_what_may_be_its_own(self: Worker, epoch: int) -> None:
-    await self.manager.release(self.stream, epoch, self.progress.commits, self.progress.position)
-    self.epoch = None
-
-
-async def _asks_once(self: Manager, stream: UUID, command: Command) -> Any:
+async def _release_once(self: Effects, handle: Handle, command: Command) -> Reply | None:
+    """What is stale is taken for somebody else's."""
     try:
-        return (await self.apply(stream, command)).reply
+        reply = (await self.ownership.submit(handle.stream, command)).reply
     except Away:
         return None
+    return Fenced("owned_by_other") if isinstance(reply, Fenced) else reply
+
+
+def _without_asking(acquire: Any) -> Any:
+    """The next run begins under the grant of the last one."""
+
+    async def planted(self: Effects, handle: Handle, run: int, version: int) -> None:
+        if not handle.holding.is_opened or handle.holding.epoch is None:
+            await acquire(self, handle, run, version)
+            return
+        handle.config = self._world.database.datasources[handle.datasource].version(version)
+        self._manager.dispatch(handle, lifecycle.Acquired(run, self._process.clock_s()))
+
+    return planted
+
+
+def _only_over(self: Manager) -> None:
+    self.is_over = True
+    self.push.lose_all()
 
 
 WORKERS = (
-    Mutation("acks_before_durable", "crash", Node, "write", _acks_first),
-    instead("a_fence_of_ones_own_making_ends_the_worker", "restless", Worker, "_fenced", _fenced_is_lost),
-    Mutation("releases_before_the_last_write_has_ended", "cooperative", Worker, "_drain", _releases_at_once),
-    instead("an_unanswered_acquisition_is_forgotten", "restless", Worker, "_give_back", _forgets_what_may_be_its_own),
-    instead("a_release_is_not_asked_again", "push", Manager, "persist", _asks_once),
+    Mutation("acks_before_durable", "crash", Run, "_write", _acks_first),
+    instead("a_release_is_not_asked_again", "push", Effects, "persist", _release_once),
+    Mutation("a_restart_keeps_the_epoch", "restless", Effects, "_acquire", _without_asking),
+    instead("the_runs_of_an_ended_incarnation_go_on", "pause", Manager, "lose_all", _only_over),
 )
 
 

@@ -31,6 +31,7 @@ class Batch:
     epoch: int
     sink: str
     source: str
+    part: str  # Of the source.
     records: Sequence[int]
     progress: Progress  # Where the stream stands once they are written.
 
@@ -79,7 +80,7 @@ class Sink(Protocol):
 
 
 class PlainSink(Service):
-    """Keeps whatever reaches it, at once and forever."""
+    """Keeps whatever reaches it, at once and for ever."""
 
     def __init__(self, network: Network, name: str, watcher: Watcher) -> None:
         super().__init__(network, name)
@@ -111,7 +112,7 @@ class PlainSink(Service):
 
 @dataclass(slots=True)
 class Row:
-    """A stream's row, kept with its data."""
+    """A stream's row beside its data."""
 
     epoch: int
     progress: Progress
@@ -126,7 +127,7 @@ class Rows:
         self._watcher = watcher
 
     def progress(self, stream: UUID) -> Progress:
-        """Where the data stand. A new row's generation is below any registry's, so the registry decides."""
+        """Where the data stand. A new row has a lower generation than any registry: that one decides where to begin."""
         row = self._rows.get(stream)
         return Progress(generation=-1) if row is None else row.progress
 
@@ -163,7 +164,7 @@ class TableSink(TransactionalService):
         self._watcher = watcher
 
     async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Progress | Outcome | None:
-        """Raise the epoch in a separate transaction, then say where the data stand."""
+        """Raise the epoch in a transaction of its own, then say where the data stand."""
         self.network.release_stuck(self.name)
         transaction = self.begin(process)
         try:
@@ -178,7 +179,7 @@ class TableSink(TransactionalService):
         return _opened(self._watcher, progress, stream, node)
 
     def _end_holders(self, stream: UUID, epoch: int) -> bool:
-        """End the transactions that are in the middle of a write, unless the caller is too late."""
+        """Whoever is in the middle of a write is stopped; but not by one who is too late himself."""
         if self.rows.is_too_late(stream, epoch):
             return False
         for transaction in self.holders(("write", stream)):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.core import planner, streams
+from headgate.core import parts, planner, streams
 from headgate.core.lease import Expired
+from headgate.core.patience import StandingOrder
 from headgate.core.planner import Candidate, Free
+from headgate.core.reconcile import Entry
 from headgate.core.streams import Command, Done, Fenced, Grant, Release, Revoke, Step, Stream
-from simulation.database import Database, NodeRow, Wish
+from simulation.database import Database, NodeRow
 from simulation.kernel import Cancelled, Process
 from simulation.network import Away
+from simulation.registry import Version
 from simulation.transactions import Mode, Stage, Transaction
 
 ANSWER_S = 2.0  # A beat is not waited for longer.
@@ -21,12 +24,16 @@ TICK = "tick"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a node reads twice a second: its own offers, and what should become of every stream."""
+class Offer:
+    """A stream that was granted to a node which has not acquired it for a run yet."""
 
-    offers: tuple[Stream, ...]
-    step_downs: frozenset[UUID]  # Which of its streams others should have.
-    wishes: Mapping[UUID, Wish]
+    stream: UUID
+    datasource: UUID
+    index: int
+    dealt: int  # How many streams its datasource has, for as long as anyone has one of them.
+    epoch: int
+    is_settled: bool
+    steps_down: bool = False  # Or one that it has, and was told to step down from.
 
 
 class Store:
@@ -55,18 +62,98 @@ class Store:
         rows: list[NodeRow] = await self._database.ask(self._process, lambda: list(self._database.nodes.values()))
         return rows
 
-    async def look(self, node: UUID) -> Look:
-        """What was granted to this node and does not run yet, and what is wished."""
+    async def granted(self, node: UUID) -> list[Offer]:
+        """What this node was told to step down from, and what it has been granted and does not run yet."""
         database = self._database
 
-        def read() -> Look:
-            owned = [database.streams[stream] for stream in database.owned(node)]
-            offers = [row for row in owned if row.run is None and not database.wishes[row.id].is_pushed]
-            step_downs = frozenset(row.id for row in owned if database.is_to_step_down(row.id))
-            return Look(tuple(offers), step_downs, database.wishes)
+        def offer(row: Stream, *, steps_down: bool) -> Offer:
+            member = database.members[row.id]
+            dealt = database.datasources[member.datasource].dealt
+            return Offer(row.id, member.datasource, member.index, dealt, row.epoch, row.settled, steps_down)
 
-        found: Look = await database.ask(self._process, read)
+        def read() -> list[Offer]:
+            owned = [database.streams[stream] for stream in database.owned(node) if not database.is_pushed(stream)]
+            stepping = [offer(row, steps_down=True) for row in owned if database.is_to_step_down(row.id)]
+            return [*stepping, *(offer(row, steps_down=False) for row in owned if row.run is None)]
+
+        found: list[Offer] = await database.ask(self._process, read)
         return found
+
+    async def sync(self) -> Mapping[UUID, Entry]:
+        """What should run, as the registry has it now."""
+        found: Mapping[UUID, Entry] = await self._database.ask(self._process, lambda: self._database.entries)
+        return found
+
+    async def config(self, datasource: UUID, version: int) -> Version:
+        """What a version says."""
+        found: Version = await self._database.ask(
+            self._process, lambda: self._database.datasources[datasource].version(version)
+        )
+        return found
+
+    async def list_parts(self, datasource: UUID, found: Sequence[str]) -> tuple[str, ...]:
+        """The parts of a source in the order of first sight, with those that a run has found just now."""
+        database = self._database
+
+        def write() -> tuple[str, ...]:
+            row = database.datasources[datasource]
+            database.change(replace(row, parts=tuple(parts.with_new(row.parts, found))))
+            return database.datasources[datasource].parts
+
+        names: tuple[str, ...] = await database.ask(self._process, write)
+        return names
+
+    async def decide(self, change: Callable[[], None]) -> None:
+        """Write down what a worker has decided or does."""
+        await self._database.ask(self._process, change)
+
+    def prove(self, datasource: UUID, version: int) -> None:
+        """This version has proved itself."""
+        self._database.change(self._database.datasources[datasource].proved(version))
+        self._database.wake()
+
+    def reject(self, datasource: UUID, version: int) -> None:
+        """This version was tried, and failed for a reason of its own."""
+        self._database.change(self._database.datasources[datasource].rejected(version))
+        self._database.wake()
+
+    def report(self, node: UUID, states: Mapping[UUID, tuple[int, bool]]) -> None:
+        """What the streams of a node do. A stale holder's word is not taken."""
+        for stream, state in states.items():
+            row = self._database.streams[stream]
+            if row.owner == node and row.epoch == state[0]:
+                self._database.states[stream] = state
+
+    async def standing_orders(self) -> list[StandingOrder]:
+        """Which holders were told to step down, and have not yet."""
+        database = self._database
+
+        def read() -> list[StandingOrder]:
+            rows = [database.streams[stream] for stream in database.moves if database.is_to_step_down(stream)]
+            owners = [(row, database.nodes.get(row.owner)) for row in rows if row.owner is not None]
+            return [StandingOrder(row.id, one.id, row.epoch, one.lease_s) for row, one in owners if one is not None]
+
+        found: list[StandingOrder] = await database.ask(self._process, read)
+        return found
+
+    async def take(self, order: StandingOrder, by: UUID) -> None:
+        """Take a stream from a holder that did not step down in time, unless it is past that."""
+        revoke = Revoke(order.owner, order.epoch)
+        database = self._database
+        transaction = database.begin(self._process)
+        try:
+            row: Stream = await transaction.lock(
+                [lambda: [(order.stream, "exclusive")]], lambda: database.streams[order.stream]
+            )
+            if (row.owner, row.epoch) != (order.owner, order.epoch):
+                transaction.close()
+                return
+            step = streams.step(row, revoke)
+            await transaction.commit(lambda: database.save({row.id: step}, {row.id: revoke}, by))
+        except (Away, Cancelled):
+            transaction.close()
+            raise
+        database.wake()
 
     async def set_draining(self, node: UUID, draining: bool) -> None:
         """Whether a node should give its streams back."""
@@ -115,8 +202,8 @@ class Store:
             for stream, command in sorted(commands.items())
             if isinstance(command, Release) and command.hands_over and isinstance(steps[stream].reply, Done)
         ]
-        nodes = [row for row in self._database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
-        free = [row for row in released if self._database.wishes[row.id].is_enabled]
+        nodes = [row for row in self._database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
+        free = [row for row in released if self._database.is_to_run(row.id)]
         return {stream: Grant(node) for stream, node in self._place(free, nodes, ()).items()}
 
     def _place(self, free: Iterable[Stream], nodes: Iterable[NodeRow], silent: Collection[UUID]) -> dict[UUID, UUID]:
@@ -133,8 +220,11 @@ class Store:
             )
             for row in nodes
         ]
-        moves = self._database.moves
-        return planner.place([Free(row.id, preferred=moves.get(row.id)) for row in free], candidates)
+        return planner.place(map(self._free, free), candidates)
+
+    def _free(self, row: Stream) -> Free:
+        unable = self._database.unable_of(row.id)
+        return Free(row.id, unable, unable, preferred=self._database.moves.get(row.id))
 
     def _rows_for(self, node: UUID, commands: Mapping[UUID, Command]) -> list[Stream] | None:
         """The rows, unless the incarnation that asks has been ended."""
@@ -212,20 +302,20 @@ class Store:
         database = self._database
 
         def nodes() -> list[tuple[Any, Mode]]:
-            is_at_it = TICK in transaction.held and self.holds_nodes and database.free()
+            is_at_it = TICK in transaction.locks and self.holds_nodes and database.free()
             return [(node, "share") for node in sorted(database.nodes)] if is_at_it else []
 
         def free() -> list[tuple[Any, Mode]]:
-            return [(stream, "skip") for stream in database.free()] if TICK in transaction.held else []
+            return [(stream, "skip") for stream in database.free()] if TICK in transaction.locks else []
 
         return [lambda: [(TICK, "skip")], nodes, free]
 
     def _read_tick(self, transaction: Transaction) -> tuple[list[NodeRow], list[Stream]] | None:
         database = self._database
-        free = [database.streams[stream] for stream in database.free() if stream in transaction.held]
+        free = [database.streams[stream] for stream in database.free() if stream in transaction.locks]
         if not free:
             database.end(transaction)  # Another node is at it, or there is nothing to do.
             return None
         # One that has joined since is not among those that were locked, and not among those that were read.
-        nodes = [row for row in database.nodes.values() if row.id in transaction.held or not self.holds_nodes]
+        nodes = [row for row in database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
         return nodes, free

@@ -30,7 +30,7 @@ class Transaction:
         self.is_open = True
         self.is_idle = False
         self.idle_since_s = 0.0
-        self.held: dict[Key, bool] = {}  # Key → whether it is held exclusively.
+        self.locks: dict[Key, bool] = {}  # Key → whether it is held exclusively.
 
     async def lock(self, stages: Sequence[Stage], read: Callable[[], Any]) -> Any:
         """Take locks, stage by stage, and read what they protect."""
@@ -154,26 +154,26 @@ class TransactionalService(Service):
     def take(self, transaction: Transaction, key: Key, mode: Mode) -> bool:
         """Take a lock if that is possible now."""
         wants_all = mode != "share"
-        if key in transaction.held and transaction.held[key] >= wants_all:
+        if key in transaction.locks and transaction.locks[key] >= wants_all:
             return True
         others = [one for one in self.holders(key) if one is not transaction and one.is_usable()]
-        if others and (wants_all or any(one.held[key] for one in others)):
+        if others and (wants_all or any(one.locks[key] for one in others)):
             return False
-        if key not in transaction.held:
+        if key not in transaction.locks:
             self._holders.setdefault(key, []).append(transaction)
-        transaction.held[key] = wants_all
+        transaction.locks[key] = wants_all
         return True
 
     def wait(self, taking: _Taking, key: Key) -> None:
-        """Stand in line for a lock, but not forever."""
+        """Stand in the line for a lock, not for ever."""
         self._waiting.setdefault(key, []).append(taking)
         self.network.loop.after(LOCK_S, taking.give_up)
         for holder in self._holders.get(key, ()):
             self.watch(holder)
 
     def watch(self, transaction: Transaction) -> None:
-        """End a transaction that lies idle while others wait for it. One that is in nobody's way may stay."""
-        if self._waiting and transaction.is_idle and any(key in self._waiting for key in transaction.held):
+        """End a transaction that lies idle while others wait for it. Nobody minds one that is in nobody's way."""
+        if self._waiting and transaction.is_idle and any(key in self._waiting for key in transaction.locks):
             left_s = transaction.idle_since_s + self.idle_s - self.network.loop.now_s
             self.network.loop.after(max(0.0, left_s), self._end_if_idle, transaction, transaction.idle_since_s)
 
@@ -186,7 +186,7 @@ class TransactionalService(Service):
         if not transaction.is_open:
             return
         transaction.is_open = transaction.is_idle = False
-        for key in transaction.held:
+        for key in transaction.locks:
             holders = self._holders[key]
             holders.remove(transaction)
             if not holders:

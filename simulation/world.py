@@ -6,56 +6,37 @@ stopped and has to be at rest. The checkers watch all the while.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 from uuid import UUID
 
-from headgate.core.streams import Stream
+from headgate.core.groups.delivery import LEASE_S
+from headgate.core.groups.machine import Group
+from headgate.core.groups.roster import Roster
+from headgate.core.parts import UNNAMED
 from simulation.checkers import Checkers
 from simulation.client import Client
 from simulation.client import Sequence as PushedSequence
-from simulation.database import Database, Wish
+from simulation.database import Database, Member
 from simulation.faults import Faults
+from simulation.group_checkers import GroupCheckers
 from simulation.kernel import Loop, Process
 from simulation.liveness import Liveness
 from simulation.network import Network
 from simulation.node import Node
 from simulation.operators import Operators
 from simulation.pipes import Pipe
+from simulation.programs import Program
+from simulation.registry import Datasource, Version
 from simulation.scenarios import Kind
 from simulation.sinks import PlainSink, StoreSink, TableSink
+from simulation.sources import Origin
 from simulation.trace import Trace
 
-RECOVER_S = 13.0  # Once faults have stopped, everything moves again by then.
-MOVE_S = 3.0
+MOVE_S = 2.5
 REST_S = 3.0
-TOGETHER = 3  # Records that a source gets at a time.
-SKEW = 0.05  # Clocks differ in rate by up to this much in either direction.
-
-
-class Source:
-    """Records that come into being a few at a time and can be read again from any position."""
-
-    def __init__(self, loop: Loop, every_s: float, most: int) -> None:
-        self._loop = loop
-        self._every_s = every_s
-        self._most = most
-
-    def ready(self) -> int:
-        """The index of the newest record."""
-        return int(self._loop.now_s / self._every_s) * TOGETHER - 1
-
-    def read(self, position: int | None) -> Sequence[int]:
-        """What comes after this position, at most a batch."""
-        first = 0 if position is None else position + 1
-        return range(first, min(self.ready() + 1, first + self._most))
-
-    def wait_s(self, position: int | None) -> float:
-        """How long until there is more."""
-        first = 0 if position is None else position + 1
-        return max(0.01, (first // TOGETHER + 1) * self._every_s - self._loop.now_s)
+SKEW = 0.05  # Clocks differ in rate by so much in either direction.
 
 
 @dataclass(eq=False)
@@ -96,7 +77,7 @@ class Machine:
             self.world.faults.arm(self)
 
     def process_arms(self, steps: int) -> None:
-        """Have the process stumble after this many steps; negative: never."""
+        """Have the process stumble after so many steps; negative: never."""
         if self.process is not None:
             self.process.steps_left = steps
 
@@ -167,28 +148,36 @@ class World:
         self._ids = 0
         self._disturbances: list[tuple[float, Machine | None]] = []
         self._names: dict[UUID, str] = {}
-        self._sources: dict[UUID, Source] = {}
+        self._origins: dict[UUID, Origin] = {}
         self._sequences: dict[UUID, PushedSequence] = {}
-        self.worker_streams = [self._add_worker_stream(i) for i in range(self.random.randint(*kind.streams))]
+        self.worker_datasources = [self._add_source(i) for i in range(self.random.randint(*kind.streams))]
+        self.groups = [self._add_group(number) for number in range(self.random.randint(*kind.groups))]
         self.machines = [self._add_machine(number) for number in range(self.random.randint(*kind.nodes))]
         self.faults = Faults(self)
         self.operators = Operators(self)
         self.clients = self._add_clients()
+        self.group_checkers = GroupCheckers(self)
+        self.programs: list[Program] = []
+        for group in self.groups:
+            self.programs += [self._add_program(group, number) for number in range(self.random.randint(2, 4))]
+        self.is_healed = False  # Nothing goes wrong any more.
         for machine in self.machines:
             self.loop.after(self.random.random() * 0.5, machine.start)
 
     def run(self) -> None:
         """From the beginning to the end. Raises the first violation."""
         self.loop.run(self.kind.active_s)
+        self.is_healed = True
         self.faults.heal()
         self.operators.finish()
         self.note((), "everything is mended")
         for client in self.clients:
             client.finish()
-        self.loop.run(self.kind.active_s + RECOVER_S)
+        self.loop.run(self.kind.active_s + self.kind.recover_s)
         self.liveness.remember()
-        self.loop.run(self.loop.now_s + MOVE_S)
+        self.loop.run(self.loop.now_s + self.kind.records_every_s + MOVE_S)
         self.liveness.check_progress()
+        self.group_checkers.check_progress()
         self.operators.stop_all()
         self.loop.run(self.loop.now_s + REST_S)
         self.liveness.check_rest()
@@ -199,30 +188,52 @@ class World:
         for machine in self.machines:
             if machine.process is not None:
                 machine.process.kill()
+        for program in self.programs:
+            program.process.kill()
 
     # What it is made of.
 
-    def _add_worker_stream(self, number: int) -> UUID:
-        stream = self._add_stream(f"stream{number}", Wish(sink=self.random.choice(self.kind.sinks)))
-        self._sources[stream] = Source(self.loop, self.kind.records_every_s, self.random.choice((2, 5, 50)))
+    def _add_source(self, number: int) -> UUID:
+        """A datasource that nodes read, with its first stream."""
+        stream = self._add_stream(f"stream{number}", is_pushed=False)
+        id = self.database.members[stream].datasource
+        parts = self.random.choice(self.kind.parts)
+        names = tuple(f"part {letter}" for letter in "abcdefgh"[:parts]) or UNNAMED
+        most = self.random.choice((2, 5, 50))
+        self._origins[id] = Origin(self.loop, names, self.kind.records_every_s, most)
+        return id
+
+    def _add_stream(self, name: str, *, is_pushed: bool) -> UUID:
+        number = len(self.database.datasources) + 1
+        datasource, stream = UUID(int=(1 << 100) + number), UUID(int=(1 << 101) + number)
+        version = Version(sink=self.random.choice(self.kind.sinks))
+        self._names[stream] = self._names[datasource] = name
+        self.database.change(Datasource(datasource, name, (version,), is_pushed=is_pushed))
+        self.database.add_stream(stream, Member(datasource))
         return stream
 
-    def _add_stream(self, name: str, wish: Wish) -> UUID:
-        stream = UUID(int=(1 << 100) + len(self._names) + 1)
-        self._names[stream] = name
-        self.database.streams[stream] = Stream(stream)
-        self.database.wishes[stream] = wish
-        return stream
+    def _add_group(self, number: int) -> UUID:
+        group = UUID(int=(1 << 102) + number)
+        self._names[group] = f"group{number}"
+        partition = self.random.choice((None, number, number + 1))
+        empty = Roster(group, f"group{number}", f"group{number}", LEASE_S, Group(partition), {})
+        self.database.rosters[group] = empty
+        return group
+
+    def _add_program(self, group: UUID, number: int) -> Program:
+        name, partition = f"{self._names[group]}{'abcd'[number]}", self.database.rosters[group].group.partition
+        return Program(self, name, group, partition, self._rate())
+
+    def _rate(self) -> float:
+        return 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))
 
     def _add_machine(self, number: int) -> Machine:
-        rate = 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))
-        return Machine(self, f"node{number}", rate, self.random.uniform(0.0, 1e6))
+        return Machine(self, f"node{number}", self._rate(), self.random.uniform(0.0, 1e6))
 
     def _add_clients(self) -> list[Client]:
         clients = []
         for number in range(self.random.randint(*self.kind.clients)):
-            wish = Wish(sink=self.random.choice(self.kind.sinks), is_pushed=True)
-            stream = self._add_stream(f"pushed{number}", wish)
+            stream = self._add_stream(f"pushed{number}", is_pushed=True)
             sequence = PushedSequence(self.random.choice((0, 0, 7)), self.random.choice((1, 1, 3)), 6.0)
             self._sequences[stream] = sequence
             for rival in range(2 if self.random.random() < 0.4 else 1):
@@ -249,6 +260,9 @@ class World:
 
     def name(self, id: UUID) -> str:
         """What people call it."""
+        if id not in self._names and id in self.database.members:
+            member = self.database.members[id]
+            self._names[id] = f"{self._names[member.datasource]}:{member.index}"
         return self._names.get(id, "?")
 
     def node_name(self, node: UUID | None) -> str:
@@ -262,9 +276,9 @@ class World:
                 return machine.node
         return None
 
-    def source(self, stream: UUID) -> Source:
-        """What a worker stream reads."""
-        return self._sources[stream]
+    def origin(self, datasource: UUID) -> Origin:
+        """What the streams of a datasource read."""
+        return self._origins[datasource]
 
     def index(self, stream: UUID, position: Any) -> int:
         """Which record of its sequence a position names; -1 for none."""

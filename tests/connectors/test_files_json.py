@@ -116,16 +116,63 @@ async def test_lines_in_a_file_called_json_are_read_as_lines(tmp_path: Path) -> 
     ("text", "message"),
     [
         ('[{"a": 1},\n{"a": tru}]', r"t.json, line 2 \(byte 11\): not JSON"),
-        ('[{"a": 1},\n 5]', "no object"),
+        ('[{"a": 1},\n 5]', r"line 2 \(byte 12\): an element is not an object"),
+        ('[{"a": 1},\n [5]]', r"line 2 \(byte 12\): an element is not an object"),
+        ('[{"a": 1},\n "five"]', r"line 2 \(byte 12\): an element is not an object"),
+        ('[,{"a": 1}]', r"byte 1\): no element precedes this comma"),
+        ("[,]", r"byte 1\): no element precedes this comma"),
+        ('[{"a": 1},, {"a": 2}]', r"byte 10\): no element precedes this comma"),
+        ('[{"a": 1}, , {"a": 2}]', r"byte 11\): no element precedes this comma"),
+        ('[{"a": 1},]', "no element follows the last comma"),
+        ('[{"a": 1} {"a": 2}]', r"byte 10\): a comma is missing before this element"),
+        ('[{"a": 1}, {"a": [2]', "the last element does not end"),
         ('[{"a": 1}', "does not end with"),
         ('[{"a": 1},\n{"a": 2},\n{"b": 3}]', r"line 3 .*'b' is new"),
     ],
 )
-async def test_what_is_wrong_with_an_array_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("block", [1, 3, 1 << 20])
+@pytest.mark.parametrize("rows", [1, 100])
+async def test_what_is_wrong_with_an_array_is_said_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str, block: int, rows: int
+) -> None:
+    monkeypatch.setattr(json_array, "BLOCK", block)
     path = tmp_path / "t.json"
     path.write_text(text)
     with pytest.raises(StorageError, match=message):
-        await read_rows(f"json:{path}?sample=1")
+        await read_rows(f"json:{path}?sample=1", rows=rows)
+
+
+@pytest.mark.parametrize("element", ["1", '"text"', "[1]", "null"])
+async def test_an_array_of_plain_values_is_refused_at_its_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, element: str
+) -> None:
+    """However long it is: none of it is kept."""
+    monkeypatch.setattr(json_array, "BLOCK", 64)
+    read_to: list[int] = []
+    pread = os.pread
+
+    def noted(file: int, size: int, at: int) -> bytes:
+        read_to.append(at + size)
+        return pread(file, size, at)
+
+    monkeypatch.setattr(os, "pread", noted)
+    path = tmp_path / "t.json"
+    path.write_text(f"[{','.join([element] * 10_000)}]")
+    with pytest.raises(StorageError, match=r"byte 1\): an element is not an object"):
+        await read_rows(f"json:{path}")
+    assert max(read_to) <= 65
+
+
+async def test_space_between_elements_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_array, "BLOCK", 64)
+    path = tmp_path / "t.json"
+    path.write_text('[{"a": 1}' + " " * 1000 + "," + "\n" * 1000 + '{"a": 2}]')
+    size = path.stat().st_size - 2
+    with path.open("rb") as file:
+        elements = json_array.Elements(path, 1, is_first=True)
+        blocks = [data for _, data in json_array._blocks(file.fileno(), 1, 1 + size, elements)]
+    assert max(map(len, blocks)) <= 128
+    assert await read_rows(f"json:{path}", rows=1) == [{"a": 1}, {"a": 2}]
 
 
 async def test_every_kind_of_value_is_written_into_an_array_and_read_back(tmp_path: Path) -> None:

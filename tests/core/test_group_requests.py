@@ -249,3 +249,13 @@ def test_several_requests_are_carried_out_one_after_another() -> None:
     assert whole.roster == one_by_one
     assert len(whole.replies) == 5
     assert whole.handed_over_s == 0.0
+
+
+def test_a_consumer_that_is_granted_again_by_its_own_confirmation_has_not_answered_that_order() -> None:
+    """The one that it gave way to has left meanwhile. The group stayed vacant for ever: nobody sent the new order."""
+    stepping = after(join(A, partition=1), Answered(A, 1), join(B, partition=1), Unregister(str(B)))
+    assert statuses(stepping) == {1: "connected deactivating"}
+    confirmed = after(Confirm(str(A), 1), roster=stepping.roster)
+    assert statuses(confirmed) == {1: "connected active"}
+    assert confirmed.roster.group.epoch == 2
+    assert not answered(confirmed)

@@ -30,7 +30,9 @@ WANTED = Wanted(published=1, running=1, restarts=0)
 FAILURE = Failure(Cause.CONFIG, "no such table")
 AT_7, AT_8 = Progress(0, 7, "g"), Progress(0, 8, "h")
 HELD = Holding(epoch=5, last_epoch=5, progress=AT_8, saved=AT_7, wanted_key="1/0")
+ASKING = Draining(1, 1, None, None, 8.0, 10.0, is_acquiring=True)  # To end, and not granted yet.
 PHASES: list[Phase] = [
+    ASKING,
     Idle("stopped"),
     Acquiring(1, 1),
     Opening(1, 1, None),
@@ -60,7 +62,8 @@ def test_an_answer_that_was_overtaken_does_not_take_back_what_is_saved() -> None
 @pytest.mark.parametrize("why", ["stale", "owned_by_other", "already_inactive"])
 @pytest.mark.parametrize("epoch", [4, 5])
 def test_a_fence_ends_a_run_unless_it_may_be_our_own(phase: Phase, why: Why, epoch: int) -> None:
-    is_ours_perhaps = why == "already_inactive" or isinstance(phase, Acquiring | BackingOff)
+    is_asking = isinstance(phase, Acquiring) or phase == ASKING
+    is_ours_perhaps = why == "already_inactive" or is_asking or isinstance(phase, BackingOff)
     assert holding.is_lost(HELD, phase, epoch, why) == (epoch == 5 and not is_ours_perhaps)
     assert not holding.is_lost(replace(HELD, epoch=None), phase, epoch, why), "lost already"
 
@@ -102,6 +105,13 @@ def test_without_a_known_epoch_whatever_is_ours_is_revoked(phase: Phase) -> None
 )
 def test_only_a_stale_release_may_leave_something_with_us(reply: Reply | None, expected: bool) -> None:
     assert holding.is_to_revoke(reply) == expected
+
+
+@each_phase
+def test_an_acquisition_is_sent_only_while_its_worker_waits_for_it(phase: Phase) -> None:
+    """An older one that was held up would take the stream from the run that has it by then."""
+    assert holding.is_awaited(phase, 1) == (isinstance(phase, Acquiring) or phase == ASKING)
+    assert not holding.is_awaited(phase, 2)
 
 
 def test_the_answer_to_an_old_release_leaves_a_newer_grant() -> None:

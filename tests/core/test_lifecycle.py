@@ -963,7 +963,8 @@ class Worlds:
             assert world.worker is not None
             phase = world.worker.phase
             is_noticed = holdings.is_lost(world.holding, phase, world.epoch, "owned_by_other")
-            assert is_noticed != isinstance(phase, Acquiring | BackingOff), "a checkpoint tells while something runs"
+            is_asking = isinstance(phase, Acquiring) or (isinstance(phase, Draining) and phase.is_acquiring)
+            assert is_noticed != (is_asking or isinstance(phase, BackingOff)), "a checkpoint tells while something runs"
             assert not holdings.is_lost(world.holding, phase, world.epoch, "already_inactive"), "our own release"
             assert not holdings.is_lost(world.holding, phase, world.epoch - 1, "stale"), "an older grant's"
             lost = holdings.lost(world.holding)

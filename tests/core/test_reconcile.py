@@ -144,3 +144,11 @@ def test_two_keys_are_never_the_same() -> None:
 
 def test_where_nothing_was_published_the_key_is_empty() -> None:
     assert replace(ENTRY, wanted=None).wanted_key_of(0) == ""
+
+
+@pytest.mark.parametrize("dealt", [1, 3])
+def test_nothing_is_wanted_of_a_worker_that_began_under_another_deal(dealt: int) -> None:
+    """It would read parts that are another stream's by now."""
+    entry = replace(ENTRY, dealt=2)
+    assert wanted_here(entry, Place(), is_pushed=False, index=0, dealt=2) is WANTED
+    assert wanted_here(entry, Place(), is_pushed=False, index=0, dealt=dealt) is None

@@ -6,14 +6,16 @@ import pytest
 
 from simulation import run_seed, seeds_of
 from simulation.__main__ import main
+from simulation.group_mutations import GROUPS
 from simulation.mutations import CORE, Mutation
 from simulation.push_mutations import PUSH
 from simulation.scenarios import KINDS, kind_of
 from simulation.shell_mutations import SHELL
+from simulation.worker_mutations import WORKERS
 
 SEEDS = 100  # `make sim` runs thousands.
 A_LOT = 25
-MOST_TRIES = 40  # Of the kind of run that exposes a planted bug.
+MOST_TRIES = 120  # Of the kind of run that exposes a planted bug.
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS, A_LOT))
@@ -46,7 +48,7 @@ def test_the_bound_on_a_takeover_is_put_to_the_test() -> None:
     assert checked >= 5
 
 
-@pytest.mark.parametrize("mutation", [*CORE, *PUSH, *SHELL], ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", [*CORE, *PUSH, *SHELL, *WORKERS, *GROUPS], ids=lambda mutation: mutation.name)
 def test_a_planted_bug_is_found(mutation: Mutation) -> None:
     with mutation.planted():
         for tried, seed in enumerate(seeds_of(mutation.exposed_by, 1, MOST_TRIES), start=1):

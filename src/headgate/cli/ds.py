@@ -62,7 +62,7 @@ def backfill(
     source: Annotated[
         str | None, typer.Option("--from", metavar="URL", help="Where the records are. Default: the source's history.")
     ] = None,
-    table: Annotated[str | None, typer.Option(metavar="TABLE", help="Which table of it.")] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="TABLE", help="Which table of it.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many chunks at a time.")] = 2,
     chunk_rows: Annotated[
         int | None, typer.Option(min=1, help="Rows of a chunk. Default: about three seconds' worth.")

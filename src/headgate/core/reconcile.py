@@ -48,8 +48,16 @@ class Place:
     lists: bool = True  # Whether the registry in use on this node, file or database, names the datasource.
 
 
-def wanted_here(entry: Entry | None, place: Place, *, is_pushed: bool, index: int = 0) -> Wanted | None:
-    """What a worker on this node should run. `is_pushed` says which kind of stream it serves, `index` which one."""
+def wanted_here(
+    entry: Entry | None, place: Place, *, is_pushed: bool, index: int = 0, dealt: int | None = None
+) -> Wanted | None:
+    """What a worker on this node should run. `is_pushed` says which kind of stream it serves, `index` which one.
+
+    `dealt` is the number of streams that there were when the worker began. If there are more or fewer by now, nothing
+    is wanted of it: it would read the parts of an old deal. Its stream is granted again, and a new worker begins.
+    """
     if entry is None or not entry.is_to_run or entry.is_pushed != is_pushed or index >= entry.dealt:
+        return None
+    if dealt not in (None, entry.dealt):
         return None
     return None if place.is_draining or not place.lists else entry.wanted_of(index)

@@ -24,7 +24,7 @@ from headgate.web.doors.push import PushDoor
 from headgate.web.doors.sockets import refuse
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.figures import collector_of
-from headgate.web.openapi import describe_problems
+from headgate.web.openapi import describe
 from headgate.web.problems import HANDLERS
 from headgate.web.strict import StrictRequest
 
@@ -83,7 +83,7 @@ def make_api(node: Any, state: State) -> Litestar:
         *health.ROUTES,
         *CONSOLE,
     ]
-    describe_problems(routes)
+    describe(routes)
     return Litestar(
         route_handlers=routes,
         request_class=StrictRequest,
@@ -96,7 +96,7 @@ def make_api(node: Any, state: State) -> Litestar:
             title="Headgate",
             version=__version__,
             path="/api/schema",
-            openapi_router=Router("/api/schema", route_handlers=[], guards=[needs("viewer")]),
+            openapi_router=Router("/api/schema", route_handlers=[], guards=[needs("viewer")], include_in_schema=False),
             use_handler_docstrings=True,
             components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
             security=[{"token": []}],

@@ -1,12 +1,16 @@
-"""What the OpenAPI document says beyond the handlers' types: which problems an operation may answer with, and why."""
+"""What the OpenAPI document says beyond the handlers' types: which bodies may be left out, which problems an operation
+may answer with, and why."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from litestar import Controller
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 
 from headgate.web.bodies.problems import ProblemDetails
 from headgate.web.problems import MEDIA_TYPE
@@ -23,8 +27,26 @@ _WHY = {
 }
 
 
-def describe_problems(handlers: Iterable[HTTPRouteHandler | type[Controller]]) -> None:
-    """Have each handler say in the OpenAPI document which problems it may answer with."""
+@dataclass
+class OptionalBody(Operation):
+    """An operation whose body may be left out. The framework writes "a body or null", and that it is required; null is
+    refused, and some generators of clients fail on it."""
+
+    def __post_init__(self) -> None:
+        """Say that the body may be left out, and what it is otherwise."""
+        assert isinstance(self.request_body, RequestBody)
+        self.request_body.required = False
+        for content in self.request_body.content.values():
+            assert isinstance(content.schema, Schema)
+            (content.schema,) = [
+                one
+                for one in content.schema.one_of or [content.schema]
+                if not isinstance(one, Schema) or one.type is not OpenAPIType.NULL
+            ]
+
+
+def describe(handlers: Iterable[HTTPRouteHandler | type[Controller]]) -> None:
+    """Have each handler say in the OpenAPI document what its types do not."""
     for found in handlers:
         if isinstance(found, HTTPRouteHandler):
             _describe(found)
@@ -43,6 +65,8 @@ def _describe(handler: HTTPRouteHandler) -> None:
     statuses |= {404} if any("{" in path for path in handler.paths) else set()
     statuses |= {403, 409} if changes else {403}
     statuses |= {413, 422} if takes_body else set()
+    if takes_body and inspect.signature(handler.fn).parameters["data"].default is None:
+        handler.operation_class = OptionalBody
     problems = {
         status: ResponseSpec(ProblemDetails, description=_WHY[status], media_type=MEDIA_TYPE, generate_examples=False)
         for status in sorted(statuses)

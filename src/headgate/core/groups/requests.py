@@ -319,13 +319,14 @@ def _command(roster: Roster, command: Command, now: datetime) -> Step:
     after = done.group or Group(before.partition, epoch=before.epoch, ignored=before.ignored)
     seats = dict(roster.seats)
     told: list[tuple[str, str, int]] = []
+    if isinstance(command, Confirm) and isinstance(done.reply, Ok):
+        # Before the effects: the rule may grant the same consumer again, and that order is not answered.
+        seats[command.consumer] = replace(seats[command.consumer], answered=True, muted=False)
     for effect in done.effects:
         if isinstance(effect, TellActive | TellStepDown):
             seats[effect.consumer] = replace(seats[effect.consumer], answered=False)
             what = "active" if isinstance(effect, TellActive) else "step down"
             told.append((what, seats[effect.consumer].label, effect.epoch))
-    if isinstance(command, Confirm) and isinstance(done.reply, Ok):
-        seats[command.consumer] = replace(seats[command.consumer], answered=True, muted=False)
     stayed = {c.id: seats[c.id] for c in after.consumers}
     changed = replace(roster, group=after, seats=stayed, vacant_since=_vacant_since(roster, after, now))
     if after == before:

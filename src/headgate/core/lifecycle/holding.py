@@ -9,7 +9,8 @@ Three answers need judgement, since an answer may be lost and its command carrie
 - A *checkpoint* that is fenced means that the stream is lost, with two exceptions. Our own release may have been faster
   (`already_inactive`). And between two runs the fence may be that of a newer grant of ours whose answer was lost: the
   next acquisition tells.
-- A *release* that is stale may be that of an older grant: whatever is still ours is revoked.
+- A *release* that is stale may be that of an older grant: whatever is still ours is revoked, unless the worker has
+  begun another run meanwhile, whose grant must stay.
 - A *revocation* after a run that did not end names the run's epoch if another run follows, whose grant must stay.
   If nothing follows it names none, and takes what a lost answer may have left with us.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from headgate.core.lifecycle.states import Acquiring, BackingOff, Idle, Phase, Quarantined, Wanted, Worker
+from headgate.core.lifecycle.states import Acquiring, BackingOff, Draining, Idle, Phase, Quarantined, Wanted, Worker
 from headgate.core.streams import Checkpoint, Fenced, Outcome, Progress, Release, Reply, Revoke, Why
 
 
@@ -103,8 +104,22 @@ def saved(holding: Holding, progress: Progress) -> Holding:
 
 def is_lost(holding: Holding, phase: Phase, epoch: int, why: Why) -> bool:
     """Whether a fenced checkpoint under this epoch means that the stream is not ours any more."""
-    is_between = isinstance(phase, Acquiring | BackingOff)
+    is_between = isinstance(phase, BackingOff) or _acquires(phase) is not None
     return holding.epoch == epoch and why != "already_inactive" and not is_between
+
+
+def is_awaited(phase: Phase, run: int) -> bool:
+    """Whether the worker still waits for this run's acquisition. If not, it must not be asked for any more."""
+    return _acquires(phase) == run
+
+
+def _acquires(phase: Phase) -> int | None:
+    """The run whose acquisition has yet to be answered, if there is one."""
+    match phase:
+        case Acquiring(run=run) | Draining(run=run, is_acquiring=True):
+            return run
+        case _:
+            return None
 
 
 def lost(holding: Holding) -> Holding:

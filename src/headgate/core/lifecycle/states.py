@@ -126,6 +126,7 @@ class Draining:
     cancel_at_s: float
     abandon_at_s: float
     cancelled: bool = False
+    is_acquiring: bool = False  # It has not begun: its acquisition has yet to be answered.
 
 
 @dataclass(frozen=True, slots=True)

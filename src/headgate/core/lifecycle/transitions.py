@@ -195,9 +195,11 @@ def _restart(worker: Worker, then: int | None, now_s: float, trial: Trial | None
     """End the run that is under way; go on with `then`."""
     phase = worker.phase
     assert isinstance(phase, Acquiring | Opening | Running)
-    draining = Draining(phase.run, phase.version, then, trial, now_s + CANCEL_S, now_s + STOP_S)
+    is_acquiring = isinstance(phase, Acquiring)
+    cancel_at_s, abandon_at_s = now_s + CANCEL_S, now_s + STOP_S
+    draining = Draining(phase.run, phase.version, then, trial, cancel_at_s, abandon_at_s, is_acquiring=is_acquiring)
     # An acquisition cannot be called back; its answer ends the draining.
-    effects: tuple[Effect, ...] = () if isinstance(phase, Acquiring) else (Drain(phase.run),)
+    effects: tuple[Effect, ...] = () if is_acquiring else (Drain(phase.run),)
     return Step(replace(worker, phase=draining), effects)
 
 

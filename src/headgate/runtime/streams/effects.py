@@ -53,6 +53,7 @@ class Surroundings:
     give_back: Callable[[Handle], None]
     lose: Callable[[Handle, int], None]
     remove: Callable[[Handle], None]
+    is_current: Callable[[Handle], bool]  # Whether no other worker of this node has the stream.
 
 
 class Effects:
@@ -132,6 +133,8 @@ class Effects:
                     around.node, new_id(), version, prepared.source_identity, prepared.sink_identity, claims
                 )
                 await self._catch_up(handle)
+                if not holding.is_awaited(handle.state.phase, run):
+                    return  # Abandoned meanwhile: what it would get is another run's by now.
                 step = await around.ownership.submit(handle.stream, command)
             except Exception as error:
                 if _is_bug(error):
@@ -291,7 +294,7 @@ class Effects:
         """Give the stream back, and forget it: another grant begins with a new worker."""
         runs = handle.state.runs
         reply = await self._persist_command(handle, command)
-        if holding.is_to_revoke(reply):
+        if handle.state.runs == runs and holding.is_to_revoke(reply):
             reply = await self._persist_command(handle, streams.Revoke(self._around.node))
         epoch = command.epoch if isinstance(command, streams.Release) else None
         handle.holding = holding.released(handle.holding, epoch)
@@ -302,9 +305,9 @@ class Effects:
         self._around.registry.waker.wake("streams")
 
     async def _persist_command(self, handle: Handle, command: streams.Command) -> streams.Reply | None:
-        """Try until it is answered, or until another run has begun, which has its own grant."""
+        """Try until it is answered, or until another run or worker has begun, which has its own grant."""
         runs = handle.state.runs
-        while handle.state.runs == runs:
+        while handle.state.runs == runs and self._around.is_current(handle):
             try:
                 return (await self._around.ownership.submit(handle.stream, command)).reply
             except NotFound:

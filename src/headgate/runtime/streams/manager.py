@@ -81,6 +81,7 @@ class WorkerManager:
             give_back=self.give_back,
             lose=self._lose,
             remove=self._remove,
+            is_current=lambda handle: self._handles.get(handle.stream, handle) is handle,
         )
         self._effects = Effects(around)
         self._draining = False
@@ -136,14 +137,18 @@ class WorkerManager:
             self._draining = draining or self.is_stopping
             self.reconsider()
 
-    def _wanted(self, entry: Entry | None, *, is_pushed: bool, index: int = 0) -> Wanted | None:
+    def _wanted(
+        self, entry: Entry | None, *, is_pushed: bool, index: int = 0, dealt: int | None = None
+    ) -> Wanted | None:
         lists = entry is not None and self._is_listed(entry.name)
-        return wanted_here(entry, Place(self._draining, lists), is_pushed=is_pushed, index=index)
+        return wanted_here(entry, Place(self._draining, lists), is_pushed=is_pushed, index=index, dealt=dealt)
 
     def _want(self, handle: Handle) -> None:
         """Tell a worker what is wanted of it. Telling it twice changes nothing."""
         entry = self._registry.entry_of(handle.datasource)
-        wanted = self._wanted(entry, is_pushed=handle.pusher is not None, index=handle.share.index)
+        share, is_pushed = handle.share, handle.pusher is not None
+        dealt = None if is_pushed else share.of
+        wanted = self._wanted(entry, is_pushed=is_pushed, index=share.index, dealt=dealt)
         wanted_key = entry.wanted_key_of(handle.share.index) if entry is not None else ""
         handle.holding = replace(handle.holding, wanted_key=wanted_key)
         self._dispatch(handle, lifecycle.Want(holding.wanted_of(handle.holding, wanted), boot_s()))

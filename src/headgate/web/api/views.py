@@ -44,9 +44,9 @@ def document(found: Version) -> bodies.Object:
     return plain
 
 
-def state(row: StreamState) -> datasources.State:
+def state(row: StreamState) -> datasources.StreamState:
     """One stream's state."""
-    return datasources.State(
+    return datasources.StreamState(
         stream=str(row.stream),
         index=row.index,
         label=row.label,

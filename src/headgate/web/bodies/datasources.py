@@ -23,7 +23,7 @@ class Version(Answer):
     document: Object  # As its author wrote it.
 
 
-class State(Answer):
+class StreamState(Answer):
     """One stream's state."""
 
     stream: str
@@ -67,7 +67,7 @@ class Datasource(Summary):
 
     draft: Version | None
     published: Version | None
-    states: list[State]
+    states: list[StreamState]
 
 
 class Datasources(Answer):
@@ -86,7 +86,7 @@ class States(Answer):
     """What a datasource's streams do."""
 
     health: str
-    states: list[State]
+    states: list[StreamState]
 
 
 class Explanation(Answer):

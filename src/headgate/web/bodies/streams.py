@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import UNSET, UnsetType
 
 from headgate.web.bodies import Answer, Json, Request
-from headgate.web.bodies.datasources import State
+from headgate.web.bodies.datasources import StreamState
 
 
 class Stream(Answer):
@@ -57,7 +57,7 @@ class Wish(Answer):
 class StreamDetails(Stream):
     """A stream with its state, the nodes that cannot run it, and where it should be."""
 
-    state: State | None
+    state: StreamState | None
     unable: list[Unable]
     wish: Wish | None
 
