@@ -170,7 +170,7 @@ class Effects:
         manager.dispatch(handle, lifecycle.Ended(number, self._process.clock_s(), is_finished))
 
     async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
-        """Save what a run had committed when it ended. Not at any price: a slow one is left behind."""
+        """Save what a run had committed when it ended, without waiting for a slow save."""
         if not self._take_over(handle, run):
             return
         saved = Signal()
