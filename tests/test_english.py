@@ -24,6 +24,10 @@ WORST = {
     r"beside": "while … runs, with, next to; besides for: in addition to",
     r"(is|was|be) set aside": "is quarantined",
     r"for ever": "forever",
+    r"in vain": "say what fails",
+    r"unless told": "by default",
+    r"as it is at its time": "as it is at that moment",
+    r"aloud": "with an error",
     r"let us in|refuses us": "refuses the connection",
     r"\b1 (rows|records|streams|tables|chunks|datasources|secrets)": "one is singular",
 }
@@ -31,17 +35,8 @@ PHRASE = re.compile("|".join(rf"(?<![\w-])(?:{phrase})\b" for phrase in WORST), 
 
 # Old migrations are kept as they were applied.
 SQL = [path for path in SOURCE.rglob("*.sql") if "migrations" not in path.parts]
-PACKAGES = ("cli", "core/chunks", "datasources", "runtime/dumps", "store", "telemetry", "web")
-PAGES = (
-    "howto/push-records.md",
-    "howto/write-a-connector.md",
-)
-DOCS = [
-    path
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    if str(path.relative_to(ROOT)).removeprefix("docs/") not in PAGES
-]
-MODULES = [*SOURCE.glob("*.py"), *(path for package in PACKAGES for path in (SOURCE / package).rglob("*.py"))]
+DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+MODULES = [*SOURCE.rglob("*.py"), *(ROOT / "simulation").rglob("*.py")]
 PAGES_OF_THE_CONSOLE = [path for kind in ("html", "js") for path in (SOURCE / "web").rglob(f"*.{kind}")]
 
 

@@ -116,7 +116,7 @@ def test_a_file_that_is_absent_or_broken_is_one_line(run: Run, tmp_path: Path) -
     assert run("plan", "absent.yaml").stderr == "headgate: file absent.yaml does not exist\n"
     (tmp_path / "bad.yaml").write_text("source: {type: x}\nsource: {}\n")
     result = run("ds", "create", "orders", "--file", "bad.yaml")
-    assert (result.exit_code, result.stderr) == (3, "headgate: bad.yaml:2:1: the key 'source' is there twice\n")
+    assert (result.exit_code, result.stderr) == (3, "headgate: bad.yaml:2:1: the key 'source' appears twice\n")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
     assert run("plan", "bytes.yaml").exit_code == 3
     assert run("plan", str(tmp_path)).exit_code == 1

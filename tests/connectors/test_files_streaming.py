@@ -251,7 +251,7 @@ async def test_an_operator_may_set_a_position_without_a_mark(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("position", [7, "a", {"offset": 1}, {"file": "a", "offset": -1}, {"file": "a", "line": 2}])
 async def test_a_position_of_another_shape_is_a_mistake_of_configuration(tmp_path: Path, position: Any) -> None:
-    with pytest.raises(ConnectorError, match="not a position") as caught:
+    with pytest.raises(ConnectorError, match="not a place in a file") as caught:
         await make_source(tmp_path / "a").open(position)
     assert caught.value.cause is Cause.CONFIG
 

@@ -134,7 +134,7 @@ def test_all_parts_together_keep_the_rate(patient: PatientLoop) -> None:
 
 
 async def test_a_position_of_another_part_is_a_mistake_of_configuration() -> None:
-    with pytest.raises(ConnectorError, match="not of part 1") as caught:
+    with pytest.raises(ConnectorError, match="does not belong to part 1") as caught:
         await make_generator("1", parts=4).open(6)
     assert caught.value.cause is Cause.CONFIG
 
@@ -142,7 +142,7 @@ async def test_a_position_of_another_part_is_a_mistake_of_configuration() -> Non
 async def test_what_is_read_in_parts_is_not_opened_as_a_whole() -> None:
     with pytest.raises(ConnectorError, match="in parts"):
         await make_generator(parts=4).open(None)
-    with pytest.raises(ConnectorError, match="no part '4'"):
+    with pytest.raises(ConnectorError, match="part '4' does not exist"):
         make_generator("4", parts=4)
 
 

@@ -376,7 +376,7 @@ async def test_a_dotted_field_that_is_there_twice_is_refused(own: Mongo) -> None
 async def test_a_field_that_was_not_sampled_ends_the_chunk_with_its_name(mongo: Mongo) -> None:
     await mongo.database.people.insert_many([{"_id": 1, "a": 1}, {"_id": 2, "a": 2, "gone": None}, {"_id": 3, "b": 1}])
     source = mongo.reader("sample=1")
-    with pytest.raises(StorageError, match="_id 3 has the field 'b', and the sampled ones had not") as caught:
+    with pytest.raises(StorageError, match="_id 3 has the field 'b', which no sampled document has") as caught:
         await rows_of(source, "people")
     assert "?sample=" in caught.value.hint
     assert "?doc=json" in caught.value.hint
@@ -388,7 +388,7 @@ async def test_a_value_that_does_not_fit_its_column_is_refused_with_its_document
     with pytest.raises(StorageError, match=r"field 'a' of the document with the _id 2 .* string is not a number"):
         await rows_of(mongo.reader("sample=1"), "people")
     await mongo.database.people.replace_one({"_id": 2}, {"d": DatetimeMS(10**15)})
-    with pytest.raises(StorageError, match=r"field 'd' of the document with the _id 2 .* outside of the years"):
+    with pytest.raises(StorageError, match=r"field 'd' of the document with the _id 2 .* outside the years"):
         await rows_of(mongo.reader("sample=2"), "people")
 
 
@@ -640,10 +640,10 @@ async def test_values_of_each_kind_are_written_as_bson(mongo: Mongo) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        pytest.param(Kind.NUMERIC, Decimal("1." + "1" * 34), "a number of 35 digits", id="digits"),
-        pytest.param(Kind.NUMERIC, Decimal("1e7000"), "too great or small", id="range"),
+        pytest.param(Kind.NUMERIC, Decimal("1." + "1" * 34), r"1\.1+ does not fit a Decimal128", id="digits"),
+        pytest.param(Kind.NUMERIC, Decimal("1e7000"), "does not fit a Decimal128", id="range"),
         pytest.param(Kind.TIMESTAMPTZ, WHEN + timedelta(microseconds=1), "has microseconds", id="microseconds"),
-        pytest.param(Kind.JSON, {"a\0": 1}, "name of a field holds", id="name"),
+        pytest.param(Kind.JSON, {"a\0": 1}, "name of a field contains", id="name"),
         pytest.param(Kind.INT64, 2**63, "64 bits", id="long"),
         pytest.param(Kind.TEXT, 5, "int is not str", id="text"),
         pytest.param(Kind.FLOAT64, 2**53 + 1, "would be rounded", id="double"),
@@ -980,7 +980,7 @@ async def test_aside_does_not_replace_documents_that_came_meanwhile(mongo: Mongo
     target, job = mongo.writer(), job_of(aside=True)
     await written(target, job, people(1))
     await mongo.database.orders.insert_one({"_id": 5})
-    with pytest.raises(Refused, match="has documents by now"):
+    with pytest.raises(Refused, match="no longer empty"):
         await target.finish(job)
     await mongo.database.orders.delete_one({"_id": 5})
     await target.finish(job)

@@ -157,7 +157,7 @@ async def test_what_cannot_be_understood_is_refused_at_the_start() -> None:
     class Lying(Numbers):
         size = "many"
 
-    with pytest.raises(StorageError, match="size is a number"):
+    with pytest.raises(StorageError, match="size must be a number"):
         await OwnReader(Lying()).describe("records")
 
 

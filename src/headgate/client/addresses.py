@@ -1,4 +1,4 @@
-"""Where nodes are: the addresses that a client was given, and those that nodes tell it."""
+"""Where nodes are: the addresses that a client was given, and those that nodes send it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_address(url: str, door: str = PATH) -> str:
 
 
 def usable(url: str | None, door: str = PATH) -> str | None:
-    """What a node told us, if it is an address at all."""
+    """The address that a node sent, if it is valid."""
     try:
         return to_address(url, door) if url else None
     except ValueError:

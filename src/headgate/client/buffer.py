@@ -42,7 +42,7 @@ class Buffer:
         self.sent: deque[Batch] = deque()
 
     def add(self, message: Message, size_bytes: int, limit_bytes: int) -> bool:
-        """Put this record behind the others. Whether a batch is full by that: it is time to send."""
+        """Put this record after the others. Whether a batch is full by that: it is time to send."""
         if not self.waiting:
             self.waiting.append(Batch([message], size_bytes))
             return False

@@ -46,7 +46,7 @@ Answer = TypeVar("Answer")
 
 
 class Speaker(Protocol[HeardBy]):
-    """Who knows what to say, and what to make of what is heard."""
+    """Decides what to send, and handles what is received."""
 
     wanted: asyncio.Event  # There may be something to send.
 
@@ -90,7 +90,7 @@ class Wire(Generic[Heard, Answer]):
                 raise
 
     async def run(self, session: Speaker[Heard], beat_s: float) -> NoReturn:
-        """Work until the connection ends; raises why."""
+        """Work until the connection ends; raises the reason."""
         loops = [
             asyncio.create_task(self._read(session)),
             asyncio.create_task(self._beat(session, min(max(SHORTEST_BEAT_S, beat_s), LONGEST_BEAT_S))),
@@ -112,7 +112,7 @@ class Wire(Generic[Heard, Answer]):
         self.abort()
 
     def abort(self) -> None:
-        """Let go of the socket, whatever is still in it."""
+        """Close the socket at once, whatever is still in it."""
         self._socket.transport.abort()
 
     @staticmethod
@@ -157,7 +157,7 @@ class Wire(Generic[Heard, Answer]):
         return self.decode(data)
 
     async def _receive(self) -> Heard:
-        """The next frame. A node that sends something else is told so, as far as it listens."""
+        """The next frame. A node that sends something else gets an error frame, if it still listens."""
         data = await self._socket.recv()
         try:
             return self._decode(data)
@@ -165,11 +165,11 @@ class Wire(Generic[Heard, Answer]):
             with contextlib.suppress(TimeoutError, ConnectionClosed):
                 async with asyncio.timeout(CLOSE_S):
                     await self._socket.send(frames.encode(ErrorFrame(bad.code, bad.text)))
-            raise Lost(f"the node sent no frame: {bad.text}") from None
+            raise Lost(f"the node sent something that is not a frame: {bad.text}") from None
 
 
 class Connection(Wire[FromNode, OkFrame]):
-    """One that pushes."""
+    """The connection of a push client."""
 
     answer = OkFrame
 
@@ -183,7 +183,7 @@ class Connection(Wire[FromNode, OkFrame]):
 
 
 class GroupConnection(Wire[GroupFromNode, JoinedFrame]):
-    """One of a consumer."""
+    """The connection of a consumer."""
 
     answer = JoinedFrame
 

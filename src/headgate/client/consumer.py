@@ -69,11 +69,11 @@ class Consumer:
         clock: Callable[[], float] = boot_s,
     ) -> None:
         if not (1 <= len(stream) <= 200 and 1 <= len(group) <= 200):
-            raise ValueError("the names of streams and groups have 1 to 200 characters")
+            raise ValueError("the names of streams and groups must have 1 to 200 characters")
         if partition is not None and not 0 <= partition < 2**31:
-            raise ValueError("a partition is a number from 0")
+            raise ValueError("a partition must be a number from 0")
         if lease_s is not None and not frames.SHORTEST_LEASE_S <= lease_s <= frames.LONGEST_LEASE_S:
-            raise ValueError(f"a lease is {frames.SHORTEST_LEASE_S:g} to {frames.LONGEST_LEASE_S:g} seconds")
+            raise ValueError(f"a lease must be {frames.SHORTEST_LEASE_S:g} to {frames.LONGEST_LEASE_S:g} seconds")
         self._addresses = Addresses([urls] if isinstance(urls, str) else urls, GROUPS_PATH)
         self._token = token
         self._stream = stream
@@ -88,7 +88,7 @@ class Consumer:
         self._changed = asyncio.Event()
         self._connection: GroupConnection | None = None
         self._conversation: Conversation | None = None
-        self._attempt = 0  # Connections since one was of use.
+        self._attempt = 0  # Connections since the last one that worked.
         self._has_joined = False
         self._is_closing = False
         self._failure: ConsumerError | None = None
@@ -100,7 +100,7 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         if self._tasks:
-            raise RuntimeError("a consumer is entered once")
+            raise RuntimeError("a consumer can be entered only once")
         self._tasks = [
             asyncio.create_task(self._keep_connected(), name="headgate consumer"),
             asyncio.create_task(self._watch(), name="headgate consumer's clock"),
@@ -119,9 +119,9 @@ class Consumer:
         await self.close()
 
     async def turn(self) -> Turn:
-        """Wait for this program's turn. One that holds is given again as it is."""
+        """Wait for this program's turn. A turn that still holds is returned as it is."""
         if not self._tasks:
-            raise RuntimeError("a consumer is used within `async with`")
+            raise RuntimeError("a consumer must be used within `async with`")
         while self._failure is not None or self._turn is None or not self._turn.holds:
             await self._change()
         return self._turn
@@ -136,7 +136,7 @@ class Consumer:
         while True:
             turn = await self.turn()
             if self._work is not None:
-                raise RuntimeError("a consumer does one work at a time")
+                raise RuntimeError("a consumer runs one piece of work at a time")
             task = self._work = asyncio.create_task(work(turn), name="headgate consumer's work")
             try:
                 await _until_ended(task, turn)
@@ -148,7 +148,7 @@ class Consumer:
                 task.result()
 
     async def close(self) -> None:
-        """End the turn, leave the group, and let go of the connection. It takes seconds at most.
+        """End the turn, leave the group, and close the connection. It takes seconds at most.
 
         Work of `run` is cancelled. If it does not end, the group is not left, because somebody is still at work: the
         others wait until the lease has ended.
@@ -177,7 +177,7 @@ class Consumer:
     # What has changed.
 
     async def _change(self) -> None:
-        """Wait until it is worth looking again; raises why there will be nothing to see."""
+        """Wait until it is worth looking again; raises the failure if there is one."""
         if self._failure is None:
             await self._changed.wait()
         if self._failure is not None:
@@ -253,7 +253,7 @@ class Consumer:
                 await self._use(address)
             except Left:
                 level, reason = logging.INFO, "to join again"
-            except (Lost, OSError, UnicodeError, WebSocketException) as error:  # A host's name may be no name at all.
+            except (Lost, OSError, UnicodeError, WebSocketException) as error:  # A host's name may be malformed.
                 reason = str(error) or type(error).__name__
             if self._is_closing:
                 return
@@ -264,7 +264,7 @@ class Consumer:
             await asyncio.sleep(wait_s)
 
     async def _use(self, address: str) -> NoReturn:
-        """Connect, and work until the connection ends; raises why."""
+        """Connect, and work until the connection ends; raises the reason."""
         believer = self._believer
         connection, joined = await GroupConnection.open(address, self._join(), self._open_timeout_s)
         log.info("connected to %s", address)

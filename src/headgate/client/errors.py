@@ -1,4 +1,4 @@
-"""What a program that uses a client has to deal with: everything else the client mends by itself."""
+"""What a program that uses a client has to deal with: everything else the client handles by itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GROUP_REFUSED = frozenset({"unauthorized", "forbidden", "partition_index_conflic
 
 
 class ClientError(HeadgateError):
-    """The client cannot go on: every call that waits, and every later one, fails with this code."""
+    """The client cannot continue: every call that waits, and every later one, fails with this code."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{text} ({code})", code=code)
@@ -64,7 +64,7 @@ class PushRefused(PushError):
 
 
 class ConsumerError(ClientError):
-    """The consumer cannot go on."""
+    """The consumer cannot continue."""
 
 
 class ConsumerRefused(ConsumerError):
@@ -72,7 +72,7 @@ class ConsumerRefused(ConsumerError):
 
 
 class Lost(Exception):
-    """The connection is of no use any more; another may be."""
+    """The connection has ended; another may work."""
 
 
 class Left(Exception):

@@ -52,13 +52,13 @@ class Room:
         self._freed = asyncio.Event()
 
     def free(self, records: int) -> None:
-        """So many are durable now."""
+        """This many records are durable now."""
         self.held -= records
         if self.held < self.limit:
             self.wake()
 
     def wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all waiting calls."""
         self._freed.set()
         self._freed.clear()
 
@@ -129,7 +129,7 @@ class Outgoing:
             self.on_work(self)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for this; raises if it can never be."""
+        """Wait until this is true; raises if the stream has failed."""
         while self.failure is None:
             if is_so():
                 return
@@ -174,12 +174,12 @@ class Outgoing:
         self.wake()
 
     def fail(self, failure: PushError) -> None:
-        """Nothing will come of this stream any more. What it holds stays, so that nobody takes it for durable."""
+        """The stream has failed. What it holds stays, so that nobody takes it for durable."""
         if self.failure is None:
             self.failure = failure
             self.is_idle = False
             self.room.free(self.buffer.records)
-            self.room.wake()  # Somebody may wait for room that others take, and would wait in vain.
+            self.room.wake()  # A caller may wait for room that others would take first.
             self.wake()
 
     def take(self, credits: int) -> list[Message]:
@@ -187,7 +187,7 @@ class Outgoing:
         return self.buffer.take(credits, self._limit_bytes)
 
     def wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all waiting calls."""
         self._changed.set()
         self._changed.clear()
 
@@ -210,7 +210,7 @@ def _nobody(outgoing: Outgoing) -> None:
 def _plain_id(id: Any) -> int:
     """An integer of another type (an enum, one of numpy) is as good; a boolean is a mistake."""
     if isinstance(id, bool):
-        raise TypeError("an id is an integer")
+        raise TypeError("an id must be an integer")
     return int(operator.index(id))
 
 
@@ -219,7 +219,7 @@ def _plain_key(key: Any) -> bytes:
         return bytes(key)
     if isinstance(key, str):
         return key.encode()
-    raise TypeError("a key is bytes or text")
+    raise TypeError("a key must be bytes or text")
 
 
 def _plain_payload(payload: Payload) -> bytes | None:
@@ -233,8 +233,8 @@ def _plain_payload(payload: Payload) -> bytes | None:
 def _microseconds(event_time: int | datetime) -> int:
     if isinstance(event_time, datetime):
         if event_time.tzinfo is None:
-            raise ValueError("an event time without a time zone could be any moment of a day")
+            raise ValueError("an event time must have a time zone")
         return (event_time - _EPOCH) // _MICROSECOND
     if not _MIN <= event_time <= _MAX:
-        raise ValueError("an event time is microseconds since 1970, in 64 bits")
+        raise ValueError("an event time must be microseconds since 1970, in 64 bits")
     return int(operator.index(event_time))

@@ -54,7 +54,7 @@ class PushClient:
         open_timeout_s: float = OPEN_S,
     ) -> None:
         if buffer < 1:
-            raise ValueError("the buffer holds at least one record")
+            raise ValueError("the buffer must hold at least one record")
         self._addresses = Addresses([urls] if isinstance(urls, str) else urls)
         self._token = token
         self._datasource = datasource
@@ -64,7 +64,7 @@ class PushClient:
         self._room = Room(buffer)
         self._streams: dict[str, Outgoing] = {}
         self._session: Session | None = None
-        self._attempt = 0  # Connections since one was of use.
+        self._attempt = 0  # Connections since the last one that worked.
         self._failure: PushError | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -73,7 +73,7 @@ class PushClient:
 
     async def __aenter__(self) -> Self:
         if self._keeper is not None:
-            raise RuntimeError("a client is entered once")
+            raise RuntimeError("a client can be entered only once")
         self._keeper = asyncio.create_task(self._keep_connected(), name="headgate push client")
         return self
 
@@ -106,7 +106,7 @@ class PushClient:
 
     def _ask(self, name: str) -> Outgoing:
         if self._keeper is None:
-            raise RuntimeError("a client is used within `async with`")
+            raise RuntimeError("a client must be used within `async with`")
         if self._failure is not None:
             raise self._failure.again()
         if not 1 <= len(name) <= NAME_CHARACTERS:
@@ -155,17 +155,17 @@ class PushClient:
             except Moved as moved:
                 is_moved, reason = True, str(moved)
                 self._addresses.prefer(moved.address)
-            except (Lost, OSError, UnicodeError, WebSocketException) as error:  # A host's name may be no name at all.
+            except (Lost, OSError, UnicodeError, WebSocketException) as error:  # A host's name may be malformed.
                 reason = str(error) or type(error).__name__
             self._attempt += 1
             wait_s = min(backoff.wait_s(self._attempt, random.random()), LONGEST_WAIT_S)
             if is_moved and self._attempt == 1:
-                wait_s = 0.0  # Being sent once is no failure; being sent around is.
+                wait_s = 0.0  # One redirection is normal; several in a row are a failure.
             log.warning("left %s: %s; the next try is in %.1f s", address, self._hide(reason), wait_s)
             await asyncio.sleep(wait_s)
 
     async def _use(self, address: str) -> NoReturn:
-        """Connect, and work until the connection ends; raises why."""
+        """Connect, and work until the connection ends; raises the reason."""
         hello = HelloFrame(frames.VERSION, self._token, self._datasource, self._program, self._instance)
         connection, ok = await Connection.open(address, hello, self._open_timeout_s)
         log.info("connected to %s", address)

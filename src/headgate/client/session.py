@@ -31,7 +31,7 @@ from headgate.core.frames import (
 
 ASK_AGAIN_S = 0.5  # A node that gives no hint needs about that long to move a stream.
 ASK_SOONEST_S, ASK_LATEST_S = 0.01, 60.0  # A hint beyond these is a mistake.
-REFUSED = {"bad_stream"}  # Reasons that time does not mend.
+REFUSED = {"bad_stream"}  # Reasons for which asking again is useless.
 
 
 class Session:
@@ -69,7 +69,7 @@ class Session:
             self._say(NotifyFrame(outgoing.name))
 
     def beat(self) -> None:
-        """One beat's time has passed; raises if the node has let too many go by."""
+        """One beat's time has passed; raises if the node has missed too many."""
         if self._missed >= frames.MISSED_BEATS:
             raise Lost(f"{self._missed} beats were not answered")
         self._missed += 1

@@ -29,7 +29,7 @@ class PushStream:
 
     @property
     def position(self) -> int | None:
-        """The id of the last record that is durable, or None: a program goes on reading behind it."""
+        """The id of the last record that is durable, or None: a program continues after it."""
         return self._outgoing.position
 
     async def send(self, id: int, payload: Payload, key: Key = None, event_time: EventTime = None) -> None:
@@ -47,7 +47,7 @@ class PushStream:
             await asyncio.sleep(0)
 
     async def send_many(self, records: Iterable[tuple[int, Payload] | tuple[Any, ...]]) -> None:
-        """Hand in many: `(id, payload)`, or with key and event time behind.
+        """Hand in many: `(id, payload)`, or with a key and an event time after them.
 
         It is `send` for each of them: those before one that is wrong, and those before a cancellation, are taken.
         """

@@ -9,8 +9,8 @@ from collections.abc import Callable
 class Turn:
     """The time in which this program is the active one of its group; `Consumer.turn` makes it.
 
-    A turn ends when the program is done with it, or when the consumer may not believe in it any more, and then for
-    good: the next one has a higher epoch.
+    A turn ends when the program is done with it, or when the consumer may no longer believe in it, and does
+    not come back: the next one has a higher epoch.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Turn:
 
     @property
     def holds(self) -> bool:
-        """Whether the program may go on. It looks at the clock each time, so look before each piece of work."""
+        """Whether the program may continue. It reads the clock each time: ask before each piece of work."""
         return not self._over.is_set() and self._is_believed(self.consumer, self.epoch)
 
     @property
@@ -54,7 +54,7 @@ class Turn:
         """The program has finished, and does nothing more under this epoch.
 
         If the program was asked to finish, the consumer confirms that, and keeps its place in the group for the next
-        turn. If not, it gives the turn back: it leaves the group and joins it again, behind the others.
+        turn. If not, it gives the turn back: it leaves the group and joins it again, after the others.
         """
         if not self._over.is_set():
             self._finish(self.consumer, self.epoch)

@@ -1,6 +1,6 @@
 """Makes records out of nothing: for demos, for load tests, and for trying out a mapping or a sink.
 
-Record i is a pure function of (seed, i), so a stream that goes on after any position makes what it would have made
+Record i is a pure function of (seed, i), so a stream that continues after any position makes what it would have made
 without the pause. The only exception is the present moment: `ts` of the default order, and fields of the kind `now`.
 
 Everything costly is drawn once, into tables whose lengths are different primes; a record takes one entry of each. That
@@ -36,7 +36,7 @@ Column: TypeAlias = Callable[[int, int, float], Iterable[Any]]
 
 TICK_S = 0.01  # A fast stream wakes this often and makes all that is due, instead of waking for every record.
 TABLE_LENGTH = 4093  # Prime, long enough to look varied, short enough to stay in the processor's cache.
-FIRST_TIME = datetime(2025, 1, 1, tzinfo=UTC)  # The kind `time` begins here and goes on by a second per record.
+FIRST_TIME = datetime(2025, 1, 1, tzinfo=UTC)  # The kind `time` begins here and advances by a second per record.
 
 FIRST_NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Hedy", "Ken", "Leslie", "Radia", "Tim")
 LAST_NAMES = ("Allen", "Hamilton", "Hopper", "Kay", "Lamarr", "Lamport", "Liskov", "Lovelace", "Perlman", "Turing")
@@ -77,7 +77,7 @@ class Stride:
         return self.first + number * self.step
 
     def indexes(self, first: int, number: int) -> range:
-        """Of so many records."""
+        """The indexes of `number` records, from this one on."""
         return range(self.at(first), self.at(first + number), self.step)
 
     def of(self, table: list[Any]) -> list[Any]:
@@ -117,11 +117,9 @@ class Generator:
             raise ConnectorError("this generator is read in parts")
         first, step = self._stride.first, self._stride.step
         if position is not None and (type(position) is not int or position < 0):
-            raise ConnectorError(
-                f"a generator's position is the index of a record, not {position!r}", cause=Cause.CONFIG
-            )
+            raise ConnectorError(f"position {position!r} is not the index of a record", cause=Cause.CONFIG)
         if position is not None and position % step != first:
-            raise ConnectorError(f"record {position} is not of part {self._part}", cause=Cause.CONFIG)
+            raise ConnectorError(f"record {position} does not belong to part {self._part}", cause=Cause.CONFIG)
         self._next = self._opened_with = 0 if position is None else position // step + 1
         self._opened_at_s = asyncio.get_running_loop().time()
 
@@ -130,7 +128,7 @@ class Generator:
         most = options.batch if self._count is None else min(options.batch, self._count - self._next)
         if most <= 0:
             raise EndOfStream(f"all {counted(options.count or 0, 'record')} made")
-        # Without a pause of its own, an unlimited stream into a sink that never waits would keep the loop for itself.
+        # Without this pause an unlimited stream into a sink that never waits would block the event loop.
         number = await asyncio.sleep(0, most) if self._rate is None else await self._due(self._rate, most)
         now_s = self._now_s()
         records = self._make(self._next, number, now_s)
@@ -141,7 +139,7 @@ class Generator:
         """Wait until a tick's worth of records is due, and say how many are.
 
         The first is due one interval after opening, so that a stream that is opened often is never faster than its
-        rate. All dues are counted from there: a late wake-up makes one batch larger and moves nothing.
+        rate. All due times are counted from there: a late wake-up makes one batch larger and moves nothing.
         """
         clock = asyncio.get_running_loop().time
         made = self._next - self._opened_with
@@ -152,7 +150,7 @@ class Generator:
         return max(wanted, min(most, due))
 
     async def ack(self, position: Position) -> None:
-        """Nothing is kept, so nothing can be let go."""
+        """Nothing is kept, so nothing can be released."""
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -177,7 +175,7 @@ def _stride(parts: int | None, part: str) -> Stride:
     if parts is None or not part:
         return ALL
     if not (part.isdecimal() and int(part) < parts):
-        raise ConnectorError(f"a generator of {parts} parts has no part {part!r}")
+        raise ConnectorError(f"part {part!r} does not exist: the generator has {counted(parts, 'part')}")
     return Stride(int(part), parts)
 
 

@@ -71,7 +71,7 @@ from headgate.text import counted, error_line
 
 FAMILY = "own"
 SAMPLED = 1000
-ENDLESS = 2**63 - 1  # The last row, where nobody knows how many there are.
+ENDLESS = 2**63 - 1  # The last row of a storage without a size.
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Chunk:
 
 
 async def call(made: Any, method: str, *args: Any) -> Any:
-    """Call a method of the user's, sync or async. Its errors are the chunk's; a lost connection is the storage's."""
+    """Call a user's method, sync or async. An error fails the chunk; a lost connection, the dump."""
     work = getattr(made, method)
     try:
         result = work(*args) if inspect.iscoroutinefunction(work) else await asyncio.to_thread(work, *args)
@@ -136,7 +136,7 @@ class OwnReader:
         size = getattr(self._made, "size", None)
         size = await call(self._made, "size") if callable(size) else size
         if size is not None and (not isinstance(size, int) or size < 0):
-            raise StorageError(f"{_name(self._made)}.size is a number of rows, and not {size!r}")
+            raise StorageError(f"{_name(self._made)}.size must be a number of rows, not {size!r}")
         return size
 
     async def _rows(self, offset: int, limit: int) -> list[dict[str, Any]]:
@@ -145,11 +145,11 @@ class OwnReader:
         if len(rows) > limit:
             raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned {counted(len(rows), 'row')}")
         if not all(isinstance(row, dict) for row in rows):
-            raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned what is not a dict")
+            raise StorageError(f"{_name(self._made)}.query({offset}, {limit}) returned a row that is not a dict")
         return rows
 
     async def begin(self) -> str | None:
-        """Each chunk is read as it is at its time."""
+        """There is no snapshot: each chunk is read as it is at that moment."""
         return None
 
     async def top(self, table: Table) -> Bound | None:
@@ -158,7 +158,7 @@ class OwnReader:
         return None if size == 0 else (str(ENDLESS if size is None else size),)
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """So many rows further."""
+        """The number of the row that ends the chunk."""
         return (str(min(int(top[0]), int(after[0] if after else 0) + max(1, rows))),)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
@@ -213,7 +213,7 @@ class OwnWriter(Normalizes):
         return callable(getattr(self._made, method, None))
 
     async def look(self, table: str) -> Table | None:
-        """Nobody knows."""
+        """None: a user's storage does not describe its tables."""
         return None
 
     async def prepare(self, job: Job) -> Table:
@@ -234,7 +234,7 @@ class OwnWriter(Normalizes):
         return {Range(one.lo, one.hi): rows for one, rows in chunks.items() if (one.dump, one.table) == own}
 
     async def unfinished(self, target: str) -> list[UUID]:
-        """Nobody knows."""
+        """None: a user's storage does not list its dumps."""
         return []
 
     def accepts(self, table: Table, job: Job) -> Sequence[Language]:
@@ -248,7 +248,7 @@ class OwnWriter(Normalizes):
         chunk = _chunk(job, range)
         if again:
             if not self._has("undo"):
-                raise Refused(f"{_name(self._made)} has no undo(chunk): a chunk cannot be written anew")
+                raise Refused(f"{_name(self._made)} has no undo(chunk): a chunk cannot be written again")
             await call(self._made, "undo", chunk)
         count = 0
         async for piece in pieces:
@@ -268,7 +268,7 @@ class OwnWriter(Normalizes):
             await call(self._made, "finish")
 
     async def drop(self, job: Job) -> None:
-        """Nothing was built beside."""
+        """Nothing is ever built apart."""
 
     async def close(self) -> None:
         """End the session."""
@@ -281,12 +281,12 @@ def _chunk(job: Job, range: Range) -> Chunk:
 
 
 def _takes(method: Any, count: int) -> bool:
-    """Whether a method takes so many arguments."""
+    """Whether a method takes this many arguments."""
     try:
         inspect.signature(method).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # It is not written in Python, and does not tell.
+    except ValueError:  # It is not written in Python, and has no signature.
         return False
     return True
 

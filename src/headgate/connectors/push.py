@@ -1,4 +1,4 @@
-"""Push source: programs push records over a WebSocket (`/push`), each stream in order, and are told what is durable.
+"""Push source: programs push records over a WebSocket (`/push`), each stream in order, and learn what is durable.
 
 The session (`runtime.push.listener`) keeps what has come in and is not durable yet; this source only reads it. The
 position is the id of the last record handled.
@@ -29,16 +29,16 @@ class PushSource:
         self._feed = context.feed
 
     async def check(self) -> None:
-        """There is nothing that could be missing: programs come by themselves."""
+        """Nothing can be missing: programs connect by themselves."""
 
     async def parts(self) -> Sequence[str]:
         """One: each stream is a program's own."""
         return [""]
 
     async def open(self, position: Position) -> None:
-        """Go on after this record."""
+        """Continue after this record."""
         if position is not None and (type(position) is not int or position < 0):
-            raise ConnectorError(f"the position must be the id of a record, not {position!r}", cause=Cause.CONFIG)
+            raise ConnectorError(f"position {position!r} is not the id of a record", cause=Cause.CONFIG)
         self._source().rewind(position)
 
     async def read(self) -> Batch:

@@ -58,11 +58,11 @@ def _write(data: bytes) -> None:
         descriptor = _descriptor()
         left = memoryview(data)
         try:
-            sys.stdout.flush()  # What the process printed before comes before.
+            sys.stdout.flush()  # What the process printed earlier comes first.
             while left:
                 left = left[os.write(descriptor, left) :]
         except OSError as error:
-            raise NotConnected(f"standard output does not take more: {error.strerror}") from error
+            raise NotConnected(f"standard output cannot be written: {error.strerror}") from error
 
 
 def _lines(records: list[dict[str, Any]]) -> bytes:

@@ -4,7 +4,7 @@ A node imports a thousand modules before its first line runs, and that is most o
 hundreds of nodes. The fork server (`python -m headgate.testing.forks FD`) pays for the imports once. It has one thread
 and never an event loop, a connection or a random seed, so that a fork finds nothing that two processes must not share.
 
-*A fork is a process like any other.* It has a pid and a session of its own, its own arguments, environment, folder and
+*A fork is a process like any other.* It has its own pid, session, arguments, environment, folder and
 standard streams; it can be stopped and killed. SIGINT has its default action in it: a shell that starts tests in the
 background ignores the signal, and processes inherit that.
 

@@ -1,4 +1,4 @@
-"""A node as a process of its own, to be talked to over HTTP, stopped, and killed."""
+"""A node in a separate process, to be called over HTTP, stopped, and killed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NodeProcess:
         try:
             node._wait_until_up()
         except BaseException:
-            process.kill()  # Nobody else knows of it.
+            process.kill()  # Nobody else would end it.
             process.wait()
             raise
         return node
@@ -76,7 +76,7 @@ class NodeProcess:
         deadline = time.monotonic() + LONG_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the node ended at its start:\n{self.log()[-3000:]}")
+                raise RuntimeError(f"the node ended while starting:\n{self.log()[-3000:]}")
             if (self.home / "node.json").exists():
                 self.url = json.loads((self.home / "node.json").read_text())["url"]
                 token = self.home / "token"
@@ -113,7 +113,9 @@ class NodeProcess:
             if is_so(found):
                 return found
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} did not get there in {timeout_s:.0f} s: {found}\n{self.log()[-2000:]}")
+                raise RuntimeError(
+                    f"{name} did not reach the expected state in {timeout_s:.0f} s: {found}\n{self.log()[-2000:]}"
+                )
             time.sleep(0.05)
 
     def pause(self) -> None:

@@ -29,7 +29,7 @@ BEGIN, END = "<!-- begin generated diagram -->", "<!-- end generated diagram -->
 NOTE = "<!-- Written by `make docs` from the code; edit the code instead. -->\n"
 
 # What the code cannot say of itself: pages, and paths that the framework or the webhook door answers.
-SAID = {
+DESCRIBED = {
     "/": "The console; without a token, the page to sign in.",
     "/groups": "The console's page of groups. By WebSocket: the door for programs that take turns.",
     "/dumps": "The console's page of dumps.",
@@ -142,7 +142,7 @@ def _paths() -> Iterator[tuple[str, str, str, str]]:
             continue
         for handler in route.route_handlers:
             for method in sorted(handler.http_methods - {"OPTIONS"}):
-                yield path, str(method), _role(handler), SAID.get(path) or _summary(handler)
+                yield path, str(method), _role(handler), DESCRIBED.get(path) or _summary(handler)
 
 
 def _role(handler: Any) -> str:
@@ -271,9 +271,9 @@ def _group_commands(group: groups.Group, members: str) -> Iterator[groups.Comman
 def _changes(
     group: groups.Group, command: groups.Command, after: groups.Group, effects: tuple[groups.Effect, ...]
 ) -> Iterator[tuple[tuple[str, str], str]]:
-    """Whose status has changed, and by what: something of its own, an order, or both."""
+    """Whose status has changed, and why: an event of the consumer itself, an order, or both."""
     before = {c.id: f"{c.connectivity}, {c.activity}" for c in group.consumers}
-    told = {e.consumer: e for e in effects if not isinstance(e, groups.StartDeadline)}
+    orders = {e.consumer: e for e in effects if not isinstance(e, groups.StartDeadline)}
     for c in after.consumers:
         pair = before.get(c.id, ""), f"{c.connectivity}, {c.activity}"
         labels = []
@@ -286,7 +286,7 @@ def _changes(
                 labels.append("its deadline passes")
             case groups.ConnectionReconnected(connection=c.connection):
                 labels.append("is back")
-        if (order := told.get(c.id)) is not None:
+        if (order := orders.get(c.id)) is not None:
             labels.append("is told active" if isinstance(order, groups.TellActive) else "is told to step down")
         if pair[0] != pair[1]:
             yield pair, " and ".join(labels)

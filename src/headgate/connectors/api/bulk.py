@@ -23,8 +23,8 @@ may end anywhere, also inside a value.
 
 **Once only.** A transactional target keeps a ledger, the table `headgate_dump_chunk`, and writes a chunk's line in
 the transaction of its rows, as its last statement; the line is unique, so a chunk that two workers write is written
-by one of them, and the other gets `AlreadyWritten`. Files are written beside and renamed. A target with neither
-compensates: `undo` removes what a broken chunk left.
+by one of them, and the other gets `AlreadyWritten`. Files are written under another name and renamed. A target with
+neither compensates: `undo` removes what a broken chunk left.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Mode(StrEnum):
     """What happens with rows that the target has."""
 
     APPEND = "append"  # They stay.
-    REPLACE = "replace"  # A new table is built beside, and takes the place of the old one at once.
+    REPLACE = "replace"  # A new table is built apart, and takes the place of the old one at once.
     UPSERT = "upsert"  # A row with the same key is overwritten.
-    ABSENT = "absent"  # A row with the same key stays as it is: for backfill beside a live stream.
+    ABSENT = "absent"  # A row with the same key stays as it is: for a backfill while the live stream runs.
 
 
 class By(StrEnum):
@@ -95,7 +95,7 @@ class By(StrEnum):
 
     KEY = "key"
     BLOCK = "block"  # PostgreSQL's ctid: only within one snapshot.
-    OFFSET = "offset"  # Numbers of rows, for whatever has nothing else. From nought; `lo` is passed over.
+    OFFSET = "offset"  # Numbers of rows from 0, where there is nothing else; the first `lo` rows are skipped.
     BYTES = "bytes"  # A place in a file.
 
 
@@ -106,7 +106,7 @@ class Csv:
     null: str = ""  # A word for NULL, without quotes.
     delimiter: str = ","
     native: str = ""  # A family whose own text is welcome, in place of the canonical one.
-    alike: bool = False  # Equal values should have equal text, whoever renders them. It is for comparing.
+    alike: bool = False  # Equal values must have equal text in every storage, so that texts can be compared.
 
 
 PLAIN = Csv()
@@ -156,7 +156,7 @@ class Table:
     family: str = ""  # `postgresql`, `mysql`, …: who understands `native` and `details`.
     details: dict[str, Any] = field(default_factory=dict)  # JSON: indexes, sequences, what a file was when it was read.
     sampled: bool = False  # The columns are a guess from the first records.
-    counts: str = ""  # The column that counts by itself.
+    counts: str = ""  # The column that the database numbers by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
     foreign: tuple[Foreign, ...] = ()
     exact: bool = False  # A chunk has exactly as many rows as are asked for, wherever rows can be counted.
@@ -202,7 +202,7 @@ class Piece:
 
     data: Any  # Bytes, a RecordBatch, or a list of dicts.
     size: int  # In bytes; for progress, the rate and the memory budget.
-    rows: int = 0  # As far as known. Those that only the end tells come with the last piece.
+    rows: int = 0  # As far as known. A reader that learns the number only at the end puts it into the last piece.
 
 
 Pieces: TypeAlias = AsyncIterator[Piece]
@@ -223,7 +223,7 @@ class StorageError(HeadgateError):
 
 
 class StorageGone(StorageError):
-    """The storage does not answer any more: nothing can be copied until it is back."""
+    """The storage no longer answers: nothing can be copied until it is back."""
 
     code = "storage_gone"
 
@@ -235,7 +235,7 @@ class SnapshotGone(StorageError):
 
 
 class AlreadyWritten(StorageError):
-    """The ledger has this chunk: another worker was faster, or we were, before a crash."""
+    """The ledger has this chunk: another worker was faster, or this one wrote it before a crash."""
 
     code = "already_written"
 
@@ -255,11 +255,11 @@ class Digest:
             return f"{counted(self.rows, 'row')} in the source, {other.rows:,} in the target"
         for name, nulls in self.nulls.items():
             if nulls != other.nulls.get(name, 0):
-                return f"{name}: {nulls} NULLs in the source, {other.nulls.get(name, 0)} in the target"
+                return f"{name}: {counted(nulls, 'NULL')} in the source, {other.nulls.get(name, 0)} in the target"
         return "" if self.sum == other.sum else "values differ"
 
     def missing(self, other: Digest) -> int:
-        """How many rows of ours the other does not have."""
+        """How many of these rows the other does not have."""
         assert self.hashes is not None
         assert other.hashes is not None
         return (self.hashes - other.hashes).total()
@@ -271,7 +271,7 @@ class Reader(Protocol):
     languages: Sequence[Language]
 
     async def tables(self) -> list[str]:
-        """The names of all there is to copy."""
+        """The names of all tables that can be copied."""
         ...
 
     async def describe(self, table: str) -> Table:
@@ -280,7 +280,7 @@ class Reader(Protocol):
 
     async def begin(self) -> str | None:
         """Hold the present state, as long as this session lives. Others read it when they are opened with this name.
-        None: this storage cannot, and each chunk is read as it is at its time."""
+        None: this storage cannot, and each chunk is read as it is at that moment."""
         ...
 
     async def top(self, table: Table) -> Bound | None:
@@ -288,7 +288,7 @@ class Reader(Protocol):
         ...
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
-        """The bound that ends a chunk of about so many rows; `top` if there are no more than that."""
+        """The bound that ends a chunk of about this many rows; `top` if fewer are left."""
         ...
 
     def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
@@ -325,18 +325,18 @@ class Writer(Protocol):
 
     languages: Sequence[Language]
     csv: Csv
-    attempt: int  # How often the next chunk has been leased: whoever comes later may end who came before.
+    attempt: int  # How often the next chunk has been leased. A later attempt may end the sessions of earlier ones.
     transactional: bool  # Rows and ledger commit together. If not, `undo` is called before a chunk is tried again.
     keeps_ledger: bool  # `done` tells what is written. If not, only the plan knows.
     family: str
 
     async def look(self, table: str) -> Table | None:
-        """What is there; None: nothing. `rows` is 0 only if the table has none."""
+        """The table as it is now; None if it does not exist. `rows` is 0 only if it is empty."""
         ...
 
     async def prepare(self, job: Job) -> Table:
-        """Have the table, its ledger, and where the job builds beside, the table beside. Returns the table that chunks
-        go into. Doing it again changes nothing."""
+        """Create what is missing: the table, its ledger, the table that is built apart. Returns the table that chunks
+        go into. Idempotent."""
         ...
 
     async def done(self, job: Job) -> dict[Range, int]:
@@ -352,7 +352,7 @@ class Writer(Protocol):
         ...
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
-        """The same data in a language of ours."""
+        """The same data in a language that this writer speaks."""
         ...
 
     async def write(
@@ -368,13 +368,12 @@ class Writer(Protocol):
         ...
 
     async def finish(self, job: Job) -> None:
-        """Everything is written: indexes, constraints, sequences; put what was built beside in its place; mark the
-        job finished in the ledger. Doing it again changes nothing."""
+        """Everything is written: make indexes, constraints and sequences, put what was built apart in its place, and
+        mark the job as finished in the ledger. Idempotent."""
         ...
 
     async def drop(self, job: Job) -> None:
-        """Remove what was built beside: the dump is cancelled, or begins again. Also its lines in the ledger, if they
-        spoke of that."""
+        """Remove what was built apart, and its lines in the ledger: the dump is cancelled, or starts over."""
         ...
 
     async def close(self) -> None:

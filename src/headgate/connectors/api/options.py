@@ -13,13 +13,13 @@ __all__ = ["Options", "identity", "identity_of"]
 
 
 class Options(BaseModel):
-    """The options of one side of a connector: frozen, and nothing unknown gets in."""
+    """The options of one side of a connector: frozen, and unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def identity(default: Any = ..., *, is_new: bool = False, **kwargs: Any) -> Any:
-    """An option that says *which* data this is. Another identity means that an old position is worth nothing.
+    """An option that says *which* data this is. With another identity an old position means nothing.
 
     An option that a later release adds is new: with its default it adds nothing, so that older positions keep theirs.
     """

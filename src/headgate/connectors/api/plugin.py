@@ -5,7 +5,7 @@ come with Headgate use the same door. It may have a *source* and a *sink*, which
 (`api.streaming`), and a *reader* and a *writer*, which copy whole tables in chunks (`api.bulk`). A document names a
 connector by its name; a dump finds it by the scheme of a URL, or by the ending of a file's name.
 
-The module that the entry point names is imported whenever the connector is looked at, so it should be light: import
+The module that the entry point names is imported whenever connectors are listed, so it should be light: import
 the client library inside the functions that build.
 """
 
@@ -64,7 +64,7 @@ class WriterKind:
     """How to open a session that writes in bulk."""
 
     open: Callable[[str], Any]  # From a URL. An object that has only `write(rows)` will do.
-    # Where a backfill of a datasource with such a sink writes. None: it cannot, as rows are not found by a key.
+    # Where a backfill of a datasource with such a sink writes. None: it cannot, because rows are not found by a key.
     of_sink: Callable[[Any], Landing | None] = field(default=lambda options: None)
 
 

@@ -1,7 +1,7 @@
 """Moving records: the contract of sources and sinks. The runtime owns everything else: retry, backoff, mapping,
 metrics, checkpoints.
 
-A `Source` holds no state between runs. Everything it needs to go on comes in `open(position)`, where `position` is the
+A `Source` holds no state between runs. Everything it needs comes in `open(position)`, where `position` is the
 value it put into the last batch that became durable, or None for "nothing yet". A position names the last record
 handled, inclusive, and is any JSON value. `read` waits until there is something to read; it may be cancelled at any
 await, and what it had read but not returned is read again later. A source that can be read in parts (`in_parts`)
@@ -11,7 +11,7 @@ A `Sink` writes batches. `write` returns when the batch is durable, and only the
 stream's position: `open` raises the epoch and returns what it holds, `write` commits data and position together, and a
 stale epoch raises `Fenced` and changes nothing.
 
-`close` lets go of everything. It may be called at any time and more than once: after a failure, after a cancelled call,
+`close` releases everything. It may be called at any time and more than once: after a failure, after a cancelled call,
 and on a source or sink that was never opened.
 
 Errors steer the worker: see `headgate.errors`. Anything else that is raised counts as a bug of the connector.
@@ -52,7 +52,7 @@ class Batch:
     position: Position  # Of the last record, inclusive.
     size_bytes: int = 0  # As received, for the rate in bytes.
     event_time_s: float | None = None  # When the newest record happened, in Unix time; for lag.
-    meta: list[Any] | None = None  # Beside each record: what the mapping sees as `meta`.
+    meta: list[Any] | None = None  # For each record, what the mapping sees as `meta`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Source(Protocol):
     async def parts(self) -> Sequence[str]:
         """The names of the parts that can be read apart, in an order that never changes: new ones come at the end.
 
-        One unnamed part, `[""]`, if it cannot be read in parts. Which of the two it is, its identity decides.
+        One unnamed part, `[""]`, if it cannot be read in parts. The source's identity decides which of the two it is.
         """
 
     async def open(self, position: Position) -> None:
@@ -98,7 +98,7 @@ class Source(Protocol):
         """Everything up to `position` is durable in the sink."""
 
     async def close(self) -> None:
-        """Let go of everything. May be called at any time, and more than once."""
+        """Release everything. May be called at any time, and more than once."""
 
 
 class Sink(Protocol):
@@ -114,7 +114,7 @@ class Sink(Protocol):
         """Make the batch durable."""
 
     async def close(self) -> None:
-        """Let go of everything. May be called at any time, and more than once."""
+        """Release everything. May be called at any time, and more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +148,17 @@ class Feed(Protocol):
     """Records that a connected program pushes. What is not durable yet is kept, and can be read again."""
 
     def rewind(self, position: Position) -> None:
-        """Go on after this record."""
+        """Continue after this record."""
 
     async def read(self) -> Batch:
         """The records that have come in since; waits until there are some."""
 
 
 class Shared(Protocol):
-    """Things that many connectors of one node use together, such as one pool per database."""
+    """Resources that many connectors of one node share, such as one pool per database."""
 
     async def get(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """The thing for this key, made on first use and kept until the last user gives it back."""
+        """The resource for this key, made on first use and kept until the last user gives it back."""
 
     async def give_back(self, key: str) -> None:
         """This user is done with it."""

@@ -30,11 +30,11 @@ from headgate.connectors.files.manifest import Manifest
 from headgate.connectors.files.reader import (
     BLOCK,
     BOM,
+    Description,
     FileReader,
-    Looked,
     Span,
     line_number,
-    unchanged,
+    open_unchanged,
 )
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.arrow import Numbers, csv_bytes
@@ -63,11 +63,11 @@ class CsvReader(FileReader):
         self._encoding = _encoding(self.options.get("encoding", "utf-8"))
         header = self.options.get("header", "true").lower()
         if header not in _NO_WORDS:
-            raise ConfigError(f"header is true or false, and not {header!r}")
+            raise ConfigError(f"header={header} is not true or false")
         self._has_header = _NO_WORDS[header]
         self._shape = _shape(self._dialect.delimiter)
 
-    def look(self, paths: list[Path], manifest: Manifest | None) -> Looked:
+    def inspect(self, paths: list[Path], manifest: Manifest | None) -> Description:
         """The header of each file; all must be equal."""
         names: list[str] | None = None
         parts = []
@@ -83,7 +83,7 @@ class CsvReader(FileReader):
         columns = manifest.types() if manifest and not self.options else ()
         if [column.name for column in columns] != names:
             columns = tuple(Column(name, TEXT) for name in names)
-        return Looked(columns, parts, details={"header": names})
+        return Description(columns, parts, details={"header": names})
 
     def header(self, path: Path, file: BinaryIO) -> tuple[list[str], int]:
         """The names of the columns, and where the records begin."""
@@ -115,7 +115,7 @@ class CsvReader(FileReader):
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
         """The end of that many records: newlines outside quotes, which are counted from the beginning, where there is
         none."""
-        with unchanged(span) as descriptor:
+        with open_unchanged(span) as descriptor:
             at, is_open, is_ended = span.begin, False, True
             while at < span.end and (data := os.pread(descriptor, min(BLOCK, span.end - at), at)):
                 if b'"' not in data and not is_open and (found := data.count(b"\n")) < rows:
@@ -131,7 +131,7 @@ class CsvReader(FileReader):
 
     async def read(self, table: Table, span: Span, language: Language, csv: Csv) -> Pieces:
         """The span's records."""
-        with unchanged(span) as descriptor:
+        with open_unchanged(span) as descriptor:
             held = b""
             at, size = span.begin, BLOCK
             while at < span.end:
@@ -142,7 +142,7 @@ class CsvReader(FileReader):
                 at += len(data)
                 end = end_of_records(block) if at < span.end else len(block)
                 held = block[end:]
-                size = max(BLOCK, len(held))  # A record of many blocks is not looked through again for each of them.
+                size = max(BLOCK, len(held))  # So that a record of many blocks is not scanned again for each of them.
                 if end:
                     piece = await asyncio.to_thread(self._piece, table, span, begin, block[:end], csv)
                     if piece is not None:
@@ -155,7 +155,9 @@ class CsvReader(FileReader):
             data = data.decode(self._encoding).encode() if self._encoding != "utf-8" else _checked(data)
         except UnicodeDecodeError as error:
             where = f"{span.path}, byte {begin + error.start}"
-            raise StorageError(f"{where}: not {self._encoding}", hint="name another with ?encoding=") from None
+            raise StorageError(
+                f"{where}: the text is not {self._encoding}", hint="name another with ?encoding="
+            ) from None
         header = list(table.details["header"])
         if not data.endswith(b"\n"):
             data += b"\n"
@@ -167,7 +169,7 @@ class CsvReader(FileReader):
             if b'"' in data[end:]:
                 place = begin + data.index(b'"', end) if self._encoding == "utf-8" else begin
                 line = line_number(span.path, place)
-                raise StorageError(f"{span.path}, line {line} (byte {place}): a quote where none may be")
+                raise StorageError(f"{span.path}, line {line} (byte {place}): a quote is not allowed here")
         names = [column.name for column in table.columns]
         is_plain = (
             (self._dialect.null, self._dialect.delimiter) == (csv.null, csv.delimiter) == (PLAIN.null, PLAIN.delimiter)

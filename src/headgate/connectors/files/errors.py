@@ -21,7 +21,7 @@ def translate_errors(what: Path | str, fails: str = "") -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StorageGone(f"{error.filename or what} is not there any more") from None
+        raise StorageGone(f"{error.filename or what} no longer exists") from None
     except OSError as error:
         hint = "make room and resume" if error.errno in FULL else ""
         raise StorageError(f"{what}{fails}: {error.strerror or error}", hint=hint) from None

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, Row, StorageError, Table
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.jsonl import JsonlReader
-from headgate.connectors.files.reader import BLOCK, BOM, Part, Span, line_number, unchanged
+from headgate.connectors.files.reader import BLOCK, BOM, Part, Span, line_number, open_unchanged
 from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS
@@ -140,7 +140,7 @@ class JsonReader(JsonlReader):
         end = _last(file, size)
         file.seek(end)
         if end <= begin or file.read(1) != b"]":
-            raise StorageError(f"{path} begins with [ and does not end with ]", hint="the file is not whole")
+            raise StorageError(f"{path} begins with [ and does not end with ]", hint="the file is incomplete")
         return begin + 1, _last(file, end) + 1
 
     def sample(self, path: Path) -> Iterator[Row]:
@@ -160,7 +160,7 @@ class JsonReader(JsonlReader):
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
         """The end of that many elements."""
-        with unchanged(span) as descriptor:
+        with open_unchanged(span) as descriptor:
             if is_array(descriptor, span.part):
                 at, elements = span.begin, _elements_of(span)
                 while at < span.end and (data := os.pread(descriptor, min(BLOCK, span.end - at), at)):
@@ -174,7 +174,7 @@ class JsonReader(JsonlReader):
 
     async def read(self, table: Table, span: Span, language: Language, csv: Csv) -> Pieces:
         """The span's elements."""
-        with unchanged(span) as descriptor:
+        with open_unchanged(span) as descriptor:
             if is_array(descriptor, span.part):
                 shape = Shape(table, self.flattens)
                 blocks = _blocks(descriptor, span.begin, span.end, _elements_of(span))
@@ -299,7 +299,7 @@ class JsonWriter(FileWriter):
         out.write(b"\n]\n")
 
     def columns_of(self, path: Path) -> list[str] | None:
-        """Records tell no columns."""
+        """Records do not name columns."""
         return None
 
 

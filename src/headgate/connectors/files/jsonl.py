@@ -1,6 +1,6 @@
 """JSON Lines: one object per line.
 
-Types come from the manifest; without one from the first records (`?sample=N`, 10,000 unless told), and a later record
+Types come from the manifest; without one from the first records (`?sample=N`; default 10,000), and a later record
 that does not fit ends its chunk with its line and field. `?nested=flatten` makes columns of nested objects
 (`user.email`). How values are read and written is said in `headgate.connectors.files.records`.
 """
@@ -20,11 +20,11 @@ from headgate.connectors.files.manifest import Manifest
 from headgate.connectors.files.reader import (
     BLOCK,
     BOM,
+    Description,
     FileReader,
-    Looked,
     Span,
     line_number,
-    unchanged,
+    open_unchanged,
 )
 from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of, record, type_of
 from headgate.connectors.files.writer import FileWriter
@@ -50,12 +50,12 @@ class JsonlReader(FileReader):
         super().__init__(url)
         sample, nested = self.options.get("sample", str(SAMPLED)), self.options.get("nested", "json")
         if not sample.isdigit() or sample == "0":
-            raise ConfigError(f"sample is a number of records, and not {sample!r}")
+            raise ConfigError(f"sample={sample} is not a number of records")
         if nested not in ("json", "flatten"):
-            raise ConfigError(f"nested is json or flatten, and not {nested!r}")
+            raise ConfigError(f"nested={nested} is neither json nor flatten")
         self._sample, self.flattens = int(sample), nested == "flatten"
 
-    def look(self, paths: list[Path], manifest: Manifest | None) -> Looked:
+    def inspect(self, paths: list[Path], manifest: Manifest | None) -> Description:
         """Where each file begins and ends, and the columns of the first records."""
         parts = []
         for path in paths:
@@ -67,7 +67,7 @@ class JsonlReader(FileReader):
         if is_sampled:
             columns = inferred(islice(chain.from_iterable(map(self.sample, paths)), self._sample), type_of)
         names = [column.name for column in columns]
-        return Looked(columns, parts, sampled=is_sampled, details={"fields": names})
+        return Description(columns, parts, sampled=is_sampled, details={"fields": names})
 
     def places(self, path: Path, file: BinaryIO, size: int) -> tuple[int, int]:
         """Where the records of a file begin and end."""
@@ -87,7 +87,7 @@ class JsonlReader(FileReader):
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
         """The end of that many lines. Empty ones are no records."""
-        with unchanged(span) as descriptor:
+        with open_unchanged(span) as descriptor:
             at, held = span.begin, b""
             while at < span.end and (data := os.pread(descriptor, min(BLOCK, span.end - at), at)):
                 begin, data = at - len(held), held + data
@@ -101,7 +101,7 @@ class JsonlReader(FileReader):
     async def read(self, table: Table, span: Span, language: Language, csv: Csv) -> Pieces:
         """The span's records."""
         shape = Shape(table, self.flattens)
-        with unchanged(span) as descriptor:
+        with open_unchanged(span) as descriptor:
             held, at, size = b"", span.begin, BLOCK
             while at < span.end:
                 data = await asyncio.to_thread(os.pread, descriptor, min(size, span.end - at), at)
@@ -122,7 +122,7 @@ class JsonlReader(FileReader):
         try:
             rows: list[Any] = DECODER.decode_lines(data)
             if not all(type(row) is dict for row in rows):
-                raise ValueError("a record is no object")
+                raise ValueError("a record is not an object")
             return shape.fitted(rows)
         except NOT_JSON:
             self._find(shape, span, begin, data)
@@ -169,7 +169,7 @@ class JsonlWriter(FileWriter):
                 out.write(b"\n")
 
     def columns_of(self, path: Path) -> list[str] | None:
-        """Records tell no columns."""
+        """Records do not name columns."""
         return None
 
 
@@ -178,7 +178,7 @@ def past_lines(data: bytes, lines: int) -> tuple[int, int]:
     whole = data.rfind(b"\n") + 1
     has_empty = data[:1].isspace() or any(two in data for two in _MAY_BE_EMPTY)
     if not has_empty and (found := data.count(b"\n")) < lines:
-        return whole, lines - found  # A block at a time, where nothing has to be looked at.
+        return whole, lines - found  # A whole block at a time, where no line has to be examined.
     at = 0
     while lines and (end := data.find(b"\n", at)) >= 0:
         lines -= not data[at:end].isspace() and end > at

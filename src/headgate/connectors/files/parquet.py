@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from headgate.connectors.api.bulk import By, Column, Csv, Job, Language, Piece, Pieces, StorageError, Table
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.manifest import Manifest
-from headgate.connectors.files.reader import FileReader, Looked, Span, check_unchanged
+from headgate.connectors.files.reader import Description, FileReader, Span, check_unchanged
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.arrow import arrow_type
 from headgate.connectors.values.convert import json_text
@@ -51,7 +51,7 @@ class ParquetReader(FileReader):
     by = By.OFFSET
     family = FAMILY
 
-    def look(self, paths: list[Path], manifest: Manifest | None) -> Looked:
+    def inspect(self, paths: list[Path], manifest: Manifest | None) -> Description:
         """The schema, which all files share, and their row groups."""
         columns: tuple[Column, ...] | None = None
         parts, rows = [], 0
@@ -63,7 +63,7 @@ class ParquetReader(FileReader):
                 columns = columns or found
                 parts.append(self.part_of(path, path.stat(), 0, file.metadata.num_row_groups))
                 rows += file.metadata.num_rows
-        return Looked(columns or (), parts, rows=rows)
+        return Description(columns or (), parts, rows=rows)
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
         """As many whole row groups; one at least."""
@@ -87,7 +87,7 @@ class ParquetReader(FileReader):
     def _next(
         self, span: Span, table: Table, batches: Iterator[pa.RecordBatch], schema: pa.Schema
     ) -> pa.RecordBatch | None:
-        with translate_errors(span.path), _explaining(span.path):
+        with translate_errors(span.path), _translate_arrow_errors(span.path):
             batch = next(batches, None)
             if batch is None:
                 return None
@@ -101,7 +101,7 @@ class ParquetReader(FileReader):
 
 
 @contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def _translate_arrow_errors(path: Path) -> Iterator[None]:
     """Arrow's errors as ours."""
     try:
         yield
@@ -110,7 +110,7 @@ def _explaining(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    with translate_errors(path), _explaining(path):
+    with translate_errors(path), _translate_arrow_errors(path):
         return pq.ParquetFile(path)
 
 
@@ -127,7 +127,7 @@ def columns_of(schema: pa.Schema, path: Path) -> tuple[Column, ...]:
         columns.append(Column(field.name, type, field.nullable, str(field.type)))
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
-        raise Refused(f"{path} has two columns of one name", code="bad_header")
+        raise Refused(f"{path} has two columns of the same name", code="bad_header")
     return tuple(columns)
 
 
@@ -199,8 +199,8 @@ def canonical_array(array: pa.Array, column: Column) -> pa.Array:
             return _days(array)
         return array.cast(wanted)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        told = one_line(error, 200)
-        raise StorageError(f"column {column.name!r} ({column.native or column.type}): {told}") from None
+        reason = one_line(error, 200)
+        raise StorageError(f"column {column.name!r} ({column.native or column.type}): {reason}") from None
 
 
 def _days(array: pa.Array) -> pa.Array:
@@ -211,7 +211,7 @@ def _days(array: pa.Array) -> pa.Array:
 
 
 def _plain(value: object) -> object:
-    """A nested value without Arrow's own sorts: a map is a list of pairs."""
+    """A nested value without Arrow's own types: a map is a list of pairs."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -2,11 +2,11 @@
 
 A URL names a file, which is one table and called by its stem; or a folder, in which each file `name.ext` and each
 folder `name/` with parts is a table; or a pattern (`logs-*.csv`), whose files are one table. A folder with a manifest
-is one table, too. Names that begin with a dot or an underscore are nobody's data.
+is one table, too. Names that begin with a dot or an underscore are ignored.
 
 A table is cut by places in its files: bytes, or row groups. A bound is one number if there is one file, and the file's
 number and the place if there are several, in the order of their names. What the files were when they were described
-(name, size, time of the last change) travels with the table, and a file that is not the same any more is not read: its
+(name, size, time of the last change) travels with the table, and a file that has changed since is not read: its
 places would mean something else.
 """
 
@@ -65,12 +65,15 @@ def tables_at(path: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
         return tables
     found = [Path(one) for one in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(one)]
     if not found:
-        raise NotFound(f"there is nothing at {path}")
-    return {re.sub(r"[^\w]+$|^[^\w]+", "", re.sub(r"[*?\[].*", "", path.name)) or fixed(path).resolve().name: found}
+        raise NotFound(f"{path} does not exist")
+    return {
+        re.sub(r"[^\w]+$|^[^\w]+", "", re.sub(r"[*?\[].*", "", path.name))
+        or folder_of_pattern(path).resolve().name: found
+    }
 
 
-def fixed(path: Path) -> Path:
-    """The folder from which a pattern goes on."""
+def folder_of_pattern(path: Path) -> Path:
+    """The last folder of a path that no pattern is part of."""
     parts = path.parent.parts
     magic = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return Path(*parts[:magic])
@@ -115,8 +118,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What a kind of file tells of a table's files."""
+class Description:
+    """What a kind of file finds out about a table's files."""
 
     columns: tuple[Column, ...]
     parts: list[Part]
@@ -139,7 +142,7 @@ class FileReader:
 
     # What a kind of file says.
 
-    def look(self, paths: list[Path], manifest: Manifest | None) -> Looked:
+    def inspect(self, paths: list[Path], manifest: Manifest | None) -> Description:
         """The columns, and where each file begins and ends."""
         raise NotImplementedError
 
@@ -154,7 +157,7 @@ class FileReader:
     # The contract.
 
     async def tables(self) -> list[str]:
-        """The names of all there is to copy."""
+        """The names of all tables that can be copied."""
         return list(await asyncio.to_thread(self._tables))
 
     def _tables(self) -> dict[str, list[Path]]:
@@ -171,18 +174,18 @@ class FileReader:
             raise NotFound(f"{self._path} has no table {table!r}")
         with translate_errors(self._path):
             manifest = self._manifest(table, files)
-            looked = self.look(files, manifest)
-        rows = sum(line.rows for line in manifest.parts) if manifest and manifest.columns else looked.rows
-        places = [[part.name, part.size, part.mtime_ns, part.start, part.end] for part in looked.parts]
+            found = self.inspect(files, manifest)
+        rows = sum(line.rows for line in manifest.parts) if manifest and manifest.columns else found.rows
+        places = [[part.name, part.size, part.mtime_ns, part.start, part.end] for part in found.parts]
         return Table(
             table,
-            looked.columns,
+            found.columns,
             by=self.by,
             rows=rows,
-            size=sum(part.size for part in looked.parts),
+            size=sum(part.size for part in found.parts),
             family=self.family,
-            details={"files": places, **looked.details},
-            sampled=looked.sampled,
+            details={"files": places, **found.details},
+            sampled=found.sampled,
         )
 
     def _manifest(self, table: str, files: list[Path]) -> Manifest | None:
@@ -197,7 +200,7 @@ class FileReader:
         """Where the names of files begin."""
         if self._path.is_dir():
             return self._path
-        return self._path.parent if self._path.is_file() else fixed(self._path)
+        return self._path.parent if self._path.is_file() else folder_of_pattern(self._path)
 
     def part_of(self, path: Path, state: os.stat_result, start: int, end: int) -> Part:
         """The part that this file is now."""
@@ -275,7 +278,7 @@ def _bound(parts: list[Part], number: int, at: int) -> Bound:
 
 
 @contextmanager
-def unchanged(span: Span) -> Iterator[int]:
+def open_unchanged(span: Span) -> Iterator[int]:
     """The file of a span, open, if it is still the one that was described."""
     with translate_errors(span.path):
         descriptor = os.open(span.path, os.O_RDONLY)

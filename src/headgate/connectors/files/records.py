@@ -1,11 +1,11 @@
 """JSON records of files: read into the values of their columns, and written from them.
 
 Numbers keep all of their digits: one with a fraction is a FLOAT64 if the nearest float says the same number, and a
-NUMERIC if not. Nested objects and arrays are JSON columns, and so is a field with values of several sorts. A field that
+NUMERIC if not. Nested objects and arrays are JSON columns, and so is a field with values of several types. A field that
 is absent is NULL.
 
 Written are numbers as numbers, JSON columns as documents, NULL as null, an instant in ISO 8601 with Z, and everything
-else in its canonical text. NaN and Infinity are refused: JSON has no word for them.
+else in its canonical text. NaN and Infinity are refused: JSON cannot express them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import Column, Row, StorageError, Table
-from headgate.connectors.values.convert import bytes_of, fine, is_finite
+from headgate.connectors.values.convert import at_most_micros, bytes_of, is_finite
 from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value
 from headgate.text import one_line
 
@@ -38,11 +38,11 @@ DECODER = msgspec.json.Decoder(float_hook=number)
 
 
 def record(line: bytes) -> Row:
-    """One line. Raises ValueError if it is no object."""
+    """One line. Raises ValueError if it is not an object."""
     found = DECODER.decode(line)
     if type(found) is dict:
         return found
-    raise ValueError(f"a record is an object, and this is {_sort(found)}")
+    raise ValueError(f"a record must be an object, not {_sort(found)}")
 
 
 class Shape:
@@ -65,7 +65,7 @@ class Shape:
         for row in rows:
             if not row.keys() <= fields:
                 name = next(name for name in row if name not in fields)
-                raise ValueError(f"the field {name!r} is new: the first records had none (look at more with ?sample=)")
+                raise ValueError(f"field {name!r} is new: the first records do not have it (read more with ?sample=)")
         if not self._all:
             rows = [{name: row[name] for name in self._names if name in row} for row in rows]
         for name, plain, read in self._reads:
@@ -149,16 +149,16 @@ def _reading(column: Column) -> tuple[set[type], Callable[[Any], object]]:
 
 
 def _time(text: str) -> time:
-    found = time.fromisoformat(fine(text))
+    found = time.fromisoformat(at_most_micros(text))
     if found.tzinfo is not None:
-        raise ValueError(f"{text!r} is with a time zone")
+        raise ValueError(f"{text!r} has a time zone")
     return found
 
 
 def _instant(text: str, is_zoned: bool) -> datetime:
-    found = datetime.fromisoformat(fine(text))
+    found = datetime.fromisoformat(at_most_micros(text))
     if (found.tzinfo is not None) != is_zoned:
-        raise ValueError(f"{text!r} is {'without' if is_zoned else 'with'} a time zone")
+        raise ValueError(f"{text!r} has {'no' if is_zoned else 'a'} time zone")
     return found.astimezone(UTC) if is_zoned and found.tzinfo is not UTC else found
 
 
@@ -178,12 +178,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def flat(record: Row, prefix: str = "") -> Row:
-    """Nested objects as fields of their own: `user.email`. Raises ValueError if two get the same name."""
+    """Nested objects as separate fields: `user.email`. Raises ValueError if two get the same name."""
     found: Row = {}
     for name, value in record.items():
         some = flat(value, f"{prefix}{name}.") if type(value) is dict else {f"{prefix}{name}": value}
         if not found.keys().isdisjoint(some):
-            raise ValueError(f"{next(name for name in some if name in found)!r} is there twice")
+            raise ValueError(f"{next(name for name in some if name in found)!r} occurs twice")
         found |= some
     return found
 
@@ -199,7 +199,7 @@ class Lines:
     """Rows as lines of JSON."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        says: dict[Kind, Callable[[Any], object]] = {
+        convert: dict[Kind, Callable[[Any], object]] = {
             Kind.BYTES: canonical,
             Kind.TIMESTAMP: str,
             Kind.TIMESTAMPTZ: lambda value: value if value.tzinfo is UTC else value.astimezone(UTC),
@@ -209,27 +209,27 @@ class Lines:
             Kind.NUMERIC: _finite,
             Kind.JSON: _document,
         }
-        self._says = [(column, says[column.type.kind]) for column in columns if column.type.kind in says]
+        self._conversions = [(column, convert[column.type.kind]) for column in columns if column.type.kind in convert]
         self._encoder = msgspec.json.Encoder(enc_hook=canonical, decimal_format="number")
 
     def encoded(self, rows: list[Row]) -> bytes:
         """These rows, each with its newline."""
-        return self._encoder.encode_lines(self._said(rows))
+        return self._encoder.encode_lines(self._converted(rows))
 
     def elements(self, rows: list[Row]) -> bytes:
         """These rows, with commas between them."""
-        return b",\n".join(map(self._encoder.encode, self._said(rows)))
+        return b",\n".join(map(self._encoder.encode, self._converted(rows)))
 
-    def _said(self, rows: list[Row]) -> list[Row]:
-        if self._says:
-            rows = [dict(row) for row in rows]  # They may be somebody else's.
-        for column, say in self._says:
+    def _converted(self, rows: list[Row]) -> list[Row]:
+        if self._conversions:
+            rows = [dict(row) for row in rows]  # The caller may still use them.
+        for column, convert in self._conversions:
             name = column.name
             try:
                 for row in rows:
                     value = row.get(name)
                     if value is not None:
-                        row[name] = say(value)
+                        row[name] = convert(value)
             except ValueError as error:
                 raise StorageError(f"column {name!r} ({column.type}): {error}") from None
         return rows
@@ -238,7 +238,7 @@ class Lines:
 def _finite(value: object) -> object:
     is_number = math.isfinite(value) if type(value) is float else is_finite(value)
     if not is_number:
-        raise ValueError(f"JSON has no {value}")
+        raise ValueError(f"{value} is not JSON")
     return value
 
 

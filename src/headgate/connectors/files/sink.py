@@ -71,7 +71,7 @@ class FilesSink:
                 os.fsync(folder)
 
     def _repair(self, descriptor: int) -> int:
-        """See to it that the file ends with a whole line, and return its size."""
+        """Make sure that the file ends with a whole line, and return its size."""
         size = os.fstat(descriptor).st_size
         if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
             return size

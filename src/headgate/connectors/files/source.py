@@ -24,8 +24,8 @@ from headgate.connectors.files.lines import NOT_JSON, decode, opened
 from headgate.connectors.files.options import FilesSourceOptions
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, NotConnected
 
-MARK_BYTES = 1024  # Enough to hold what makes a line unlike others.
-LEAST_READ_BYTES = 1 << 18  # A read asks for twice what the last one used, so that little is read in vain.
+MARK_BYTES = 1024  # Enough to tell one file from another.
+LEAST_READ_BYTES = 1 << 18  # A read asks for twice what the last one used, so that little is read and not used.
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,16 +37,16 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What one look at the files gave."""
+    """What one read of the files returned."""
 
-    place: Place  # Where to go on.
+    place: Place  # Where to continue.
     records: list[object]
     size_bytes: int = 0
     bad: str = ""  # What is wrong with the only line taken.
 
 
 class FilesSource:
-    """Reads lines in order. A line that is not JSON is met alone, and reading again goes on after it."""
+    """Reads lines in order. A line that is not JSON is met alone, and the next read continues after it."""
 
     def __init__(self, options: FilesSourceOptions, context: api.Context) -> None:
         self._options = options
@@ -65,7 +65,9 @@ class FilesSource:
         try:
             self._place = msgspec.convert(position, Place | None)
         except msgspec.ValidationError as error:
-            raise ConnectorError(f"not a position in a file: {error}", cause=Cause.CONFIG) from error
+            raise ConnectorError(
+                f"position {position!r} is not a place in a file: {error}", cause=Cause.CONFIG
+            ) from error
         place = self._place or Place(self._files()[0])
         with opened(place.file) as descriptor:
             _read_on(descriptor, place, 0)
@@ -105,7 +107,7 @@ class FilesSource:
 
     def _take(self, place: Place | None) -> Taken:
         """The next lines, or the beginning of the next file. Changes nothing: the reader may have been cancelled."""
-        # Listed before reading: if a later file is there already, this one has got all of its lines.
+        # Listed before reading: if a later file is there already, this one has all of its lines.
         files = self._files()
         place = place or Place(files[0])
         later = next((file for file in files if file > place.file), None)

@@ -1,6 +1,6 @@
-"""Writing files: one part for each chunk, written under another name and renamed: it is there wholly or not at all.
+"""Writing files: one part for each chunk, written under another name and renamed: a part is either whole or absent.
 
-In a folder a table is a folder of parts, `<table>/<dump>-<mark>.ext`. Next to each part lies, hidden, the ledger's line
+In a folder a table is a folder of parts, `<table>/<dump>-<key>.ext`. Next to each part lies, hidden, the ledger's line
 of its chunk: written before the part gets its name, so a part without a line is not ours, and a line without its part
 says nothing. At the end the lines go into the manifest, and the parts begin to count for readers. `replace` builds
 `.<table>.hg_<dump>/` and puts it in place with two renames; which of these folders are there tells how far a swap came.
@@ -13,12 +13,11 @@ the number of its inode, written down before, tells whether that has happened.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from uuid import UUID
@@ -37,6 +36,7 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
+from headgate.connectors.files.durable import locked, put, sync, sync_folder
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.manifest import (
     MANIFEST,
@@ -52,6 +52,7 @@ from headgate.connectors.urls import path_and_options
 from headgate.connectors.values.convert import Normalizes
 from headgate.connectors.values.kinds import TEXT
 from headgate.errors import Refused
+from headgate.text import counted
 
 T = TypeVar("T")
 _JOINED = "joined"
@@ -90,7 +91,7 @@ class FileWriter(Normalizes):
         raise NotImplementedError
 
     def columns_of(self, path: Path) -> list[str] | None:
-        """The names of a file's columns. None: it does not tell."""
+        """The names of a file's columns. None: the file does not name them."""
         raise NotImplementedError
 
     # Where things are.
@@ -133,7 +134,7 @@ class FileWriter(Normalizes):
     # The contract.
 
     async def look(self, table: str) -> Table | None:
-        """What is there."""
+        """The table as it is now."""
         return await self._run(table, self._look, table)
 
     def _look(self, table: str) -> Table | None:
@@ -161,7 +162,7 @@ class FileWriter(Normalizes):
 
     def _prepare(self, job: Job) -> Table:
         if job.mode in (Mode.UPSERT, Mode.ABSENT):
-            raise Refused(f"files have no keys: {job.mode} cannot be", hint="use append or replace")
+            raise Refused(f"mode {job.mode} needs a key, and files have none", hint="use append or replace")
         place = self._place(job.target)
         table = Table(job.target, job.source.columns, rows=None, family=self.family)
         if self._is_finished(job):
@@ -175,7 +176,7 @@ class FileWriter(Normalizes):
         if self._is_file:
             held = folder / "target"
             if held.exists() and held.read_text() != job.target:
-                raise Refused(f"{place} holds one table, and that is {held.read_text()}", hint="name a folder")
+                raise Refused(f"{place} already holds the table {held.read_text()}", hint="name a folder")
             held.write_text(job.target)
         return table
 
@@ -219,7 +220,7 @@ class FileWriter(Normalizes):
         return {ledger.range_of(line.lo, line.hi): line.rows for line in own}
 
     async def unfinished(self, target: str) -> list[UUID]:
-        """Dumps that have begun with this table."""
+        """Dumps of this table that are not finished."""
         return await self._run(target, self._unfinished, target)
 
     def _unfinished(self, target: str) -> list[UUID]:
@@ -227,7 +228,7 @@ class FileWriter(Normalizes):
         finished = set((manifest_of(place) or Manifest()).finished)
         apart = sorted(place.parent.glob(f".{_escaped(place.name)}.hg_????????")) if place.parent.is_dir() else []
         found = {line.dump for folder in [place, *apart] for line in self._lines(folder).values()}
-        for folder in apart:  # All its parts are in its manifest, and it is not in its place.
+        for folder in apart:  # All its parts are in its manifest, but it has not replaced the table yet.
             found |= set((manifest_of(folder) or Manifest()).finished)
         return [UUID(dump) for dump in sorted(found - finished)]
 
@@ -242,7 +243,7 @@ class FileWriter(Normalizes):
         part = self._part(job, range)
         if await self._run(job.target, self._has, job, range):
             if not again:
-                raise AlreadyWritten(f"{part.name} of {job.target} is there already")
+                raise AlreadyWritten(f"{job.target} already has this chunk ({part.name})")
             if self._is_file and self._is_finished(job):
                 raise Refused(f"{self._path} is one file: a part of it cannot be written again", hint="dump it again")
             if self._is_finished(job):
@@ -251,7 +252,7 @@ class FileWriter(Normalizes):
         try:
             with translate_errors(part, CANNOT), stray.open("xb") as file:
                 rows = await self.fill(file, job, pieces)
-                await asyncio.to_thread(_synced, file)
+                await asyncio.to_thread(sync, file)
             line = Line(part.name, str(job.dump), *ledger.line_of(range)[1:], rows)
             await self._run(job.target, self._publish, stray, part, line, again)
         except BaseException:
@@ -264,12 +265,12 @@ class FileWriter(Normalizes):
         return self._part(job, range).exists() or (self._is_finished(job) and range in self._done(job))
 
     def _publish(self, stray: Path, part: Path, line: Line, again: bool) -> None:
-        with _locked(part.parent):
+        with locked(part.parent):
             if part.exists() and not again:
-                raise AlreadyWritten(f"{part.name} is there already")
-            _put(sidecar_of(part), msgspec.json.encode(line))
+                raise AlreadyWritten(f"{part.parent} already has this chunk ({part.name})")
+            put(sidecar_of(part), msgspec.json.encode(line))
             stray.rename(part)
-            _sync_folder(part.parent)
+            sync_folder(part.parent)
 
     async def undo(self, job: Job, table: Table, range: Range) -> None:
         """Remove what a worker left that died while it wrote."""
@@ -290,7 +291,7 @@ class FileWriter(Normalizes):
             self._fold(place, job)
         elif apart.exists() and job.mode is not Mode.REPLACE and place.exists():
             for part in self._parts(apart):
-                with suppress(FileNotFoundError):  # It went before a crash; its part did not.
+                with suppress(FileNotFoundError):  # It was moved before a crash, and its part was not.
                     sidecar_of(part).rename(sidecar_of(place / part.name))
                 part.rename(place / part.name)
             self._fold(place, job)
@@ -300,22 +301,22 @@ class FileWriter(Normalizes):
             if place.exists():
                 place.rename(old)
             apart.rename(place)
-            _sync_folder(place.parent)
+            sync_folder(place.parent)
         elif not self._is_finished(job):
-            raise StorageError(f"{apart} is not there any more", hint="dump the table again")
+            raise StorageError(f"{apart} no longer exists", hint="dump the table again")
         if old.exists():
             shutil.rmtree(old)
 
     def _fold(self, folder: Path, job: Job) -> None:
         """Put the lines of this dump into the manifest. One that is in both counts once."""
-        with _locked(folder):
+        with locked(folder):
             manifest = manifest_of(folder) or Manifest()
             own = {name: line for name, line in self._lines(folder).items() if line.dump == str(job.dump)}
             manifest.parts = [line for line in manifest.parts if line.name not in own] + list(own.values())
             manifest.columns = manifest.columns or fields_of(job.source.columns)
             if str(job.dump) not in manifest.finished:
                 manifest.finished.append(str(job.dump))
-            _put(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+            put(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
             for stray in folder.glob(f".{job.dump.hex[:8]}-*"):
                 stray.unlink(missing_ok=True)
 
@@ -331,21 +332,21 @@ class FileWriter(Normalizes):
             before = (manifest_of(place) if old else None) or Manifest()
             with joined.open("wb") as out:
                 self.join(old, [folder / line.name for line in lines], job, out)
-                _synced(out)
+                sync(out)
                 size, mtime_ns = os.fstat(out.fileno()).st_size, os.fstat(out.fileno()).st_mtime_ns
             known = before.parts if before.parts or old is None else None
             parts = [*(known or []), *lines]
             columns = fields_of(job.source.columns) if known is not None else []
             finished = [*before.finished, str(job.dump)]
             joining = Joining(joined.stat().st_ino, Manifest(columns, parts, finished, size, mtime_ns))
-            _put(state, msgspec.json.encode(joining))
+            put(state, msgspec.json.encode(joining))
         joining = msgspec.json.decode(state.read_bytes(), type=Joining)
         if joined.exists():
             if joined.stat().st_ino != joining.inode:
                 raise StorageError(f"{joined} is not what was written", hint=f"remove {folder} and dump again")
             joined.replace(place)
-            _sync_folder(place.parent)
-        _put(manifest_path(place), msgspec.json.encode(joining.manifest))
+            sync_folder(place.parent)
+        put(manifest_path(place), msgspec.json.encode(joining.manifest))
         shutil.rmtree(folder)
 
     async def drop(self, job: Job) -> None:
@@ -377,47 +378,12 @@ def _chained(lines: list[Line]) -> list[Line]:
         chain.append(line)
         at = line.hi
     if after or len(chain) != len(lines):
-        raise StorageError(f"{len(lines) - len(chain)} parts do not follow on the others", hint="resume the dump")
+        raise StorageError(
+            f"{counted(len(lines) - len(chain), 'part')} cannot be joined: an earlier chunk is missing",
+            hint="resume the dump",
+        )
     return chain
 
 
 def _escaped(name: str) -> str:
     return "".join(f"[{one}]" if one in "*?[" else one for one in name)
-
-
-def _synced(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a small file, wholly or not at all."""
-    stray = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with stray.open("xb") as file:
-            file.write(data)
-            _synced(file)
-        stray.replace(path)
-    except BaseException:
-        stray.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One at a time gives names in this folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

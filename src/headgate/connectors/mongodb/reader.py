@@ -8,7 +8,7 @@ include its own, and one more query by `_id` brings it. A bound is the id in can
 
 **Languages.** Between two MongoDBs documents travel as COPY: the BSON itself, which nobody decodes, so the order of
 fields and the width of numbers stay; the server leaves out the fields whose columns are left out. Everybody else gets
-ROWS. There is no snapshot: each chunk is read as it is at its time.
+ROWS. There is no snapshot: each chunk is read as it is at that moment.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class MongoReader:
         return int(stats.get("size", 0))
 
     async def begin(self) -> str | None:
-        """There is no snapshot that several sessions share: each chunk is read as it is at its time."""
+        """There is no snapshot that several sessions share: each chunk is read as it is at that moment."""
         return None
 
     async def top(self, table: Table) -> Bound | None:
@@ -243,6 +243,6 @@ def _of(document: Document) -> str:
 
 def _unknown(table: Table, name: str, document: Document) -> StorageError:
     return StorageError(
-        f"{table.name}: {_of(document)} has the field {name!r}, and the sampled ones had not",
+        f"{table.name}: {_of(document)} has the field {name!r}, which no sampled document has",
         hint="sample more documents (?sample=100000 in the URL), or take whole ones (?doc=json)",
     )

@@ -4,7 +4,7 @@
 
 A collection has no schema, so its columns are a guess from its first documents. The options in the URL:
 
-    sample=N        how many documents to look at, 10,000 unless told
+    sample=N        how many documents to look at, 10,000 by default
     nested=json     a document in a document is one JSON column; the default
     nested=flatten  its fields are columns, such as `address.city`; arrays stay JSON
     doc=json        two columns: `_id`, and `doc` with the whole document as JSON
@@ -94,7 +94,7 @@ class Session:
                 }
                 self._client = AsyncMongoClient(self.options.url, appname="headgate dump", **limits)
                 if not self._client.write_concern.acknowledged:
-                    raise ConfigError(f"{redacted(self._url)}: w=0 would lose documents without a word")
+                    raise ConfigError(f"{redacted(self._url)}: w=0 would lose documents silently")
         return self._client.get_database(self.options.database, codec_options=values.CODEC)
 
     async def info(self, table: str) -> Document | None:

@@ -44,10 +44,10 @@ from bson.raw_bson import RawBSONDocument
 from headgate.connectors.api.bulk import Bound, Column
 from headgate.connectors.values.kinds import TEXT, Kind, Type, type_of_value, widest
 
-# Dates that Python cannot hold come as numbers: they are told apart, not an error of the decoder.
 FAMILY = "mongodb"
 Document: TypeAlias = dict[str, Any]  # As BSON has it: the values are whatever its types are in Python.
 
+# Dates that Python cannot hold are decoded as numbers, so that the error can name the field.
 CODEC: CodecOptions[Document] = CodecOptions(
     tz_aware=True,
     uuid_representation=UuidRepresentation.STANDARD,
@@ -66,7 +66,7 @@ _OPTIONS: dict[str, Any] = {
 }
 _CANONICAL = json_util.JSONOptions(json_mode=json_util.JSONMode.CANONICAL, **_OPTIONS)
 _RELAXED = json_util.JSONOptions(json_mode=json_util.JSONMode.RELAXED, **_OPTIONS)
-_WIDE = Context(prec=40, Emin=-9999, Emax=9999)  # Wider than any Decimal128: nothing is rounded.
+_CONTEXT = Context(prec=40, Emin=-9999, Emax=9999)  # Wider than any Decimal128: nothing is rounded.
 _EXACT = "$bson"  # For the few values whose extended JSON would be read as something else.
 
 Making: TypeAlias = tuple[type | None, Callable[[Any], object]]
@@ -99,7 +99,7 @@ def extended(value: object) -> str:
 
 
 def from_extended(text: str) -> Any:
-    """The value of that."""
+    """The value of canonical extended JSON."""
     return json_util.loads(text, json_options=_CANONICAL)
 
 
@@ -171,7 +171,7 @@ def readers(columns: Iterable[Column]) -> dict[str, Making]:
 
 
 def _unreadable(value: object) -> NoReturn:
-    raise ValueError("MongoDB has no such values")
+    raise ValueError("MongoDB has no values of this kind")
 
 
 def _text(value: object) -> str:
@@ -203,7 +203,7 @@ def decimal_of(value: Decimal128) -> Decimal:
     if bits >> 125 & 3 == 3:  # Infinite, no number, or not in the usual form.
         number = value.to_decimal()
         return Decimal("NaN") if number.is_nan() else number
-    number = _WIDE.scaleb(Decimal(bits & (1 << 113) - 1), (bits >> 113 & 0x3FFF) - 6176)
+    number = _CONTEXT.scaleb(Decimal(bits & (1 << 113) - 1), (bits >> 113 & 0x3FFF) - 6176)
     return number.copy_negate() if bits >> 127 else number
 
 
@@ -224,7 +224,7 @@ def _bytes(value: object) -> bytes:
 def _refused(wanted: str) -> Callable[[Any], object]:
     def refuse(value: object) -> NoReturn:
         if isinstance(value, DatetimeMS):
-            raise ValueError(f"the date {int(value)} ms is outside of the years 1 to 9999")  # noqa: TRY004
+            raise ValueError(f"the date {int(value)} ms is outside the years 1 to 9999")  # noqa: TRY004
         raise ValueError(f"{name_of(value)} is not {wanted}")
 
     return refuse
@@ -305,10 +305,6 @@ def _long(value: object) -> Int64:
     return Int64(value)
 
 
-def _float(value: object) -> float:
-    return _double(value)
-
-
 def _decimal128(value: object) -> Decimal128:
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise ValueError(f"{type(value).__name__} is not a decimal number")  # noqa: TRY004
@@ -316,7 +312,7 @@ def _decimal128(value: object) -> Decimal128:
     try:
         return Decimal128(number)
     except DecimalException:
-        raise ValueError(f"a number of {len(number.as_tuple().digits)} digits, or too great or small") from None
+        raise ValueError(f"{str(number)[:50]} does not fit a Decimal128") from None
 
 
 def _blob(value: object) -> bytes:
@@ -334,7 +330,7 @@ def _zoned(value: object) -> datetime:
 def _moment(value: Any) -> datetime:
     if _zoned(value).microsecond % 1000:
         raise ValueError(
-            f"{value.isoformat()} has microseconds, and a date of MongoDB has milliseconds"
+            f"{value.isoformat()} has microseconds, and a MongoDB date has milliseconds"
             " (?micros=text or ?micros=truncate in the URL)"
         )
     return value  # type: ignore[no-any-return]
@@ -374,7 +370,7 @@ def _embedded(value: Any) -> Any:
             return number if Decimal(repr(number)) == value else _decimal128(value)
         case dict():
             if any("\0" in name for name in value):
-                raise ValueError("a name of a field holds the character 0")
+                raise ValueError("the name of a field contains the character 0")
             return {name: _embedded(one) for name, one in value.items()}
         case list() | tuple():
             return [_embedded(one) for one in value]
@@ -388,8 +384,8 @@ _WRITERS: dict[Kind, Making] = {
     Kind.INT16: (int, _must_be(int)),
     Kind.INT32: (int, _must_be(int)),
     Kind.INT64: (None, _long),
-    Kind.FLOAT32: (float, _float),
-    Kind.FLOAT64: (float, _float),
+    Kind.FLOAT32: (float, _double),
+    Kind.FLOAT64: (float, _double),
     Kind.DECIMAL: (None, _decimal128),
     Kind.NUMERIC: (None, _decimal128),
     Kind.TEXT: (str, _must_be(str)),

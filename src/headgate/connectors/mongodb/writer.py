@@ -85,7 +85,7 @@ class MongoWriter(Normalizes):
         return self._session.database()[WRITTEN]
 
     async def look(self, table: str) -> Table | None:
-        """What is there. A collection has no columns that could be wrong, so none are told."""
+        """What is there. A collection has no columns that could be wrong, so none are returned."""
         with translate_errors(self._url, table):
             if await self._session.info(table) is None:
                 return None
@@ -98,7 +98,9 @@ class MongoWriter(Normalizes):
         """The collection that chunks go into."""
         key = key_of(job)
         if job.mode in (Mode.UPSERT, Mode.ABSENT) and not key:
-            raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
+            raise Refused(
+                f"{job.target} has no key by which rows can be found", code="no_key", hint="name it with --key"
+            )
         with translate_errors(self._url, job.target):
             name = job.target
             if job.is_apart and not await self._is_in_place(job):
@@ -106,7 +108,7 @@ class MongoWriter(Normalizes):
                 if await self.done(job) and await self._session.info(name) is None:
                     raise Refused(
                         f"{name} is gone, and the ledger has chunks of it",
-                        code="beside_gone",
+                        code="apart_gone",
                         hint="cancel the dump and begin again",
                     )
             await self._create(name, job)
@@ -135,7 +137,7 @@ class MongoWriter(Normalizes):
         }
 
     async def unfinished(self, target: str) -> list[UUID]:
-        """Dumps that have begun with this collection."""
+        """Dumps of this collection that are not finished."""
         with translate_errors(self._url, ledger.TABLE):
             found = await self._lines.find({"_id.target": target}, {"_id": 1, "state": 1}).to_list()
         ended = {
@@ -191,7 +193,7 @@ class MongoWriter(Normalizes):
         wanted = {"_id": _id(job, key)} if again else {"_id": _id(job, key), "state": _BEGUN}
         taken = await self._lines.update_one(wanted, {"$set": {**ours, "again": True} if again else ours})
         if not taken.matched_count:
-            raise AlreadyWritten(f"a chunk of {job.target} is there already")
+            raise AlreadyWritten(f"{job.target} already has this chunk")
         await self._remove(job, table, _id(job, key))
         return token, bool((await self._lines.find_one({"_id": _id(job, key)}) or {}).get("again"))
 
@@ -214,7 +216,7 @@ class MongoWriter(Normalizes):
         """Stop if another has taken the chunk."""
         wanted = {"_id": _id(job, ledger.key_of(range)), "token": token, "state": _BEGUN}
         if await self._lines.find_one(wanted, {"_id": 1}) is None:
-            raise AlreadyWritten(f"a chunk of {job.target} is another worker's by now")
+            raise AlreadyWritten(f"a chunk of {job.target} has been taken over by another worker")
 
     async def _merge(self, job: Job, table: Table, documents: list[RawBSONDocument]) -> None:
         collection = self._session.database()[table.name]
@@ -235,7 +237,9 @@ class MongoWriter(Normalizes):
         key = list(key_of(job))
         if error.get("code") != _DUPLICATE:
             return False
-        by_id = ["_id"] if "index: _id_ " in error.get("errmsg", "") else []  # Old servers say it in words only.
+        by_id = (
+            ["_id"] if "index: _id_ " in error.get("errmsg", "") else []
+        )  # Old servers report it only in the text of the error.
         if (list(error.get("keyPattern", ())) or by_id) == key:
             return True
         # The `_id` is compared before the key: look whether it is the same document.
@@ -248,7 +252,7 @@ class MongoWriter(Normalizes):
         done = {"$set": {"state": _DONE, "rows": rows, "at": _now()}}
         ended = await self._lines.update_one({"_id": chunk, "token": token}, done)
         if not ended.matched_count:
-            raise AlreadyWritten(f"a chunk of {job.target} is another worker's by now")
+            raise AlreadyWritten(f"a chunk of {job.target} has been taken over by another worker")
         await self._notes.delete_many({"chunk": chunk})
 
     async def _take_back(self, job: Job, table: Table, range: Range, token: str) -> None:
@@ -256,7 +260,7 @@ class MongoWriter(Normalizes):
             await self._check(job, range, token)
             await self._remove(job, table, _id(job, ledger.key_of(range)))
         except errors.ConnectionFailure:
-            raise  # A server that is gone is what counts by now.
+            raise  # The caller must see that the server is gone.
         except (errors.PyMongoError, AlreadyWritten):
             return  # The next attempt does it.
 
@@ -310,7 +314,7 @@ class MongoWriter(Normalizes):
         line = await self._lines.find_one({"_id": _id(job, ledger.FINISHED)})
         if line is None or line["state"] == _DONE:
             return line is not None
-        if line["uuid"] is None:  # Not every server that speaks like a MongoDB tells it.
+        if line["uuid"] is None:  # Not every server with MongoDB's protocol reports it.
             return await self._session.info(job.apart_name) is None
         return bool(line["uuid"] == await self._uuid(job.target))
 
@@ -328,7 +332,7 @@ class MongoWriter(Normalizes):
         is_there = job.is_apart and await self._session.info(job.target) is not None
         if is_there and job.mode is not Mode.REPLACE:
             if await self._session.database()[job.target].find_one({}, {"_id": 1}) is not None:
-                raise Refused(f"{job.target} has documents by now", code="has_rows", hint="--mode replace")
+                raise Refused(f"{job.target} is no longer empty", code="has_rows", hint="--mode replace")
         elif is_there:  # Those who read the collection rely on its indexes.
             old = await (await self._session.database()[job.target].list_indexes()).to_list()
             names = {index["name"] for index in indexes}

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from headgate.connectors.api.bulk import Csv, Pieces, StorageError
 from headgate.connectors.sql.quoting import escaped_literal as text_literal
+from headgate.text import counted
 
 CSV = Csv(null="NULL", delimiter="\x1f")  # A delimiter that text hardly ever holds lets others write it faster.
 _STATEMENT = 1 << 20  # Bytes of rows in one INSERT.
@@ -34,7 +35,7 @@ class Feed:
             fcntl.fcntl(self._begin, fcntl.F_SETPIPE_SZ, _PIPE)
 
     async def pour(self, pieces: Pieces) -> None:
-        """Put in what comes. Who has stopped reading has a reason, and will say it."""
+        """Put in what comes. If the reader has stopped, its own error says why."""
         try:
             async for piece in pieces:
                 self.rows += piece.rows
@@ -83,14 +84,14 @@ def records_of(pipe: int, columns: int) -> Iterator[list[list[str]]]:
             at = found.end()
             if found[2] == b"\n":
                 if len(record) != columns:
-                    raise StorageError(f"a record has {len(record)} values and not {columns}")
+                    raise StorageError(f"a record has {counted(len(record), 'value')}, not {columns}")
                 records.append(record)
                 record, begun = [], at
         rest = data[begun:]
         if records:
             yield records
     if rest:
-        raise StorageError("the last record has no end")
+        raise StorageError("the last record is not terminated")
 
 
 def _literal(field: bytes) -> str:

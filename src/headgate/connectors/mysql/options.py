@@ -40,7 +40,7 @@ class Where:
             port = parts.port or 3306
             timeout_s = float(options.get("connect_timeout", 10))
         except ValueError:
-            raise ConfigError(f"{self.name}: the port and connect_timeout are numbers") from None
+            raise ConfigError(f"{self.name}: the port and connect_timeout must be numbers") from None
         self.arguments: dict[str, Any] = {
             "host": parts.hostname or "127.0.0.1",
             "port": port,
@@ -57,11 +57,13 @@ class Where:
     def _refuse_unknown(self, options: dict[str, str]) -> None:
         for name, value in options.items():
             if name not in _OPTIONS:
-                raise ConfigError(f"{self.name}: there is no option {name!r}", hint=f"one of {', '.join(_OPTIONS)}")
+                raise ConfigError(f"{self.name}: option {name!r} does not exist", hint=f"one of {', '.join(_OPTIONS)}")
             allowed = {"charset": ("utf8mb4",), "tinyint1": ("bool", "int"), "zero_dates": ("null", "refuse")}
             allowed["sslmode"] = _SSL_MODES
             if name in allowed and value not in allowed[name]:
-                raise ConfigError(f"{self.name}: {name}={value}", hint=f"one of {', '.join(allowed[name])}")
+                raise ConfigError(
+                    f"{self.name}: {name}={value} is not allowed", hint=f"one of {', '.join(allowed[name])}"
+                )
 
     def _secured(self, options: dict[str, str]) -> dict[str, Any]:
         authority = options.get("ssl_ca")

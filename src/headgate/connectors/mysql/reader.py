@@ -7,9 +7,9 @@
     zero_dates=null         0000-00-00 and dates without a month or a day are NULL; else they are refused
     connect_timeout=SECONDS
 
-Sessions of MySQL cannot share a snapshot: each chunk is read as it is at its time. A table without a key is one chunk,
-read in one statement, since no other way of cutting it would see each row once. How types are mapped stands in
-`headgate.connectors.mysql.types`.
+Sessions of MySQL cannot share a snapshot: each chunk is read as it is at that moment. A table without a key is one
+chunk, read in one statement, because no other way of cutting it would see each row once. `mysql.types` says how types
+are mapped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.errors import NotFound
 
 _SETUP = (
     "SET SESSION sql_mode = '', time_zone = '+00:00'",
-    # A target that is slow for a while must not end the statement; one that hangs must, some day.
+    # A target that is slow for a while must not end the statement; one that hangs must, eventually.
     "SET SESSION net_write_timeout = 900, wait_timeout = 3600, lock_wait_timeout = 30",
     "SET SESSION TRANSACTION READ ONLY",
 )
@@ -64,7 +64,7 @@ class MysqlReader:
         return found
 
     async def begin(self) -> str | None:
-        """None: no other session could read what this one holds. Chunks are read as they are at their time."""
+        """None: no other session could read what this one holds. Each chunk is read as it is at that moment."""
         return None
 
     async def top(self, table: Table) -> Bound | None:

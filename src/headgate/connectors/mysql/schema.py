@@ -107,7 +107,9 @@ def _line(session: Session, column: Column, job: Job, known: set[str], in_key: i
     elif default:
         parts.append(f"DEFAULT {default}")
     elif is_required and base_of(native) == "timestamp":
-        parts.append(f"DEFAULT CURRENT_TIMESTAMP{native[9:]}")  # Or the first one would follow each change of its row.
+        parts.append(
+            f"DEFAULT CURRENT_TIMESTAMP{native[9:]}"
+        )  # Otherwise the first timestamp would follow each change of its row.
     return " ".join(parts)
 
 
@@ -160,7 +162,7 @@ def complete(session: Session, job: Job, name: str) -> None:
 
 
 def index(session: Session, job: Job) -> list[str]:
-    """Plain indexes of another kind of database. Returns those that cannot be, and why."""
+    """Plain indexes of another kind of database. Returns those that cannot be made, and why."""
     if _is_own(job):
         return []  # They came with the table.
     table = described(session, job.target)
@@ -186,7 +188,7 @@ def index(session: Session, job: Job) -> list[str]:
 
 
 def link(session: Session, job: Job, targets: Mapping[str, str]) -> list[str]:
-    """Foreign keys, once all tables are there. Returns those that cannot be, and why."""
+    """Foreign keys, once all tables are there. Returns those that cannot be made, and why."""
     there = {one.name for one in foreign_of(session, job.target)}
     copied = {column.name for column in job.source.columns}
     missing = []

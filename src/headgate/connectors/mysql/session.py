@@ -25,11 +25,11 @@ from headgate.text import one_line
 
 T = TypeVar("T")
 
-_IDLE_S = 30.0  # A connection that was not used for so long is asked whether it lives.
+_IDLE_S = 30.0  # A connection that was idle for this long is checked before it is used.
 
-# What the server says when it cannot be talked to any more, or does not let anybody in for now.
+# Errors of a server that is gone, or that accepts no connections for now.
 _GONE = {0, 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1317, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
-_CONFIG = {1044, 1045, 1049, 1130, 1251, 1275, 1524, 1698, 2026, 2059, 2061}  # When it is met at the door.
+_CONFIG = {1044, 1045, 1049, 1130, 1251, 1275, 1524, 1698, 2026, 2059, 2061}  # While connecting.
 
 
 class Session:
@@ -48,11 +48,11 @@ class Session:
         self.version = (0, 0)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do this in the thread. Who is cancelled meanwhile cuts the connection."""
+        """Do this in the thread. If the caller is cancelled, the connection is cut."""
         return await self.ended(self.submit(work))
 
     async def ended(self, future: Future[T]) -> T:
-        """What came of work that was handed to the thread."""
+        """The result of work that was handed to the thread."""
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -180,12 +180,12 @@ class Session:
             number, text = said(error)
             if number in _GONE:
                 self._hang_up()
-                raise StorageGone(f"{self.where.name} does not answer any more: {text or 'no connection'}") from None
+                raise StorageGone(f"{self.where.name} no longer answers: {text or 'no connection'}") from None
             raise StorageError(f"{self.where.name}: {text} ({number})") from None
         except Exception as error:
             if isinstance(error, OSError) or self._connection is None or not self._connection.open or self._is_cut:
                 self._hang_up()
-                raise StorageGone(f"{self.where.name} does not answer any more: {error}") from None
+                raise StorageGone(f"{self.where.name} no longer answers: {error}") from None
             self._hang_up()
             raise
 

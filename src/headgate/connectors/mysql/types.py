@@ -254,7 +254,7 @@ def made_type(column: Column, in_key: int, has_uuid: bool) -> str:
         return f"decimal({column.type.precision},{column.type.scale})"
     if kind in (Kind.DECIMAL, Kind.NUMERIC):
         raise Refused(
-            f"column {column.name!r} ({column.type}) has more digits than a decimal of MySQL",
+            f"column {column.name!r} ({column.type}) has more digits than a MySQL decimal can hold",
             code="cannot_hold",
             hint=f"say how many there are: --column {column.name}=decimal(20,6)",
         )
@@ -269,7 +269,7 @@ def made_type(column: Column, in_key: int, has_uuid: bool) -> str:
 
 
 def takes(target: Column, source: Column, is_own: bool) -> bool:
-    """Whether the target's column keeps each value of the source's, or the server refuses it aloud."""
+    """Whether the target's column keeps each value of the source's, or the server refuses it with an error."""
     if is_own and source.native == target.native:
         return True
     kind, given = target.type.kind, source.type.kind
@@ -314,7 +314,7 @@ def written(target: Column, source: Column, value: str, is_own: bool) -> str | N
 
 
 def refusal(column: str, native: str) -> StorageError:
-    """What to say about a type that is none of ours."""
+    """The error for a type that is unknown here."""
     return StorageError(
-        f"column {column!r} has the type {native}, which is not known here", hint="leave it out with --exclude"
+        f"column {column!r} has the type {native}, which is unknown", hint="leave it out with --exclude"
     )

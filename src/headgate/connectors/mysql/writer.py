@@ -20,8 +20,6 @@ import pymysql
 
 from headgate.connectors.api.bulk import (
     AlreadyWritten,
-    By,
-    Column,
     Job,
     Language,
     Mode,
@@ -31,10 +29,11 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.mysql import catalog, schema
+from headgate.connectors.mysql.fit import check, column_pairs, is_own, key_of, refuse_blind_repair
 from headgate.connectors.mysql.load import CSV, Feed, records_of
 from headgate.connectors.mysql.options import Where
 from headgate.connectors.mysql.session import Session, number_of
-from headgate.connectors.mysql.types import FAMILY, condition, has_order, takes, written
+from headgate.connectors.mysql.types import FAMILY, condition, written
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import backquoted as quoted
 from headgate.connectors.sql.quoting import escaped_literal as text_literal
@@ -75,10 +74,10 @@ class MysqlWriter(Normalizes):
     # The table.
 
     async def look(self, table: str) -> Table | None:
-        """What is there."""
-        return await self._session.run(lambda: self._looked(table))
+        """The table as it is now."""
+        return await self._session.run(lambda: self._look(table))
 
-    def _looked(self, table: str) -> Table | None:
+    def _look(self, table: str) -> Table | None:
         found = catalog.described(self._session, table)
         if found is None:
             return None
@@ -94,13 +93,13 @@ class MysqlWriter(Normalizes):
     def _prepared(self, job: Job) -> Table:
         session, apart = self._session, schema.apart_of(job)
         if len(job.target) > 190:
-            raise Refused(f"{job.target} is too long a name for the ledger", code="name")
+            raise Refused(f"{job.target} is too long for a name in the ledger", code="name")
         if not catalog.exists(session, ledger.TABLE):
             session.execute(_LEDGER.create)
         there = catalog.described(session, job.target)
         exists, name = there is not None, job.target
         if there is not None:
-            self._check(job, there)  # Before anything is made in its likeness.
+            check(job, there)  # Before anything is made in its likeness.
         if job.is_apart and not self._is_placed(job):
             name = apart
             if job.mode is Mode.REPLACE and exists:
@@ -113,39 +112,8 @@ class MysqlWriter(Normalizes):
             schema.make_table(session, job, name)
         table = catalog.described(session, name)
         assert table is not None, name
-        self._check(job, table)
+        check(job, table)
         return table
-
-    def _check(self, job: Job, table: Table) -> None:
-        """The table must roll back, and each column must be there and hold what comes; nothing is guessed."""
-        engine = table.details["engine"]
-        if engine.lower() != "innodb":
-            raise Refused(
-                f"{job.target} is a table of {engine or 'no engine'}, which cannot roll back",
-                code="engine",
-                hint=f"ALTER TABLE {job.target} ENGINE = InnoDB",
-            )
-        there = {column.name: column for column in table.columns}
-        for column in job.source.columns:
-            if column.name not in there:
-                raise Refused(
-                    f"{job.target} has no column {column.name!r}", code="no_column", hint="add it, or --exclude it"
-                )
-            target = there[column.name]
-            if not takes(target, column, _is_own(job)):
-                raise Refused(
-                    f"{job.target}.{column.name} is {target.native} and cannot hold {column.native or column.type}",
-                    code="cannot_hold",
-                    hint="change the target's column; nothing is rounded or cut",
-                )
-        if job.mode in (Mode.UPSERT, Mode.ABSENT):
-            key = _key(job)
-            if not key:
-                raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
-            if set(key) not in catalog.unique_keys(table):
-                raise Refused(
-                    f"{job.target} has no unique index on ({', '.join(key)})", code="no_key", hint="create one first"
-                )
 
     def accepts(self, table: Table, job: Job) -> Sequence[Language]:
         """CSV, always."""
@@ -159,7 +127,7 @@ class MysqlWriter(Normalizes):
         return ledger.rows_by_range((str(lo), str(hi), count) for lo, hi, count in rows)
 
     async def unfinished(self, target: str) -> list[UUID]:
-        """Dumps that have begun with this table."""
+        """Dumps of this table that are not finished."""
         rows = await self._session.run(lambda: self._lines(_LEDGER.unfinished_of, target))
         return [UUID(str(row[0])) for row in rows]
 
@@ -175,7 +143,7 @@ class MysqlWriter(Normalizes):
         except pymysql.IntegrityError as error:
             if number_of(error) != _DUPLICATE:
                 raise
-            raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+            raise AlreadyWritten(f"{job.target} already has this chunk") from None
 
     def _is_placed(self, job: Job) -> bool:
         """Whether the table that was built apart has become the target, or its rows have been added."""
@@ -190,7 +158,7 @@ class MysqlWriter(Normalizes):
     ) -> int:
         """One chunk and its line."""
         if again:
-            _refuse_blind_repair(job, table)
+            refuse_blind_repair(job, table)
         feed = Feed()
         loading = self._session.submit(lambda: self._chunk(job, table, range, feed, again))
         try:
@@ -217,14 +185,14 @@ class MysqlWriter(Normalizes):
                 if again:
                     self._erase(job, table, range)
                 elif self._has_line(job, key):
-                    raise AlreadyWritten(f"a chunk of {job.target} is there already")
+                    raise AlreadyWritten(f"{job.target} already has this chunk")
                 rows = self._loaded(job, table, feed)
                 self._write_line(job, key, lo, hi, rows)
                 return rows
         except (pymysql.MySQLError, StorageError) as error:
             # A worker that was faster has the rows' locks first, and its rows are duplicates before its line is one.
             if not again and number_of(error) in (0, _DUPLICATE, 1205, 1213) and self._is_there(job, key):
-                raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+                raise AlreadyWritten(f"{job.target} already has this chunk") from None
             raise
         finally:
             feed.close()
@@ -278,8 +246,8 @@ class MysqlWriter(Normalizes):
 
     def _load(self, job: Job, table: Table, into: str, feed: Feed) -> int:
         places, changes = [], []
-        for number, (column, target) in enumerate(_pairs(job, table)):
-            change = written(target, column, f"@v{number}", _is_own(job))
+        for number, (column, target) in enumerate(column_pairs(job, table)):
+            change = written(target, column, f"@v{number}", is_own(job))
             is_computed = column.name in table.details["computed"]
             places.append(f"@v{number}" if change or is_computed else quoted(column.name))
             if change and not is_computed:
@@ -295,14 +263,14 @@ class MysqlWriter(Normalizes):
     def _insert(self, job: Job, table: Table, into: str, feed: Feed) -> int:
         """The same without LOAD DATA: the text is taken apart here."""
         computed = table.details["computed"]
-        pairs = [(place, *pair) for place, pair in enumerate(_pairs(job, table)) if pair[0].name not in computed]
+        pairs = [(place, *pair) for place, pair in enumerate(column_pairs(job, table)) if pair[0].name not in computed]
         names = ", ".join(quoted(column.name) for _, column, _ in pairs)
         rows = 0
         for records in records_of(feed.end, len(job.source.columns)):
             lines = []
             for record in records:
                 values = [
-                    written(target, column, record[place], _is_own(job)) or record[place]
+                    written(target, column, record[place], is_own(job)) or record[place]
                     for place, column, target in pairs
                 ]
                 lines.append(f"({', '.join(values)})")
@@ -314,9 +282,9 @@ class MysqlWriter(Normalizes):
     def _refuse_warnings(self, job: Job, warnings: int) -> None:
         if warnings:
             found = sorted(self._session.rows("SHOW WARNINGS LIMIT 5"), key=lambda one: one[0] == "Note")
-            told = one_line(found[0][2], 300) if found else "a value was changed"
+            warning = one_line(found[0][2], 300) if found else "a value was changed"
             more = f", and {warnings - 1} more" if warnings > 1 else ""
-            raise StorageError(f"{job.target}: {told}{more}", hint="the chunk was rolled back")
+            raise StorageError(f"{job.target}: {warning}{more}", hint="the chunk was rolled back")
 
     async def undo(self, job: Job, table: Table, range: Range) -> None:
         """Nothing to undo: a transaction leaves nothing."""
@@ -356,11 +324,11 @@ class MysqlWriter(Normalizes):
             session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
 
     async def index(self, job: Job) -> list[str]:
-        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         return await self._session.run(lambda: schema.index(self._session, job))
 
     async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
-        """Foreign keys. Returns those that cannot be."""
+        """Foreign keys. Returns those that cannot be made."""
         return await self._session.run(lambda: schema.link(self._session, job, targets))
 
     async def drop(self, job: Job) -> None:
@@ -381,32 +349,6 @@ class MysqlWriter(Normalizes):
         return catalog.sql_name(self._session, table)
 
 
-def _is_own(job: Job) -> bool:
-    return job.source.family == FAMILY
-
-
-def _key(job: Job) -> tuple[str, ...]:
-    return job.key or job.source.key
-
-
-def _pairs(job: Job, table: Table) -> list[tuple[Column, Column]]:
-    """Each column that is copied, and the one that it goes into."""
-    there = {column.name: column for column in table.columns}
-    return [(column, there[column.name]) for column in job.source.columns]
-
-
-def _refuse_blind_repair(job: Job, table: Table) -> None:
-    """A range is deleted only where it means the same rows here as at the source."""
-    if job.source.by is By.KEY and has_order(job.source, table):
-        return
-    if job.source.by is By.OFFSET and job.created:
-        return  # The one chunk of a table that is all ours.
-    raise StorageError(
-        f"{job.target}: a chunk cannot be replaced, since its keys have another order here",
-        hint="copy the table again with --mode replace, or by key with --mode upsert",
-    )
-
-
 def _merge(job: Job, shape: Table, table: str, stage: str) -> list[str]:
     """What brings staged rows into the table. Only the key decides; a conflict with another index ends the chunk."""
     names = [column.name for column in job.source.columns if column.name not in shape.details["computed"]]
@@ -414,7 +356,7 @@ def _merge(job: Job, shape: Table, table: str, stage: str) -> list[str]:
     insert = f"INSERT INTO {table} ({listed}) SELECT {', '.join(f's.{quoted(name)}' for name in names)} FROM {stage} s"
     if job.mode not in (Mode.UPSERT, Mode.ABSENT):
         return [insert]
-    key = _key(job)
+    key = key_of(job)
     same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
     others = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names if name not in key)
     absent = f"{insert} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {same})"

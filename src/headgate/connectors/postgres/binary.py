@@ -154,7 +154,7 @@ def _uuids(array: pa.Array, column: Column) -> Numbers:
         with suppress(ValueError):
             values = bytes.fromhex(digits.decode())
     if len(values) != 16 * len(array):
-        raise StorageError(f"column {column.name!r} has a value that is no UUID")
+        raise StorageError(f"column {column.name!r} has a value that is not a UUID")
     return np.frombuffer(values, "V16")
 
 
@@ -186,7 +186,7 @@ def _decimal(column: Column) -> _Form:
     def values(array: pa.Array) -> Numbers:
         words = np.frombuffer(array.buffers()[1], "<i8").reshape(-1, 2)[array.offset : array.offset + len(array)]
         whole, is_negative = words[:, 0], words[:, 0] < 0
-        # Arrow does not look whether a value has as many digits as its type says.
+        # Arrow does not check that a value has only as many digits as its type says.
         fits = (words[:, 1] == -is_negative.astype("i8")) & (whole > -(10**precision)) & (whole < 10**precision)
         records = np.empty(len(array), type)
         records["groups"], records["weight"], records["scale"] = groups, before - 1, scale

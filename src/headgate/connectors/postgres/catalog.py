@@ -12,7 +12,7 @@ from headgate.connectors.api.bulk import Column, Foreign, Index
 from headgate.connectors.postgres.types import type_of
 from headgate.connectors.sql.quoting import quoted
 
-LEAST_PAGES = 10  # The server takes a table that was never analyzed for at least so large.
+LEAST_PAGES = 10  # The server assumes at least this size for a table that was never analyzed.
 
 _FIND = """
 SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.reltuples::bigint AS rows,

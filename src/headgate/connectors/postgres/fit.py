@@ -43,7 +43,7 @@ def check(job: Job, table: Table) -> None:
                 f"{job.target} has no column {column.name!r}", code="no_column", hint="add it, or --exclude it"
             )
         if column.name in table.details["generated"]:
-            raise Refused(f"{job.target}.{column.name} is generated there", code="generated", hint="--exclude it")
+            raise Refused(f"{job.target}.{column.name} is a generated column", code="generated", hint="--exclude it")
         target = there[column.name]
         if not _keeps(job, table, column, target):
             raise Refused(
@@ -74,7 +74,7 @@ def _is_alike(column: Column, target: Column) -> bool:
 
 
 def _keeps(job: Job, table: Table, column: Column, target: Column) -> bool:
-    """Whether a column of the target keeps each value, or refuses it aloud."""
+    """Whether a column of the target keeps each value, or refuses it with an error."""
     is_own = job.source.family == FAMILY
     into: str = table.details["plain"][column.name]
     natives = job.source.details.get("plain", {}) if is_own and column.native else {}

@@ -262,7 +262,7 @@ class PostgresReader:
 def _in_quotes(columns: Sequence[Column], csv: Csv) -> bool | list[str]:
     """Which values have quotes that do not need them; True: all."""
     if csv.null:
-        return True  # Or a text that is the same word would be one.
+        return True  # Otherwise a text that is the same word would become NULL.
     return [column.name for column in columns if csv.alike and column.type.kind is Kind.TEXT]
 
 

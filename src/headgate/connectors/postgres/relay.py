@@ -1,4 +1,4 @@
-"""COPY from one PostgreSQL server to another, passed on without being looked at.
+"""COPY from one PostgreSQL server to another, passed on unread.
 
 What a server sends for COPY TO is, message by message, what another takes for COPY FROM. So the bytes that come from
 one connection go to the other as they are. A driver would take them apart, a message for each row, and put them
@@ -32,9 +32,9 @@ Data: TypeAlias = Any  # Bytes, or the buffers of a piece that holds messages al
 
 HELD = 8 << 10  # Bytes held back: the longest end there is, an error with its details.
 SMALL = 128 << 10  # After a read that brought less than this,
-BREATH_S = 0.001  # the server fills the socket while we do not look: fewer turns for both of us.
-AHEAD = 4  # Reads that may wait for the writer: enough to bridge a turn of somebody else.
-ROOM = 1 << 20  # Bytes that a local socket may hold, where the system allows that: what the target eats meanwhile.
+BREATH_S = 0.001  # the server fills the socket while we wait: fewer turns for both sides.
+AHEAD = 4  # Reads that may wait for the writer: enough to bridge another task's turn.
+ROOM = 1 << 20  # Bytes that a local socket may hold, where the system allows that: what the target consumes meanwhile.
 QUIET_S = 1.0  # An error is the end if nothing follows it. Rows that look like one are followed by others.
 
 _DONE = b"c\x00\x00\x00\x04"  # CopyDone, from either side.
@@ -84,7 +84,7 @@ class _Borrower(asyncio.Protocol):
         self.transport.write(b"Q" + _length(text) + text)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something. Raises what went wrong before it was so."""
+        """Wait until this is true. Raises the error that came first."""
         while True:
             if self._error is not None:
                 raise self._error
@@ -94,7 +94,7 @@ class _Borrower(asyncio.Protocol):
             await self._changed.wait()
 
     def change(self) -> None:
-        """Something has happened that one may wait for."""
+        """Wake the tasks that wait for a change."""
         self._changed.set()
 
     def fail(self, error: BaseException) -> None:

@@ -242,7 +242,7 @@ def _possible(found: Iterable[Detail], there: set[str]) -> list[Detail]:
 
 
 async def advance(connection: Connection, job: Job, name: str) -> None:
-    """Let sequences go on after what was copied, and where the table is ours, after what the source had counted."""
+    """Let sequences continue after what was copied, and where the table is ours, after what the source had counted."""
     known = job.source.details.get("sequences", {}) if _is_own(job) and job.created else {}
     for column in job.source.columns:
         counter = await connection.fetchrow(_COUNTER, name, column.name)
@@ -279,7 +279,7 @@ async def _name_for(connection: Connection, name: str, table: str, suffix: str) 
             return candidate
         if owner["is_ours"]:
             return None
-    raise StorageError(f"{table}: the name {name} is another's, and so is {candidate}")
+    raise StorageError(f"{table}: the names {name} and {candidate} are both taken")
 
 
 async def owner_of(connection: Connection, name: str, table: str) -> Record | None:
@@ -298,7 +298,7 @@ def other_name(name: str, suffix: str) -> str:
 
 
 async def index(connection: Connection, job: Job, name: str) -> list[str]:
-    """Plain indexes of another kind of database. Returns those that cannot be, and why."""
+    """Plain indexes of another kind of database. Returns those that cannot be made, and why."""
     if _is_own(job):
         return []  # They came with the table.
     missing = []
@@ -346,7 +346,7 @@ async def _link_other(connection: Connection, job: Job, name: str, targets: Mapp
 
 
 async def link(connection: Connection, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
-    """Foreign keys, once all tables are there. Returns those that cannot be, and why."""
+    """Foreign keys, once all tables are there. Returns those that cannot be made, and why."""
     if not _is_own(job):
         return await _link_other(connection, job, name, targets)
     missing = []

@@ -20,7 +20,7 @@ from headgate.errors import ConfigError, HeadgateError
 CONNECT_S = 10.0
 CLOSE_S = 2.0
 POOL_SIZE = 8
-IDLE_S = 60.0  # A pooled session that nobody needed for so long is closed.
+IDLE_S = 60.0  # A pooled session that was idle for this long is closed.
 
 _SETTINGS = {
     "application_name": "headgate dump",

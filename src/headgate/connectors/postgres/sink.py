@@ -145,13 +145,13 @@ class PostgresSink:
     async def _raise_epoch(self, connection: Connection, grant: Grant) -> Progress:
         present = await connection.fetchval(_READ_EPOCH, grant.installation, grant.stream)
         if present is not None and present >= grant.epoch:
-            raise Fenced(f"epoch {present} has been here; ours is {grant.epoch}")
+            raise Fenced(f"epoch {grant.epoch} is fenced by epoch {present}")
         await connection.execute(_END_HOLDERS, lock_key(grant.installation, grant.stream))
         async with connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = 5000")
             row = await connection.fetchrow(_RAISE_EPOCH, grant.installation, grant.stream, grant.epoch)
         if row is None:
-            raise Fenced(f"a newer epoch than {grant.epoch} has been here")
+            raise Fenced(f"epoch {grant.epoch} is fenced by a newer one")
         position = None if row["position"] is None else msgspec.json.decode(row["position"])
         return Progress(row["edits"], row["n"], position)
 
@@ -179,7 +179,7 @@ class PostgresSink:
                 _ADVANCE, grant.installation, grant.stream, grant.epoch, progress.generation, progress.commits, position
             )
             if status != "UPDATE 1":
-                raise Fenced(f"another run holds this stream; our epoch was {grant.epoch}")
+                raise Fenced(f"epoch {grant.epoch} is fenced: another run has the stream")
             await connection.execute("COMMIT")
 
     @asynccontextmanager

@@ -74,9 +74,10 @@ async def refuse_dependents(connection: Connection, table: str) -> None:
         raise Refused(f"{table} is not a plain table and cannot be replaced", code="dependents", hint="append to it")
     names = [row["what"] for row in await connection.fetch(_DEPENDENTS, found["oid"])]
     if names:
+        depend = "depends" if len(names) == 1 else "depend"
         some = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         raise Refused(
-            f"{table} cannot be replaced: {some} depend on it", code="dependents", hint="drop them first, or append"
+            f"{table} cannot be replaced: {some} {depend} on it", code="dependents", hint="drop them first, or append"
         )
 
 

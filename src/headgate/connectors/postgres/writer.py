@@ -79,7 +79,7 @@ class PostgresWriter(Normalizes):
         return self._connection
 
     async def look(self, table: str) -> Table | None:
-        """What is there."""
+        """The table as it is now."""
         connection = await self.session()
         with translate_errors(where_is(self._url), table):
             found = await find(connection, table)
@@ -137,7 +137,9 @@ class PostgresWriter(Normalizes):
 
     async def _check_key(self, connection: Connection, job: Job, found: Record | None) -> None:
         if not job.key:
-            raise Refused(f"{job.target} has no key to find rows by", code="no_key", hint="name it with --key")
+            raise Refused(
+                f"{job.target} has no key by which rows can be found", code="no_key", hint="name it with --key"
+            )
         if found is None:
             return  # The table is made with its key.
         keys = [sorted(key) for key in await unique_keys(connection, found["oid"])]
@@ -163,7 +165,7 @@ class PostgresWriter(Normalizes):
             return ledger.rows_by_range(await connection.fetch(_LEDGER.done, job.dump, job.target))
 
     async def unfinished(self, target: str) -> list[UUID]:
-        """Dumps that have begun with this table."""
+        """Dumps of this table that are not finished."""
         connection = await self.session()
         with translate_errors(where_is(self._url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
@@ -195,7 +197,7 @@ class PostgresWriter(Normalizes):
                 # Of the line, or of a key whose rows came with it.
                 if again or not await self._has_line(job, range):
                     raise
-                raise AlreadyWritten(f"a chunk of {job.target} is there already") from None
+                raise AlreadyWritten(f"{job.target} already has this chunk") from None
 
     async def _announce(self, connection: Connection, job: Job, range: Range) -> None:
         """Say which chunk and which attempt this transaction is, and end earlier ones."""
@@ -268,7 +270,7 @@ class PostgresWriter(Normalizes):
             return  # Its rows are overwritten, and others in between are not ours.
         if job.source.by is not By.KEY:
             raise StorageError(
-                f"{job.target} has no key to tell a chunk's rows by", hint="--mode replace copies it again"
+                f"{job.target} has no key by which a chunk's rows can be found", hint="--mode replace copies it again"
             )
         own = replace(job.source, name=table.name, details=table.details)
         await connection.execute(f"DELETE FROM {table.name} WHERE {condition(own, range)}")
@@ -320,13 +322,13 @@ class PostgresWriter(Normalizes):
                 await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
 
     async def index(self, job: Job) -> list[str]:
-        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
             return await schema.index(connection, job, await proper(connection, job.target))
 
     async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
-        """Foreign keys. Returns those that cannot be."""
+        """Foreign keys. Returns those that cannot be made."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
             return await schema.link(connection, job, await proper(connection, job.target), targets)

@@ -17,7 +17,7 @@ Info: TypeAlias = list[tuple[str, str, int, int]]  # Name, declared type, NOT NU
 
 
 def tables(connection: sqlite3.Connection) -> list[str]:
-    """The names of all there is to copy."""
+    """The names of all tables that can be copied."""
     query = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' ORDER BY name"
     names = [name for (name,) in connection.execute(query)]
     return [name for name in names if not name.startswith("sqlite_") and name != ledger.TABLE]

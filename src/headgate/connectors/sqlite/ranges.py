@@ -30,7 +30,7 @@ def text_of(value: object) -> str:
             return f"'{value}"
         case bytes():
             return f"x'{value.hex()}"
-    raise Refused("a key has a NULL", code="null_key")
+    raise Refused("the key contains NULL", code="null_key")
 
 
 def value_of(text: str) -> Value:

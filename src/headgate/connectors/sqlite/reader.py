@@ -29,7 +29,7 @@ class SqliteReader:
         self._session = Session(url, "ro")
 
     async def tables(self) -> list[str]:
-        """The names of all there is to copy."""
+        """The names of all tables that can be copied."""
         return await self._session.run(catalog.tables)
 
     async def describe(self, table: str) -> Table:
@@ -40,7 +40,7 @@ class SqliteReader:
         return found
 
     async def begin(self) -> str | None:
-        """Each chunk is read as it is at its time."""
+        """There is no snapshot: each chunk is read as it is at that moment."""
         return None
 
     async def top(self, table: Table) -> Bound | None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headgate.connectors.api.bulk import Column
 from headgate.connectors.values.arrow import arrow_type
-from headgate.connectors.values.convert import fine
+from headgate.connectors.values.convert import at_most_micros
 from headgate.connectors.values.kinds import TEXT, Kind, Type, canonical, decimal_type
 
 FAMILY = "sqlite"
@@ -56,7 +56,7 @@ def affinity(declared: str) -> str:
 
 
 def declared_type(declared: str) -> Type | None:
-    """The type that a declaration tells. None: look at the values."""
+    """The type that a declaration names. None: it depends on the values."""
     name = " ".join(declared.upper().split())
     if name in _NAMES:
         return Type(_NAMES[name])
@@ -94,12 +94,12 @@ def _bool(value: object) -> bool:
 
 
 def _instant(value: str) -> datetime:
-    found = datetime.fromisoformat(fine(value))
+    found = datetime.fromisoformat(at_most_micros(value))
     return found.astimezone(UTC) if found.tzinfo else _refuse(value)
 
 
 def _wall(value: str) -> datetime:
-    found = datetime.fromisoformat(fine(value))
+    found = datetime.fromisoformat(at_most_micros(value))
     return found if found.tzinfo is None else _refuse(value)
 
 
@@ -128,7 +128,9 @@ _READS: dict[Kind, Callable[[Any], Any]] = {
     Kind.DECIMAL: _decimal,
     Kind.NUMERIC: lambda value: canonical(_decimal(value)),
     Kind.DATE: _text(date.fromisoformat),
-    Kind.TIME: _text(lambda value: _refuse(value) if (found := time.fromisoformat(fine(value))).tzinfo else found),
+    Kind.TIME: _text(
+        lambda value: _refuse(value) if (found := time.fromisoformat(at_most_micros(value))).tzinfo else found
+    ),
     Kind.TIMESTAMP: _text(_wall),
     Kind.TIMESTAMPTZ: _text(_instant),
     Kind.UUID: _text(lambda value: str(UUID(value))),

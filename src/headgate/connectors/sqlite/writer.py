@@ -7,7 +7,6 @@ them. Definitions are transactional, too, so what was built apart takes its plac
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -30,12 +29,13 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import quoted
-from headgate.connectors.sqlite.catalog import columns_of, indexes, table_info
+from headgate.connectors.sqlite.catalog import columns_of, table_info
 from headgate.connectors.sqlite.ranges import Value, condition
+from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create
 from headgate.connectors.sqlite.session import Session, tidying_up
-from headgate.connectors.sqlite.types import FAMILY, OURS, affinity
+from headgate.connectors.sqlite.types import FAMILY
 from headgate.connectors.values.convert import Normalizes
-from headgate.connectors.values.kinds import Kind, holds
+from headgate.connectors.values.kinds import Kind
 from headgate.errors import Refused
 
 _LEDGER = ledger.Statements(
@@ -44,10 +44,7 @@ _LEDGER = ledger.Statements(
     rows INTEGER NOT NULL, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP""",
     rest="WITHOUT ROWID",
 )
-_NAMED = re.compile(r"""CREATE TABLE\s*("(?:[^"]|"")*"|'(?:[^']|'')*'|`[^`]*`|\[[^]]*\]|[^\s(]+)\s*(?=\()""", re.I)
-_WHOLE = (Kind.INT16, Kind.INT32, Kind.INT64)
 _MOST_LOOKED_AT = 100_000
-_EXACT_DIGITS = 15  # Of a float: SQLite makes one of a number in text, and takes that for the same.
 
 
 class SqliteWriter(Normalizes):
@@ -62,7 +59,7 @@ class SqliteWriter(Normalizes):
         self._session = Session(url, "rwc")
 
     async def look(self, table: str) -> Table | None:
-        """What is there."""
+        """The table as it is now."""
         if not self._session.path.exists():
             return None
         return await self._session.run(_look, table)
@@ -76,7 +73,7 @@ class SqliteWriter(Normalizes):
         return ledger.rows_by_range(await self._lines(_LEDGER.done, str(job.dump), job.target))
 
     async def unfinished(self, target: str) -> list[UUID]:
-        """Dumps that have begun with this table."""
+        """Dumps of this table that are not finished."""
         return [UUID(dump) for dump, _ in await self._lines(_LEDGER.unfinished_of, target)]
 
     async def _lines(self, query: str, *values: str) -> list[tuple[Any, ...]]:
@@ -121,7 +118,7 @@ class SqliteWriter(Normalizes):
         await self._session.run(_finish, job)
 
     async def index(self, job: Job) -> list[str]:
-        """Indexes that a table of another kind of database had. Returns those that cannot be."""
+        """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         return await self._session.run(_index, job)
 
     async def drop(self, job: Job) -> None:
@@ -157,17 +154,17 @@ def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
         if job.is_apart and not _is_finished(connection, job):
             name = job.apart_name
             if _look(connection, name) is None:
-                connection.execute(_copied_shape(connection, job) if old else _create(job, name))
+                connection.execute(copied_shape(connection, job) if old else create(job, name))
         elif old is None:
-            connection.execute(_create(job, name))
+            connection.execute(create(job, name))
         table = _look(connection, name)
         assert table is not None, name
-        _check(connection, job, table)
+        check(connection, job, table)
         return table
 
 
 class _Transaction:
-    """All or nothing; the lock is taken at once, so that nothing fails halfway for want of it."""
+    """All or nothing; the lock is taken at once, so that nothing fails halfway because another writer has it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -178,90 +175,6 @@ class _Transaction:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK" if error else "COMMIT")
-
-
-def _create(job: Job, name: str) -> str:
-    """The table that holds the source's columns."""
-    source = job.source
-    is_single = len(source.key) == 1
-    lines = []
-    for column in source.columns:
-        if is_single and column.name == source.key[0] and column.type.kind in _WHOLE:
-            lines.append(f"{quoted(column.name)} INTEGER PRIMARY KEY")
-        else:
-            collation = source.details.get("collations", {}).get(column.name) if source.family == FAMILY else None
-            rest = f"{'' if column.nullable else ' NOT NULL'}{f' COLLATE {quoted(collation)}' if collation else ''}"
-            lines.append(f"{quoted(column.name)} {_declared(column, source)}{rest}")
-    has_key = {column.name for column in source.columns} >= set(source.key) and source.key
-    if has_key and not any(line.endswith("PRIMARY KEY") for line in lines):
-        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, source.key))})")
-    return f"CREATE TABLE {quoted(name)} ({', '.join(lines)})"
-
-
-def _declared(column: Column, source: Table) -> str:
-    if source.family == FAMILY:
-        return column.native
-    if column.type.kind is Kind.DECIMAL:
-        return f"DECIMAL TEXT({column.type.precision},{column.type.scale})"
-    return OURS[column.type.kind]
-
-
-def _copied_shape(connection: sqlite3.Connection, job: Job) -> str:
-    """The definition of the old table, for the new one."""
-    query = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE"
-    sql: str = connection.execute(query, (job.target,)).fetchone()[0]
-    found = _NAMED.match(sql)
-    if found is None:
-        raise Refused(f"the definition of {job.target} is not understood", hint="use append")
-    return f"CREATE TABLE {quoted(job.apart_name)} {sql[found.end() :]}"
-
-
-def _check(connection: sqlite3.Connection, job: Job, table: Table) -> None:
-    """Each column must be there and keep what comes; SQLite itself would convert without a word."""
-    there = {column.name: column for column in table.columns}
-    for column in job.source.columns:
-        if column.name not in there:
-            raise Refused(
-                f"{job.target} has no column {column.name!r}", code="no_column", hint="add it, or --exclude it"
-            )
-        target = there[column.name]
-        is_same = job.source.family == FAMILY and affinity(column.native) == affinity(target.native)
-        if not is_same and not keeps(target, column):
-            raise Refused(
-                f"{job.target}.{column.name} is {target.native} and cannot hold {column.native or column.type}",
-                code="cannot_hold",
-                hint="change the target's column; nothing is rounded or cut",
-            )
-    if job.mode in (Mode.UPSERT, Mode.ABSENT):
-        key = job.key or job.source.key
-        unique = [table.key] + [
-            tuple(name for name, _, _ in one["columns"])
-            for one in indexes(connection, table.name)
-            if one["unique"] and one["columns"]
-        ]
-        if not key or sorted(key) not in [sorted(one) for one in unique]:
-            raise Refused(
-                f"{job.target} has no unique index on ({', '.join(key)})", code="no_key", hint="name another with --key"
-            )
-
-
-def keeps(target: Column, source: Column) -> bool:
-    """Whether a column keeps what is written for the source's kind, by its affinity."""
-    kind, does = source.type.kind, affinity(target.native)
-    if does in ("TEXT", "BLOB"):
-        is_number = kind in (*_WHOLE, Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64)
-        return not (does == "TEXT" and is_number) or holds(target.type, source.type)
-    if kind is Kind.TEXT:
-        return False  # "007" would become 7.
-    if kind is Kind.DECIMAL:
-        return does != "INTEGER" and source.type.precision <= _EXACT_DIGITS
-    if kind is Kind.NUMERIC:
-        return False
-    if kind in (Kind.FLOAT32, Kind.FLOAT64):
-        return does == "REAL" or target.type.kind is Kind.NUMERIC
-    if kind is Kind.INT64:
-        return does != "REAL"
-    return True  # Whole numbers; and text that is not a number's.
 
 
 # A chunk.
@@ -287,17 +200,17 @@ def _begin(connection: sqlite3.Connection, job: Job, table: Table, range: Range,
         connection.execute(f"DELETE FROM {quoted(table.name)} WHERE {where}", values)
         connection.execute(_LEDGER.forget_one, line)
     elif connection.execute(_LEDGER.has, line).fetchone():
-        raise AlreadyWritten(f"a chunk of {job.target} is there already")
+        raise AlreadyWritten(f"{job.target} already has this chunk")
 
 
 def _erasable(job: Job, range: Range) -> tuple[str, list[Value]]:
     """The rows of a range in this table. Only where SQLite has the same order as the source."""
     key = job.source.key
     kinds = {column.type.kind for column in job.source.columns if column.name in key}
-    if job.source.family != FAMILY and not kinds <= set(_WHOLE):
+    if job.source.family != FAMILY and not kinds <= set(WHOLE):
         raise Refused(f"{job.target}: rows of a range cannot be found by ({', '.join(key)})", hint="dump it again")
     if not key or not set(key) <= {column.name for column in job.source.columns}:
-        raise Refused(f"{job.target} has no key to find the rows of a range by", hint="dump it again")
+        raise Refused(f"{job.target} has no key by which the rows of a range can be found", hint="dump it again")
     return condition(key, range)
 
 

@@ -1,7 +1,8 @@
 """Arrow batches: their types, and the way between them, canonical CSV and Python values.
 
-This is the one door to pyarrow. It is imported on the event loop by the first that needs a batch, and pyarrow wholly
-with it: threads that import parts of it at the same time would see it half made. Everything here may run in threads.
+This is the one door to pyarrow. It is imported on the event loop by the first module that needs a batch, and all of
+pyarrow with it: threads that import parts of it at the same time would see it half loaded. Everything here may run in
+threads.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ def batch_of(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) ->
         if not row.keys() <= known:
             field = next(name for name in row if name not in known)
             raise StorageError(
-                f"a record has the field {field!r}, and the first ones had not",
-                hint="look at more of them with ?sample=N in the URL, or name its type with --column",
+                f"field {field!r} is new: the first records do not have it",
+                hint="read more of them with ?sample=N in the URL, or name its type with --column",
             )
     arrays = [_array([row.get(column.name) for row in rows], column) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

@@ -47,7 +47,7 @@ class Normalizes:
     keeps_ledger: bool = True
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
-        """The same data in a language of ours."""
+        """The same data in a language that this writer speaks."""
         if language in self.languages:
             return language, pieces
         if language not in _CHAIN:
@@ -99,7 +99,7 @@ async def csv_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
         data = b"".join(held)
         end = end_of_records(data)
         held, size = [data[end:]], len(data) - end
-        enough = max(BLOCK, 2 * size)  # A record of many blocks is not looked through again for each of them.
+        enough = max(BLOCK, 2 * size)  # So that a record of many blocks is not scanned again for each of them.
         if end:
             yield await _parsed(parse, memoryview(data)[:end])
     if size:
@@ -233,7 +233,7 @@ def fitted(value: object, column: Column) -> object:
             return bytes(value)
         case ((Kind.TIMESTAMP | Kind.TIMESTAMPTZ), datetime()):
             if (value.tzinfo is None) != (kind is Kind.TIMESTAMP):
-                raise ValueError("with and without a time zone do not mix")
+                raise ValueError("times with and without a time zone do not mix")
             return value
         case Kind.DATE, date() if not isinstance(value, datetime):
             return value
@@ -244,7 +244,7 @@ def fitted(value: object, column: Column) -> object:
     raise ValueError(f"{type(value).__name__} {str(value)[:40]!r} is not a {kind}")
 
 
-def fine(text: str) -> str:
+def at_most_micros(text: str) -> str:
     """The text of a time. Raises ValueError if it is finer than microseconds: Python would cut that off."""
     if re.search(r"[.,]\d{6}\d*[1-9]", text):
         raise ValueError(f"{text!r} is finer than microseconds")
@@ -255,7 +255,7 @@ def moment_of(text: str, kind: Kind) -> date | time | datetime:
     """A date, a time or a moment from its text, in full. A moment with a zone that is not named is in UTC."""
     if kind is Kind.DATE:
         return date.fromisoformat(text)
-    text = fine(text)
+    text = at_most_micros(text)
     if kind is Kind.TIME:
         found = time.fromisoformat(text)
         if found.tzinfo is not None:
@@ -274,7 +274,7 @@ def json_text(value: object) -> str:
     ValueError for NaN and Infinity, which it cannot say at all."""
     text: str = _ENCODER.encode(value).decode()
     if ("null" in text or "NaN" in text or "Infinity" in text) and not is_finite(value):
-        raise ValueError("JSON has no NaN and no Infinity")
+        raise ValueError("NaN and Infinity are not JSON")
     return text
 
 

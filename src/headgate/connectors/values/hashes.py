@@ -18,7 +18,7 @@ from headgate.connectors.values.kinds import Kind
 from headgate.text import one_line
 
 _WORD = 18  # Digits that a word holds.
-_NULL = 0xA5A5A5A5A5A5A5A5  # In place of a value; NULLs are counted besides.
+_NULL = 0xA5A5A5A5A5A5A5A5  # In place of a value; NULLs are also counted.
 # How values lie in memory.
 _FLOATS = {Kind.FLOAT32: "f4", Kind.FLOAT64: "f8"}
 _WHOLE = {Kind.INT16: "i2", Kind.INT32: "i4", Kind.INT64: "i8", Kind.DATE: "i4", Kind.TIME: "i8"}
@@ -32,7 +32,7 @@ def add(found: Digest, batch: pa.RecordBatch, have: Sequence[Column], want: Sequ
     for column in want:
         array = batch.column(places[column.name])
         found.nulls[column.name] += array.null_count
-        with _naming(column):
+        with _name_column_in_errors(column):
             words = _words(array, column)
             if words is None:
                 text = _text(array, column)
@@ -61,7 +61,7 @@ def _mixed(hashes: Numbers, words: Numbers) -> Numbers:
 
 
 @contextmanager
-def _naming(column: Column) -> Iterator[None]:
+def _name_column_in_errors(column: Column) -> Iterator[None]:
     """Arrow's errors, with the column's name."""
     try:
         yield
@@ -120,7 +120,7 @@ def _pair(text: str | None) -> tuple[int, int]:
 
 def _short(text: pa.Array) -> pa.Array:
     """Numbers without zeros at their end, whatever the scale that they came with, and without exponents."""
-    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes very small ones so.
+    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes very small numbers with an exponent.
         text = pa.array([None if one is None else format(Decimal(one), "f") for one in text.to_pylist()], pa.string())
     short = pc.ascii_rtrim(pc.ascii_rtrim(text, "0"), ".")
     return pc.if_else(pc.match_substring(text, "."), short, text)

@@ -16,11 +16,11 @@ def inferred(records: Iterable[Row], type_of: Callable[[object], Type | None] = 
     for record in records:
         for name, value in record.items():
             one, other = types.get(name), type_of(value)
-            types[name] = _wide(one, other) if one is not None and other is not None else one or other
+            types[name] = _common_type(one, other) if one is not None and other is not None else one or other
     return tuple(Column(name, type or Type(Kind.JSON)) for name, type in types.items())
 
 
-def _wide(one: Type, other: Type) -> Type:
+def _common_type(one: Type, other: Type) -> Type:
     """JSON has one sort of numbers: whole ones among others are floats, as long as they are not too large for one."""
     if one != other and {one.kind, other.kind} <= _NUMBERS:
         return Type(Kind.NUMERIC if Kind.NUMERIC in (one.kind, other.kind) else Kind.FLOAT64)

@@ -90,7 +90,7 @@ def type_from_text(text: str) -> Type:
             raise ValueError(f"{text!r} is not a decimal (digits in all, up to {MOST_DIGITS}, and after the point)")
         return Type(kind, first, second)
     if found[3] is not None or (found[2] is not None and kind not in (Kind.TEXT, Kind.BYTES)):
-        raise ValueError(f"{text!r} has a size, and {kind} has none")
+        raise ValueError(f"{text!r} has a size, but {kind} takes none")
     return Type(kind, length=first)
 
 
@@ -161,7 +161,7 @@ _DIGITS = {Kind.INT16: 5, Kind.INT32: 10, Kind.INT64: 19}
 
 
 def holds(target: Type, source: Type) -> bool:
-    """Whether a column of the target's type keeps each value of the source's, or refuses it aloud.
+    """Whether a column of the target's type keeps each value of the source's, or refuses it with an error.
 
     A database may round silently where a type is smaller. Where that can happen, the answer is no.
     """

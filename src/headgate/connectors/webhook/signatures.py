@@ -84,8 +84,8 @@ def _replay_key(signature: Signature, headers: Mapping[str, str], stamp: str | N
     """Where the sender numbers its messages, that number; else the signed timestamp makes a repeat recognisable.
 
     Without either, two equal bodies may well be two messages, and both are kept. The key comes from what is signed, not
-    from the signature as it was written: one who repeats a message may add a second, worthless one. It is a
-    hash, because the sender chooses the length and an index does not take any.
+    from the signature as it was written: an attacker who repeats a message may add a second, invalid one. It is a
+    hash, because the sender chooses the length, and an index limits it.
     """
     if signature.scheme == "github":
         delivery = headers.get("x-github-delivery")

@@ -27,16 +27,16 @@ class WebhookSource:
         self._decode = msgspec.json.Decoder().decode
 
     async def check(self) -> None:
-        """The inbox is the runtime's own: there is nothing that could be missing."""
+        """The inbox is the runtime's own: nothing can be missing."""
 
     async def parts(self) -> Sequence[str]:
         """One."""
         return [""]
 
     async def open(self, position: Position) -> None:
-        """Go on after this payload."""
+        """Continue after this payload."""
         if position is not None and type(position) is not int:
-            raise ConnectorError(f"the position must be the id of a payload, not {position!r}", cause=Cause.CONFIG)
+            raise ConnectorError(f"position {position!r} is not the id of a payload", cause=Cause.CONFIG)
         self._last = position or 0
 
     async def read(self) -> Batch:
@@ -60,7 +60,7 @@ class WebhookSource:
         await self._inbox.ack(position)
 
     async def close(self) -> None:
-        """Nothing is held, and what was acknowledged counts no more: the stream may go on elsewhere, from before."""
+        """Nothing is held. What was acknowledged no longer counts: the stream may continue elsewhere, from earlier."""
         await self._inbox.close()
 
     def _record(self, payload: Received) -> Any:

@@ -10,7 +10,7 @@ the tests:
 
         def expected(self): return [{"id": 1, "name": "one"}, ...]
 
-A writer is looked at through the reader of the same system, so that one must pass first. Rows have an `id`, the key,
+A writer is checked through the reader of the same system, so that one must pass first. Rows have an `id`, the key,
 and a `name`, which may be None. Run the suite against the real service.
 """
 

@@ -142,7 +142,7 @@ class SourceContract(ABC):
             return await self._read(source, len(self.expected()))
 
     async def _read(self, source: Source, count: int) -> list[Batch]:
-        """Batches until there are at least so many records."""
+        """Batches until there are at least this many records."""
         batches = []
         while count > 0:
             batches.append(await soon(source.read()))
@@ -307,7 +307,7 @@ class SinkContract(ABC):
         await soon(sink.write(Outgoing(records, Progress(commits=commits, position=end), key=("id",))))
 
     async def _has(self, number: int) -> None:
-        """The sink has exactly the first so many records."""
+        """The sink has exactly the first `number` records."""
         found = await self.read_back()
         assert found is None or found == self.make_records(0, number)
 
@@ -366,7 +366,7 @@ def _count(batches: list[Batch]) -> int:
 
 
 async def _cancelled(source: Source, turns: int) -> list[Batch]:
-    """What a read returned that was cancelled after so many turns of the loop: one batch if it was quicker, or none."""
+    """The batch of a read that is cancelled after this many turns of the loop; none if the read was slower."""
     reading = asyncio.ensure_future(source.read())
     for _ in range(turns):
         await asyncio.sleep(0)
