@@ -88,6 +88,15 @@ ROOMS = {path.name for path in (SOURCE / "connectors").iterdir() if (path / "__i
     "values",
     "sql",
 }
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "store").glob("*.py")), ids=name_of)
+def test_the_tests_of_the_store_know_the_store_only(path: Path) -> None:
+    known = {"headgate.store", "headgate.core", *(f"headgate.{name}" for name in TOP)}
+    found = {".".join(module.split(".")[:2]) for module, _ in imports(path) if module.startswith("headgate.")}
+    assert found <= known, f"{name_of(path)} tests another layer: {found - known}"
+
+
 # Each client library, and the folders that may import it. The registry itself is in PostgreSQL.
 CLIENTS = {
     "asyncpg": ("connectors/postgres/", "store/"),

@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-import pytest
-
-from headgate.connectors.api import INBOX_IDENTITY, identity_of
-from headgate.connectors.webhook.options import WebhookOptions
-from headgate.connectors.webhook.source import WebhookSource
-from headgate.runtime.inbox import InboxHub
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.inbox import InboxTable, Limit, Payload
-from headgate.testing.factories import make_context
 
-WEBHOOK = identity_of("webhook", WebhookOptions())
+WEBHOOK = "webhook"  # The identity of sources that read the inbox.
 
 
 async def make_datasource(database: Database) -> UUID:
@@ -33,7 +26,7 @@ async def handle_all(database: Database, source: str = WEBHOOK) -> None:
 
 
 async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
     payloads, limits = [Payload(datasource, "{}", b"1")] * 5, {datasource: Limit(rows=5)}
     assert await table.append(payloads, limits) == set()
     assert await table.append(payloads, limits) == {datasource}
@@ -44,7 +37,7 @@ async def test_an_inbox_is_full_of_what_waits_not_of_what_was_handled(database: 
 
 
 async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
     limits = {datasource: Limit()}
     await table.append([Payload(datasource, "{}", b"handled")], limits)
     await handle_all(database)
@@ -56,7 +49,7 @@ async def test_only_what_was_handled_and_kept_long_enough_is_cleaned(database: D
 
 
 async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
     for _ in range(3):
         assert await table.append([Payload(datasource, "{}", b"x", "same")] * 2, {datasource: Limit()}) == set()
     assert await table.size(datasource) == (1, 1)
@@ -64,7 +57,7 @@ async def test_a_replay_is_accepted_and_kept_once(database: Database) -> None:
 
 async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(database: Database) -> None:
     """The datasource was a webhook and reads something else now."""
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
     await table.append([Payload(datasource, "{}", b"x")], {datasource: Limit()})
     await handle_all(database, source="another")
     assert await table.clean(0, {}) == 0
@@ -73,7 +66,7 @@ async def test_the_position_of_another_source_cleans_nothing_and_breaks_nothing(
 
 
 async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
     large = b"x" * (5 * 1024 * 1024)
     await table.append([Payload(datasource, "{}", large)] * 3, {datasource: Limit()})
     first = await table.after(datasource, 0, 100)
@@ -82,7 +75,7 @@ async def test_a_read_is_bounded_in_bytes_but_always_gets_on(database: Database)
 
 
 async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(database: Database) -> None:
-    table = InboxTable(database, INBOX_IDENTITY)
+    table = InboxTable(database, WEBHOOK)
     datasources = []
     for number in range(8):
         async with Datasources(database).change("tester") as change:
@@ -102,38 +95,3 @@ async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(databa
     kept = [await table.size(datasource) for datasource in datasources]
     counted = await database.fetch("SELECT datasource, count(*) AS n FROM headgate.inbox GROUP BY datasource")
     assert sum(rows for rows, _ in kept) == sum(row["n"] for row in counted)
-
-
-async def test_what_a_source_has_acknowledged_is_cleaned_before_the_registry_knows_its_position(
-    database: Database,
-) -> None:
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
-    hub = InboxHub(table)
-    source = WebhookSource(WebhookOptions(), make_context(inbox=hub.of(datasource)))
-    await table.append([Payload(datasource, "{}", b"1"), Payload(datasource, "{}", b"2")], {datasource: Limit()})
-    await source.open(None)
-    batch = await source.read()
-    await table.append([Payload(datasource, "{}", b"3")], {datasource: Limit()})
-    assert await table.clean(0, hub.acked) == 0
-    await source.ack(batch.position)
-    assert await table.clean(3600, hub.acked) == 0
-    assert await table.clean(0, hub.acked) == 2
-    assert [payload.body for payload in await table.after(datasource, 0, 10)] == [b"3"]
-    assert await table.size(datasource) == (1, 1)
-
-
-@pytest.mark.parametrize("closes", [False, True])
-async def test_what_is_to_be_read_again_is_not_cleaned(database: Database, closes: bool) -> None:
-    """Somebody has set the position back."""
-    datasource, table = await make_datasource(database), InboxTable(database, INBOX_IDENTITY)
-    hub = InboxHub(table)
-    source = WebhookSource(WebhookOptions(), make_context(inbox=hub.of(datasource)))
-    await table.append([Payload(datasource, "{}", b"1"), Payload(datasource, "{}", b"2")], {datasource: Limit()})
-    await source.open(None)
-    await source.ack((await source.read()).position)
-    if closes:
-        await source.close()  # And goes on on another node.
-    else:
-        await source.open(0)
-        await source.read()
-    assert await table.clean(0, hub.acked) == 0

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import base64
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from headgate.datasources.documents import read_one
-from headgate.datasources.registry import Registry
-from headgate.errors import ConfigError, NotFound, Refused
+from headgate.errors import ConfigError
 from headgate.store.database import Database
+from headgate.store.datasources import Datasources
 from headgate.store.secrets import Keyring, Secrets, new_master_key
-from headgate.store.wake import Waker
 
 OLD, NEW, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2, 3))
 
@@ -33,10 +30,14 @@ def flipped(sealed: bytes, place: int) -> bytes:
 
 
 @pytest.fixture
-async def registry(database: Database) -> AsyncIterator[Registry]:
-    waker = Waker(database)
-    yield Registry(database, Secrets(database, keyring(OLD)), waker)
-    await waker.close()
+def secrets(database: Database) -> Secrets:
+    return Secrets(database, keyring(OLD))
+
+
+async def put(database: Database, name: str, value: str) -> None:
+    """Write a secret, sealed with the old key."""
+    async with Datasources(database).change("a test") as change:
+        await change.execute("secrets/put", name, *keyring(OLD).seal(name, value), "a test")
 
 
 # Keys.
@@ -125,75 +126,41 @@ def test_a_new_key_is_a_key() -> None:
 # In the database.
 
 
-async def test_a_secret_is_read_back_and_what_is_absent_is_left_out(registry: Registry) -> None:
-    await registry.set_secret("warehouse", "one", "a test")
-    await registry.set_secret("warehouse", "two", "a test")
-    assert await registry.secrets.read(["warehouse", "nothing"]) == {"warehouse": "two"}
-    assert await registry.secrets.read([]) == {}
+async def test_a_secret_is_read_back_and_what_is_absent_is_left_out(secrets: Secrets, database: Database) -> None:
+    await put(database, "warehouse", "one")
+    await put(database, "warehouse", "two")
+    assert await secrets.read(["warehouse", "nothing"]) == {"warehouse": "two"}
+    assert await secrets.read([]) == {}
 
 
-async def test_the_database_never_has_the_value(registry: Registry, database: Database) -> None:
-    await registry.set_secret("warehouse", "hunter2-is-plain", "a test")
-    rows = await database.fetch(
-        "SELECT s::text FROM headgate.secret s UNION SELECT e::text FROM headgate.datasource_events e"
-    )
-    text = " ".join(row[0] for row in rows)
-    assert "warehouse" in text
-    assert "hunter2-is-plain" not in text
-    assert b"hunter2-is-plain".hex() not in text
-
-
-async def test_with_the_wrong_key_or_none_a_secret_is_there_but_not_readable(
-    registry: Registry, database: Database
-) -> None:
-    await registry.set_secret("warehouse", "x", "a test")
+async def test_with_the_wrong_key_or_none_a_secret_is_there_but_not_readable(database: Database) -> None:
+    await put(database, "warehouse", "x")
     assert await Secrets(database, keyring(OTHER)).read(["warehouse"]) == {"warehouse": None}
     assert await Secrets(database, None).read(["warehouse"]) == {"warehouse": None}
 
 
-async def test_a_tampered_row_is_not_readable(registry: Registry, database: Database) -> None:
-    await registry.set_secret("warehouse", "x", "a test")
+async def test_a_tampered_row_is_not_readable(secrets: Secrets, database: Database) -> None:
+    await put(database, "warehouse", "x")
     await database.execute(
         "UPDATE headgate.secret SET ciphertext = set_byte(ciphertext, 14, 7 # get_byte(ciphertext, 14))"
     )
-    assert await registry.secrets.read(["warehouse"]) == {"warehouse": None}
+    assert await secrets.read(["warehouse"]) == {"warehouse": None}
 
 
-async def test_without_a_master_key_nothing_is_written(database: Database) -> None:
-    registry = Registry(database, Secrets(database, None), Waker(database))
-    with pytest.raises(ConfigError, match="master key"):
-        await registry.set_secret("warehouse", "x", "a test")
-    with pytest.raises(ConfigError, match="master key"):
-        await registry.secrets.rotate()
-
-
-async def test_after_a_rotation_the_old_key_can_be_removed(registry: Registry, database: Database) -> None:
+async def test_after_a_rotation_the_old_key_can_be_removed(secrets: Secrets, database: Database) -> None:
     for n in range(3):
-        await registry.set_secret(f"s{n}", f"value {n}", "a test")
+        await put(database, f"s{n}", f"value {n}")
     both = Secrets(database, keyring(NEW, OLD))
     assert await both.rotate() == (3, [])
     assert await both.rotate() == (0, [])
     expected = {f"s{n}": f"value {n}" for n in range(3)}
     assert await Secrets(database, keyring(NEW)).read(list(expected)) == expected
-    assert set((await registry.secrets.read(list(expected))).values()) == {None}
+    assert set((await secrets.read(list(expected))).values()) == {None}
 
 
-async def test_a_rotation_names_what_no_key_opens_and_does_the_rest(registry: Registry, database: Database) -> None:
-    await registry.set_secret("good", "x", "a test")
-    await registry.set_secret("stray", "x", "a test")
+async def test_a_rotation_names_what_no_key_opens_and_does_the_rest(database: Database) -> None:
+    await put(database, "good", "x")
+    await put(database, "stray", "x")
     await database.execute("UPDATE headgate.secret SET key_id = 'gone' WHERE name = 'stray'")
     assert await Secrets(database, keyring(NEW, OLD)).rotate() == (1, ["stray"])
     assert await Secrets(database, keyring(NEW)).read(["good", "stray"]) == {"good": "x", "stray": None}
-
-
-async def test_a_secret_that_is_used_is_not_deleted_and_one_that_is_not_there_is_not_found(registry: Registry) -> None:
-    await registry.set_secret("warehouse", "postgresql://x/y", "a test")
-    sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
-    document = read_one("orders", {"source": {"type": "generator"}, "sink": sink})
-    await registry.apply({"orders": document}, "a test")
-    with pytest.raises(Refused, match="in use"):
-        await registry.delete_secret("warehouse", "a test")
-    await registry.delete("orders", "a test")
-    await registry.delete_secret("warehouse", "a test")
-    with pytest.raises(NotFound):
-        await registry.delete_secret("warehouse", "a test")
