@@ -50,7 +50,7 @@ ACTING = "7 (a node stops acting before another may begin)"
 SILENCE = "7 (a silent database proves nothing)"
 TAKEOVER = "7 (after a kill, granted elsewhere in time)"
 
-OUTAGE_S = 8.0  # A database that was away so lately explains a node's silence.
+OUTAGE_S = 8.0  # A database that was away this recently explains a node's silence.
 MOST_DRAINING_S = 5.0  # A grant that was under way when its node began to drain comes no later than this.
 
 
@@ -93,7 +93,7 @@ class Checkers:
             self._check_durable(after.id, after.progress, after.sink_identity or "", after.source_identity or "")
 
     def answered(self, before: Stream, command: Command, reply: Reply) -> None:
-        """Whoever comes with a stale epoch must be told so, even where nothing would change."""
+        """A command with a stale epoch must be answered so, even where nothing would change."""
         if not isinstance(command, Checkpoint | Release) or not isinstance(reply, Done):
             return
         if (before.owner, before.epoch) != (command.owner, command.epoch):
@@ -165,7 +165,7 @@ class Checkers:
         if after.source_identity != before.source_identity and before.source_identity and new.position is not None:
             self._fail(NUMBER, "a position of another source was kept", after.id)
         if after.sink_identity != before.sink_identity and before.sink_identity and new.generation == old.generation:
-            self._fail(NUMBER, "another sink, and no edit", after.id)
+            self._fail(NUMBER, "another sink without a new generation", after.id)
 
     def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
         """Parts change hands: with the position that their reader had, and none of them twice."""
@@ -192,7 +192,7 @@ class Checkers:
     # Nodes.
 
     def node_ended(self, row: NodeRow, by: UUID | None) -> None:
-        """An incarnation was ended: whoever it was must have stopped acting, and must really have been silent."""
+        """An incarnation was ended: it must have stopped acting, and must really have been silent."""
         world = self._world
         world.note((row.name, world.node_name(by)), "incarnation {} is ended", row.id.int & 0xFFFF)
         if by is None:
@@ -247,7 +247,7 @@ class Checkers:
         self._is_durable(batch, indexes)
 
     def _check_next(self, guarantee: str, batch: Batch, indexes: Sequence[int]) -> None:
-        """Whether these records are exactly what comes next, from whoever reads this part."""
+        """Whether these records are exactly what comes next in this part, whichever stream reads it."""
         one, member = self._world.database.datasource_of(batch.stream), self._world.database.members[batch.stream]
         place = one.parts.index(batch.part) if batch.part in one.parts else 0
         if place % one.dealt != member.index:

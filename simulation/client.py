@@ -1,4 +1,4 @@
-"""A program that pushes: it keeps what is not acknowledged, asks again wherever it can, and ends its stream in the end.
+"""A program that pushes: it keeps what is not acknowledged, asks again wherever it can, and finally ends its stream.
 
 Its records are numbered by their index in a sequence that everybody knows; what it sends are ids, which have gaps. It
 lives outside of the nodes: no fault stops it, but its connections break.
@@ -15,7 +15,7 @@ from simulation.pipes import Pipe
 if TYPE_CHECKING:
     from simulation.world import Machine, World
 
-PATIENCE_S = 6.0  # Three beats of the node's that did not come.
+PATIENCE_S = 6.0  # Three missed beats of the node.
 MOST = 20  # Records in a frame.
 
 
@@ -112,7 +112,7 @@ class Client:
         self._world.loop.after(0.05 + self._world.random.random() * 0.5, self._connect, attempt)
 
     def _watch(self) -> None:
-        """Whoever hears nothing of the other side closes."""
+        """Close when nothing is heard of the other side."""
         now_s = self._world.loop.now_s
         if self._is_open and not self._is_ending and self._next - 1 <= self.acked:
             self._heard_at_s = now_s  # Nothing is expected.

@@ -42,7 +42,7 @@ class Member:
 
 
 class Watcher(Protocol):
-    """Sees every change of the registry, whoever made it."""
+    """Sees every change of the registry, by any node."""
 
     def answered(self, before: Stream, command: Command, reply: Reply) -> None:
         """A command on a stream's row is answered."""
@@ -54,7 +54,7 @@ class Watcher(Protocol):
         """An incarnation was ended by another node, or by itself (None)."""
 
     def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
-        """The parts of a source were dealt anew: the streams that read them so far, and those that do from now on."""
+        """The parts of a source were dealt: the streams that read them so far, and those that do from now on."""
 
     def fenced(self, stream: UUID, node: UUID) -> None:
         """A command was refused because its grant is over."""
@@ -116,7 +116,7 @@ class Database(TransactionalService):
     def change(self, datasource: Datasource) -> None:
         """Write a datasource's row."""
         if self.datasources.get(datasource.id) != datasource:
-            # New mappings each time: whoever read the old ones keeps what he read.
+            # New mappings each time: a transaction that read the old ones keeps what it read.
             self.datasources = {**self.datasources, datasource.id: datasource}
             self.entries = {**self.entries, datasource.id: datasource.entry()}
 

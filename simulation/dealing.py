@@ -120,5 +120,5 @@ class Dealing:
         after = [steps[rows[index].id].stream for index in range(n)]
         database.watcher.dealt(used, after, one.parts)
         database.save(steps, commands, None)
-        for row in rows.values():  # Whoever was unable gets another chance.
+        for row in rows.values():  # A node that was unable gets another chance.
             database.unable.pop(row.id, None)

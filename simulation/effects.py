@@ -96,10 +96,10 @@ class Effects:
             return
         now_s = self._process.clock_s()
         match step.reply:
-            case streams.Granted(starts_anew=starts_anew):
+            case streams.Granted(resets_position=resets_position):
                 handle.config = config
                 handle.holding = holding.acquired(handle.holding, step.stream.epoch, step.stream.progress)
-                manager.dispatch(handle, lifecycle.Acquired(run, now_s, starts_anew))
+                manager.dispatch(handle, lifecycle.Acquired(run, now_s, resets_position))
             case streams.IdentityChanged():
                 self._fail(handle, run, Failure(Cause.CONFIG, "another source"))
             case _:
@@ -170,7 +170,7 @@ class Effects:
         manager.dispatch(handle, lifecycle.Ended(number, self._process.clock_s(), is_finished))
 
     async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
-        """Save what a run had committed when it ended. Not at any price: a slow one is left behind."""
+        """Save what a run had committed when it ended, without waiting for a slow save."""
         if not self._take_over(handle, run):
             return
         saved = Signal()

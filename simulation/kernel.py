@@ -1,7 +1,7 @@
 """Virtual time, and processes that can be stopped at any step.
 
 The loop holds what is due, in order; nothing waits and nothing depends on the machine it runs on. A process is a group
-of tasks with a clock of its own. While it is paused everything that would run in it, an answer or a timer, is kept and
+of tasks with its own clock. While it is paused everything that would run in it, an answer or a timer, is kept and
 comes in order when it goes on; once it is killed nothing of it runs again. A task is a coroutine that awaits futures;
 what it does between two of them is one step.
 """
@@ -34,7 +34,7 @@ class Loop:
         self._ready: deque[tuple[Act, tuple[Any, ...]]] = deque()
 
     def after(self, delay_s: float, act: Act, *args: Any) -> None:
-        """Have this done when so much time has passed."""
+        """Have this done when this much time has passed."""
         self._number += 1
         heapq.heappush(self._heap, (self.now_s + delay_s, self._number, act, args))
 
@@ -82,7 +82,7 @@ class Future(Generic[T]):
                 self.waiter.wake()
 
     def arrive(self, value: T | None = None) -> None:
-        """The same for what the loop itself delivers: whoever waits goes on at once, since nobody else is running."""
+        """The same for what the loop itself delivers: the waiter goes on at once, since nothing else is running."""
         if not self.is_done:
             self.is_done, self._value = True, value
             if self.waiter is not None:
@@ -156,7 +156,7 @@ class Task(Generic[T]):
 
 
 class Signal:
-    """Wakes whoever waits for it; if nobody does, the next one does not wait."""
+    """Wakes the task that waits for it; if none does, the next one does not wait."""
 
     __slots__ = ("_future", "_is_set")
 

@@ -35,7 +35,7 @@ class Liveness:
     # Owners.
 
     def _look(self) -> None:
-        """Whoever has a stream learns of it, or lives no longer."""
+        """A node that has a stream learns of it, or is no longer alive."""
         world = self._world
         for stream, row in world.database.streams.items():
             node = world.node_of(row.owner) if row.owner is not None else None

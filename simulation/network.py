@@ -49,8 +49,8 @@ class Network:
         self.weather = weather
         self._cuts: dict[tuple[str, str], Mode] = {}
         self._stuck: dict[tuple[str, str], list[Callable[[], None]]] = {}
-        self.worse: dict[str, Weather] = {}  # For callers that have weather of their own.
-        self.troubled_at_s: dict[str, float] = {}  # When a caller last met with trouble of its own.
+        self.worse: dict[str, Weather] = {}  # For callers that have their own weather.
+        self.troubled_at_s: dict[str, float] = {}  # When a caller last met with trouble that only it has.
 
     def delay_s(self) -> float:
         """How long one message takes when all is well."""

@@ -47,7 +47,7 @@ class Node:
         self.trust = Trust(UUID(int=0))
         self.manager: Manager | None = None
         self.is_leaving = False
-        self.has_left = False  # It beats no more, so that whatever it could not give back is taken.
+        self.has_left = False  # It no longer beats, so that whatever it could not give back is taken.
         self.groups = GroupHost(self) if world.groups else None
         self._observer = Observer({})
         self._patience = Patience()
@@ -227,7 +227,7 @@ class Node:
                 write.task.cancel()
 
     def _watch_trust(self) -> None:
-        """See to it that what is under way is cut off when trust ends: one timer for all."""
+        """Cut off what is under way when trust ends: one timer for all."""
         now_s = self.process.clock_s()
         if now_s >= self._watched_until_s:
             self._watched_until_s = self.trust.until_s

@@ -139,7 +139,7 @@ class Operators:
             self._change(replace(one, is_enabled=is_enabled), "is to {}", "run" if is_enabled else "stop")
 
     def _again(self) -> None:
-        """Run anew: a rejected version gets another chance."""
+        """Restart: a rejected version gets another chance."""
         one = self._datasource()
         if one is not None:
             self._change(replace(one, restarts=one.restarts + 1, is_rejected=False), "is to begin again")

@@ -1,6 +1,6 @@
 """Programs outside of the nodes that take turns in a group: what one may believe is `core.groups.belief`.
 
-Each has a process and a clock of its own; it is killed, paused and cut off like a node. In its turn it acts many times
+Each has its own process and clock; it is killed, paused and cut off like a node. In its turn it acts many times
 a second, and before each act it asks its belief. Some are slow to finish when they are asked to, some never do by
 themselves, and some finish without being asked.
 """

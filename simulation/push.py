@@ -111,7 +111,7 @@ class PushHost:
         return session
 
     def closed(self, session: Session) -> None:
-        """A connection is lost. Whoever of the two hears of it has to see to it that nothing stays behind."""
+        """A connection is lost. Whichever of the two hears of it has to make sure that nothing stays behind."""
         if not session.is_open or self.manager.is_over:
             return
         session.is_open = False
@@ -153,7 +153,7 @@ class PushHost:
         return None if self.manager.node.has_trust() else "not_ready"
 
     def ask(self, session: Session, stream: UUID) -> None:
-        """A session would have a stream."""
+        """A session asks for a stream."""
         self.local(stream, local_registry.Ask(session.id, self._world.name(stream)), session)
 
     def relinquish(self, session: UUID, stream: UUID, epoch: int, position: int | None) -> None:
@@ -178,7 +178,7 @@ class PushHost:
         return self._entries.get(stream)
 
     def is_current(self, pushed: Pushed) -> bool:
-        """Whether nobody has asked for the stream anew since."""
+        """Whether nobody has asked for the stream again since."""
         return self._pushed.get(pushed.stream) is pushed
 
     def forget_pushed(self, pushed: Pushed) -> None:

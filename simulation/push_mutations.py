@@ -139,7 +139,7 @@ async def _commits_nothing(self: PushHost, waiting: Sequence[Pushed]) -> None:
 
 
 def _answered_at_once(self: PushHost, pushed: Pushed) -> None:
-    """The stream is given back, and whoever asks next does not wait for it."""
+    """The stream is given back, and the next session that asks does not wait for it."""
     if pushed.handle is not None:
         self.forget_pushed(pushed)
         self.local(pushed.stream, local_registry.GlobalReleased(pushed.epoch))

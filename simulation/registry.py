@@ -88,5 +88,5 @@ class Datasource:
         return replace(self, running=number, streams=self.version(number).streams)
 
     def rejected(self, number: int) -> Datasource:
-        """This version was tried, and failed for a reason of its own."""
+        """This version was tried and failed, and the fault is its own."""
         return replace(self, is_rejected=True) if number == self.published else self

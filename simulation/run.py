@@ -1,6 +1,6 @@
 """One run: open the sink, then read, write and acknowledge, under one grant.
 
-As in a real one, the sink comes first: it fences whoever was there before. Draining lets the write under way finish.
+As in a real one, the sink comes first: it fences the run before this one. Draining lets the write under way finish.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _run(world: World, seed: int) -> Report:
 
 
 def seeds_of(kind: str | None, first: int, number: int) -> Iterator[int]:
-    """So many seeds from there on; of one kind, if it is named."""
+    """`number` seeds from `first` on; of one kind, if it is named."""
     seed = first
     while number > 0:
         if kind is None or kind_of(seed).name == kind:

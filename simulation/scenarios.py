@@ -16,7 +16,7 @@ class Kind:
     nodes: tuple[int, int] = (2, 4)
     streams: tuple[int, int] = (1, 3)  # Datasources that nodes read.
     parts: tuple[int, ...] = (0,)  # How many each may have; 0: it cannot be read in parts.
-    clients: tuple[int, int] = (0, 0)  # Each with a stream of its own, some with a rival.
+    clients: tuple[int, int] = (0, 0)  # Each with its own stream, some with a rival.
     groups: tuple[int, int] = (0, 0)  # Of programs outside, with two to four in each.
     weather: Weather = FAIR
     faults: Mapping[str, float] = field(default_factory=dict)  # Which, and how often compared with the others.
@@ -204,7 +204,7 @@ CROWD = Kind(
     active_s=20.0,
     records_every_s=3.0,
 )
-CROWD_EVERY = 100  # One seed in so many is a crowd: it costs as much as fifty others.
+CROWD_EVERY = 100  # One seed in this many is a crowd: it costs as much as fifty others.
 
 NAMES = (*(kind.name for kind in KINDS), CROWD.name)
 

@@ -80,7 +80,7 @@ class Sink(Protocol):
 
 
 class PlainSink(Service):
-    """Keeps whatever reaches it, at once and for ever."""
+    """Keeps whatever reaches it, at once and forever."""
 
     def __init__(self, network: Network, name: str, watcher: Watcher) -> None:
         super().__init__(network, name)
@@ -112,7 +112,7 @@ class PlainSink(Service):
 
 @dataclass(slots=True)
 class Row:
-    """A stream's row beside its data."""
+    """A stream's row, kept with its data."""
 
     epoch: int
     progress: Progress
@@ -164,7 +164,7 @@ class TableSink(TransactionalService):
         self._watcher = watcher
 
     async def open(self, process: Process, node: UUID, stream: UUID, epoch: int) -> Progress | Outcome | None:
-        """Raise the epoch in a transaction of its own, then say where the data stand."""
+        """Raise the epoch in a separate transaction, then say where the data stand."""
         self.network.release_stuck(self.name)
         transaction = self.begin(process)
         try:
@@ -179,7 +179,7 @@ class TableSink(TransactionalService):
         return _opened(self._watcher, progress, stream, node)
 
     def _end_holders(self, stream: UUID, epoch: int) -> bool:
-        """Whoever is in the middle of a write is stopped; but not by one who is too late himself."""
+        """End the transactions that are in the middle of a write, unless the caller is too late."""
         if self.rows.is_too_late(stream, epoch):
             return False
         for transaction in self.holders(("write", stream)):

@@ -113,7 +113,7 @@ class Store:
         self._database.wake()
 
     def reject(self, datasource: UUID, version: int) -> None:
-        """This version was tried, and failed for a reason of its own."""
+        """This version was tried and failed, and the fault is its own."""
         self._database.change(self._database.datasources[datasource].rejected(version))
         self._database.wake()
 

@@ -1,4 +1,4 @@
-"""What happened, for whoever has to understand a failing seed."""
+"""What happened, for a person who has to understand a failing seed."""
 
 from __future__ import annotations
 

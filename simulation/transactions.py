@@ -165,14 +165,14 @@ class TransactionalService(Service):
         return True
 
     def wait(self, taking: _Taking, key: Key) -> None:
-        """Stand in the line for a lock, not for ever."""
+        """Stand in line for a lock, but not forever."""
         self._waiting.setdefault(key, []).append(taking)
         self.network.loop.after(LOCK_S, taking.give_up)
         for holder in self._holders.get(key, ()):
             self.watch(holder)
 
     def watch(self, transaction: Transaction) -> None:
-        """End a transaction that lies idle while others wait for it. Nobody minds one that is in nobody's way."""
+        """End a transaction that lies idle while others wait for it. One that is in nobody's way may stay."""
         if self._waiting and transaction.is_idle and any(key in self._waiting for key in transaction.locks):
             left_s = transaction.idle_since_s + self.idle_s - self.network.loop.now_s
             self.network.loop.after(max(0.0, left_s), self._end_if_idle, transaction, transaction.idle_since_s)

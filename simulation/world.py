@@ -77,7 +77,7 @@ class Machine:
             self.world.faults.arm(self)
 
     def process_arms(self, steps: int) -> None:
-        """Have the process stumble after so many steps; negative: never."""
+        """Have the process stumble after this many steps; negative: never."""
         if self.process is not None:
             self.process.steps_left = steps
 

@@ -35,20 +35,8 @@ PHRASE = re.compile("|".join(rf"(?<![\w-])(?:{phrase})\b" for phrase in WORST), 
 
 # Old migrations are kept as they were applied.
 SQL = [path for path in SOURCE.rglob("*.sql") if "migrations" not in path.parts]
-PACKAGES = (
-    "cli",
-    "client",
-    "connectors",
-    "core/chunks",
-    "datasources",
-    "runtime/dumps",
-    "store",
-    "telemetry",
-    "testing",
-    "web",
-)
 DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-MODULES = [*SOURCE.glob("*.py"), *(path for package in PACKAGES for path in (SOURCE / package).rglob("*.py"))]
+MODULES = [*SOURCE.rglob("*.py"), *(ROOT / "simulation").rglob("*.py")]
 PAGES_OF_THE_CONSOLE = [path for kind in ("html", "js") for path in (SOURCE / "web").rglob(f"*.{kind}")]
 
 

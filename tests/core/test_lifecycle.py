@@ -114,13 +114,13 @@ def finished() -> Worker:
     return after(Ended(1, 0.0, finished=True), worker=running(wanted(1, 1))).worker
 
 
-def trying(*, starts_anew: bool = False) -> Worker:
+def trying(*, resets_position: bool = False) -> Worker:
     """Version 1 has proved itself and version 2 is on trial since 0, opening as run 2."""
     done = after(
         Want(wanted(2, 1), 0.0),
         Checked(2, 0.0),
         Ended(1, 0.0),
-        Acquired(2, 0.0, starts_anew),
+        Acquired(2, 0.0, resets_position),
         worker=running(wanted(1, 1)),
     )
     assert done.effects == (Launch(2, 2),)
@@ -365,7 +365,7 @@ def test_a_stream_that_is_given_back_says_why() -> None:
     assert giving_back(after(Want(None, 0.0), Ended(1, 1.0), worker=running())) == "stopped"
     assert giving_back(after(Ended(1, 1.0, finished=True), worker=running())) == "finished"
     assert giving_back(after(Failed(1, 1.0, CONFIG), worker=running())) == "unable"
-    assert giving_back(after(Failed(2, 1.0, CONFIG), worker=trying(starts_anew=True))) == "unable"
+    assert giving_back(after(Failed(2, 1.0, CONFIG), worker=trying(resets_position=True))) == "unable"
     assert giving_back(after(Want(wanted(rejected=True), 1.0), Ended(1, 2.0), worker=running())) == "unable"
 
 
@@ -654,13 +654,13 @@ def test_a_trial_that_does_not_open_gives_way_too() -> None:
 
 @reasons_of_its_own
 def test_a_trial_of_another_source_has_no_way_back(failure: Failure) -> None:
-    failed = step(trying(starts_anew=True), Failed(2, 1.0, failure))
+    failed = step(trying(resets_position=True), Failed(2, 1.0, failure))
     assert failed.worker.phase == Quarantined(2, failure)
     assert failed.effects == (RejectVersion(2, failure), Report("quarantined", failure), ReleaseStream("unable"))
 
 
 def test_a_trial_of_another_source_does_not_give_way() -> None:
-    worker = trying(starts_anew=True)
+    worker = trying(resets_position=True)
     assert due_s(worker) is None
     assert step(worker, Tick(TRIAL_S)) == Step(worker)
     failed = step(worker, Failed(2, TRIAL_S, NETWORK))
@@ -1031,7 +1031,7 @@ class Worlds:
         if not sent.is_ours:
             return self.answered_too_late(world, command, done)
         match done.reply:
-            case streams.Granted(starts_anew=anew):
+            case streams.Granted(resets_position=anew):
                 acquired = holdings.acquired(world.holding, done.stream.epoch, done.stream.progress)
                 world = replace(world, row=done.stream, holding=acquired)
                 return self.say(world, Acquired(command.run, world.now_s, anew))
@@ -1161,7 +1161,7 @@ def alike(world: World) -> tuple[object, ...]:
         return sum(now_s - moment >= limit for limit in (0.001, PROOF_S, TRIAL_S))
 
     def trial(value: Trial | None) -> object:
-        return None if value is None else (value.fallback, since(value.since_s), value.starts_anew)
+        return None if value is None else (value.fallback, since(value.since_s), value.resets_position)
 
     def sent(one: Sent) -> tuple[object, ...]:
         command = one.command

@@ -383,18 +383,18 @@ def test_where_takes_none_as_not_kept() -> None:
         ("1 in word", "set.out: cannot look for int in text"),
         ("1 in id", "set.out: cannot look for int in int"),
         ("id / 0", "set.out: division by zero"),
-        ("lower(id)", "set.out: wants text, not int"),
-        ("match(id, 'a')", "set.out: wants text, not int"),
-        ("sum(word)", "set.out: wants a list, not text"),
+        ("lower(id)", "set.out: expects text, not int"),
+        ("match(id, 'a')", "set.out: expects text, not int"),
+        ("sum(word)", "set.out: expects a list, not text"),
         ("sort(['a', id])", "set.out: '<' not supported between instances of 'int' and 'str'"),
-        ("[x for x in word]", "set.out: a comprehension wants a list, not text"),
+        ("[x for x in word]", "set.out: a comprehension expects a list, not text"),
         ("int('x')", "set.out: cannot read 'x' as an int"),
         ("decimal('x')", "set.out: cannot read 'x' as a decimal"),
         ("timestamp(word)", "set.out: Invalid isoformat string: 'Hello'"),
         ("date(word)", "set.out: cannot read 'Hello' as a timestamp"),
-        ("timestamp(user)", "set.out: wants ISO 8601 text or a unix time, not dict"),
+        ("timestamp(user)", "set.out: expects ISO 8601 text or a unix time, not dict"),
         ("f'{word:d}'", "set.out: Unknown format code 'd' for object of type 'str'"),
-        ("f'{user:5}'", "set.out: wants text or a number to format, not dict"),
+        ("f'{user:5}'", "set.out: expects text or a number to format, not dict"),
         ("(0 - id) ** 0.5", "set.out: a fractional power of a negative number"),
     ],
 )
@@ -406,7 +406,7 @@ def test_only_the_records_that_are_wrong_fail() -> None:
     mapped = field("lower(a)").apply([{"a": "X"}, {"a": 1}, {"a": "Y"}, {"a": []}])
 
     assert mapped.records == [{"out": "x"}, {"out": "y"}]
-    assert mapped.failed == [(1, "set.out: wants text, not int"), (3, "set.out: wants text, not list")]
+    assert mapped.failed == [(1, "set.out: expects text, not int"), (3, "set.out: expects text, not list")]
 
 
 def test_the_message_names_the_part_that_failed() -> None:
@@ -768,7 +768,7 @@ def test_a_type_converts(name: str, given_value: Any, expected: Any) -> None:
         ("bool", "maybe", "types.a: cannot read 'maybe' as a bool"),
         ("bool", 2, "types.a: cannot read int as a bool"),
         ("json", "{", "types.a: cannot read '{' as JSON: Input data was truncated"),
-        ("int", [], "types.a: wants a number, not list"),
+        ("int", [], "types.a: expects a number, not list"),
     ],
 )
 def test_a_value_that_does_not_convert_fails_the_record(name: str, given_value: Any, message: str) -> None:
@@ -822,7 +822,7 @@ def test_a_record_fails_whole_when_one_of_its_elements_fails() -> None:
 
 
 def test_unnest_of_something_else_fails_the_record() -> None:
-    assert compile_mapping({"unnest": "a"}).apply([{"a": 5}]).failed == [(0, "unnest: wants a list, not int")]
+    assert compile_mapping({"unnest": "a"}).apply([{"a": 5}]).failed == [(0, "unnest: expects a list, not int")]
 
 
 def test_unnest_pays_for_the_copies_that_it_makes() -> None:

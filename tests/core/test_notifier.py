@@ -212,7 +212,7 @@ def test_ids_that_repeat_or_go_backwards_end_the_session_and_none_is_taken(ids: 
 
 
 def test_a_client_whose_ids_go_backwards_is_told_which() -> None:
-    assert step(ACTIVE, Received([9, 7])).effects == (Fail("backwards", "the id 7 after 9; ids must rise"),)
+    assert step(ACTIVE, Received([9, 7])).effects == (Fail("backwards", "the id 7 is not above 9; ids must rise"),)
 
 
 def test_an_id_repeated_while_old_records_are_sent_again_ends_the_session() -> None:

@@ -107,7 +107,7 @@ def test_a_free_stream_has_to_be_granted_first(stream: Stream) -> None:
 
 def test_a_claim_of_a_new_stream_begins_with_nothing_yet() -> None:
     claimed = step(FREE, CLAIM)
-    assert claimed.reply == Granted(starts_anew=False)
+    assert claimed.reply == Granted(resets_position=False)
     assert claimed.stream == Stream(FREE.id, ME, RUN, 1, Progress(0, 0, None), 1, "source", "sink", settled=False)
 
 
@@ -140,7 +140,7 @@ def test_the_loser_of_a_race_may_claim_when_the_winner_lets_go() -> None:
 @pytest.mark.parametrize("stream", [LEFT, MINE], ids=["free", "mine"])
 def test_a_new_version_that_reads_another_source_starts_anew(stream: Stream) -> None:
     anew = step(stream, replace(CLAIM, version=2, source_identity="another"))
-    assert anew.reply == Granted(starts_anew=True)
+    assert anew.reply == Granted(resets_position=True)
     assert anew.stream == structs.replace(
         MINE, epoch=6, version=2, source_identity="another", progress=Progress(generation=3, commits=7, position=None)
     )
@@ -161,7 +161,7 @@ def test_an_older_version_may_not_go_back_to_the_source_it_read(stream: Stream) 
 def test_a_newer_version_may_go_back_to_the_source_and_starts_anew_as_well() -> None:
     moved = after(MINE, replace(ACQUIRE, version=2, source_identity="another"))
     back = step(moved, replace(ACQUIRE, version=3))
-    assert back.reply == Granted(starts_anew=True)
+    assert back.reply == Granted(resets_position=True)
     assert back.stream.progress == Progress(generation=4, commits=7, position=None)
 
 
@@ -172,7 +172,7 @@ def test_an_older_version_may_go_on_with_the_same_source() -> None:
 def test_a_row_that_tells_no_version_may_read_another_source() -> None:
     """Nothing says that it is the same version with another secret."""
     anew = step(structs.replace(LEFT, version=None), replace(CLAIM, source_identity="another"))
-    assert anew.reply == Granted(starts_anew=True)
+    assert anew.reply == Granted(resets_position=True)
 
 
 def test_another_sink_keeps_the_position_and_counts_as_an_edit() -> None:

@@ -36,7 +36,7 @@ async def ended(harness: Harness, dump: Any) -> Any:
 
 async def begin(harness: Harness, wish: backfill.Wish, name: str = "orders") -> Any:
     found = await harness.node.registry.get(name)
-    _, prepared = await harness.node.prepared(found.id)
+    _, prepared = await backfill.running_version(harness.node.registry, found.id)
     return await backfill.create(harness.node.dumps, found.id, name, prepared, wish, "tester")
 
 

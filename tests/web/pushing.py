@@ -233,14 +233,14 @@ async def house(url: str, home: Path, *, direct: str = "", **settings: Any) -> A
         sock = bind("127.0.0.1", 0, search=False)
         pool = asyncpg.create_pool(direct or url, min_size=0, max_size=2)
         async with pool, serving(make_server(node, auth=True), sock):
-            await node.set_address(url_of(sock))
+            await node.incarnations.set_address(url_of(sock))
             _, token = await node.tokens.create(f"tester {next(numbers)}", "operator")
             yield House(node, url_of(sock), direct or url, token, pool)
     finally:
         try:
             await node.stop()
         finally:
-            node._beat.stop()  # type: ignore[union-attr]  # Without its loop it would end the whole process.
+            node.incarnations.beat.stop()  # type: ignore[union-attr]  # Without its loop it would end the whole process.
 
 
 class GateOptions(Options):

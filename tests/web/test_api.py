@@ -476,7 +476,7 @@ def test_broken_yaml_is_reported_with_file_line_and_column(web: Web) -> None:
     assert problem["path"] == "orders.yaml:3:1"
     twice = {"yaml": "datasources:\n  a: {}\n  a: {}\n", "file": "orders.yaml"}
     (problem,) = refused(web.ask("POST", "/api/apply", json=twice), 422)["problems"]
-    assert (problem["path"], problem["message"]) == ("orders.yaml:3:3", "the key 'a' is there twice")
+    assert (problem["path"], problem["message"]) == ("orders.yaml:3:3", "the key 'a' appears twice")
 
 
 @pytest.mark.parametrize("text", ["x: .inf", "1: x", "x: !!int abc", "x: &a [*a]", 'x: "\\ud800"', "x: !!binary aGk="])

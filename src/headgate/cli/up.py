@@ -101,7 +101,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
         await stack.enter_async_context(serving(server, sock))
-        await node.set_address(url_of(sock))
+        await node.incarnations.set_address(url_of(sock))
         if settings.process is None:  # Else our parent does it, once for all its nodes.
             token = await first_token(settings.home, node.tokens) if settings.auth else None
             if demo:

@@ -2,7 +2,7 @@
 
 Waits double from `FIRST_S` to `LONGEST_S`; full jitter spreads the upper half of each wait, so that a thousand streams
 that failed together do not come back together. The budget counts failures in a sliding window: a stream that keeps
-failing for a reason of its own is quarantined instead of burning a core.
+failing, and whose own fault it is, is quarantined instead of burning a core.
 """
 
 from __future__ import annotations

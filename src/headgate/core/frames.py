@@ -198,7 +198,7 @@ Frame: TypeAlias = FromClient | FromNode | GroupFromClient | GroupFromNode
 
 
 class BadFrame(Exception):
-    """What came is no frame."""
+    """What was received is not a frame."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -10,7 +10,7 @@ good, and the node goes on as a new incarnation with nothing.
 
 *Is that one dead?* (`Observer`.) An observer reads all beats twice a second and expires a node whose beat it has seen
 unchanged for that node's lease on the observer's own clock. The proof must be unbroken: after a failed or late answer
-every count begins anew, since a silent database looks exactly like a silent node. So a restart of PostgreSQL expires
+every count starts over, since a silent database looks exactly like a silent node. So a restart of PostgreSQL expires
 nobody.
 
 Trust ends `MARGIN_S` before the earliest moment at which anyone may expire the node: it stops acting before another

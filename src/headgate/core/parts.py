@@ -13,9 +13,9 @@ what the sink has, so nothing moves before every stream is *settled* (`core.stre
 
 **Stop** asks all streams to step down, once each of them either runs, so that it will settle, or is settled already. If
 one does not settle, since its node died or its last write was cut off, the stop is **taken back**: that stream is
-granted once more, its run opens the sink, which fences whoever was there before and says how far it is, and then all is
-tried again. **Deal** shares all positions out anew in one transaction, while nobody has any of the streams. So nobody
-ever reads a part under an old deal: a run's n is constant.
+granted once more, its run opens the sink, which fences the run before it and says how far the data are, and then the
+stop is tried again. **Deal** shares all positions out again in one transaction, while nobody has any of the streams. So
+nobody ever reads a part under an old deal: a run's n is constant.
 
 The wanted n is that of the version that has proved itself. A version on trial runs with the streams as they are, and
 one that is rejected has dealt nothing.
@@ -77,7 +77,7 @@ class TakeBack:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Deal the parts to so many streams."""
+    """Deal the parts to `n` streams."""
 
     n: int
 
@@ -149,8 +149,8 @@ def deal(positions: Sequence[Position], parts: Sequence[str], n: int) -> list[Po
 def edited(present: Position, given: Position, parts: Sequence[str], index: int, n: int) -> Position:
     """Where stream `index` of `n` stands after an operator's edit.
 
-    Of a map the parts that are named change, and a part with null begins anew. What is not a map, or null as a whole,
-    takes the place of all.
+    Given a map, the parts that it names change, and a part with null starts over. Anything else, null included,
+    replaces the whole position.
     """
     place = {part: number for number, part in enumerate(parts)}
     if given is None or not _is_map(present, place):
@@ -158,7 +158,11 @@ def edited(present: Position, given: Position, parts: Sequence[str], index: int,
     if not isinstance(given, Mapping):
         if present is None:
             return given
-        raise Refused("its position is a map, part to position", code="not_a_map", hint=f'such as {{"{parts[0]}": …}}')
+        raise Refused(
+            "the stream's position is a map from part to position",
+            code="not_a_map",
+            hint=f'such as {{"{parts[0]}": …}}',
+        )
     for part in given:
         if part not in place:
             raise Refused(f"the source has no part {part!r}", code="no_such_part", hint=f"there are {_some(parts)}")

@@ -45,7 +45,7 @@ class Patience:
 
 
 def vanished(patience: Patience, now_s: float) -> Patience:
-    """A node that beat is not there any more."""
+    """A node that used to beat is gone."""
     return replace(patience, vanished_at_s=now_s)
 
 

@@ -8,7 +8,7 @@ All three functions are pure and give the same answer for the same input on ever
 
 - `place` says who is granted a free stream: the preferred node, else (`sticky`) the one with the least load, in the
   order of joining among equals; or (`modulo`) the one that the stream's number falls on.
-- `plan` says what to wish: the fewest moves that spread the load evenly, so many at a time.
+- `plan` says what to wish: the fewest moves that spread the load evenly, a limited number at a time.
 - `orders` says whose holder should be told to step down now.
 
 A node that is draining, or has not been heard of for a while, gets nothing new. One that said it is unable to run a
@@ -160,7 +160,7 @@ def _least_loaded(
 
 
 def plan(placed: Sequence[Placed], candidates: Sequence[Candidate], most: int) -> dict[UUID, UUID | None]:
-    """What to wish anew, with at most so many moves under way: a node for a stream; None: no wish any more."""
+    """The wishes that change, with at most `most` moves under way: a node for a stream; None: no wish any more."""
     eligible = {one.node for one in candidates if one.is_eligible}
     wishes: dict[UUID, UUID | None] = {}
     loads = {one.node: one.load for one in candidates if one.is_eligible}

@@ -1,11 +1,11 @@
 """The global registry: a stream's row says who owns it, under which epoch, and where it stands.
 
 The row is the only place where ownership lives. `owner` is a node's incarnation, or nobody. Every grant raises `epoch`,
-so whoever acts under an older one can be recognised and changes nothing. An epoch belongs to one *run*: a restart or a
+so a run that acts under an older one is recognised and changes nothing. An epoch belongs to one *run*: a restart or a
 swap of versions acquires again (same owner, epoch + 1) before its run opens the sink.
 
-A worker stream is *granted* to a node by whoever runs the tick, and acquired by that node for its first run. A stream
-that a program pushes is *claimed*: the node of its session acquires it while nobody has it.
+The tick *grants* a worker stream to a node, and that node acquires it for its first run. A stream that a program pushes
+is *claimed*: the node of its session acquires it while nobody has it.
 
 Where a stream stands is its progress: (generation, commits, position). `commits` never falls; `generation` rises with
 each operator's edit and each change of source or sink. A transactional sink keeps the same three with the data, and may
@@ -110,7 +110,7 @@ class Release:
 class Revoke:
     """Take the stream from an owner that is dead or does not let go. The position stays.
 
-    `epoch`, if given, is the grant that is meant: a later one of the same owner is not touched.
+    `epoch`, if given, names the grant to revoke: a later one of the same owner is not touched.
     """
 
     owner: UUID
@@ -119,14 +119,14 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An operator's word on where the stream stands. Refused while somebody has it."""
+    """An operator says where the stream stands. Refused while somebody has it."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Another share of the source's parts. Refused while somebody has the stream."""
+    """The stream gets another share of the source's parts. Refused while somebody has the stream."""
 
     position: Position
     version: int | None = None  # The newest that any stream of the datasource has run,
@@ -143,7 +143,7 @@ Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit | De
 class Granted:
     """The stream is yours under the row's epoch."""
 
-    starts_anew: bool = False  # Another source identity: the old position is worth nothing.
+    resets_position: bool = False  # Another source identity: the old position is worth nothing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ Why: TypeAlias = Literal["already_inactive", "stale", "owned_by_other"]
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Not yours any more: stop. `already_inactive`: your own release was carried out; its answer may have been lost."""
+    """No longer yours: stop. `already_inactive`: your own release was carried out; its answer may have been lost."""
 
     why: Why = "stale"
 
@@ -226,7 +226,7 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
     granted = Stream(
         stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
     )
-    return Step(granted, Granted(starts_anew=source_changed))
+    return Step(granted, Granted(resets_position=source_changed))
 
 
 def _checkpoint(stream: Stream, command: Checkpoint) -> Step:
@@ -252,7 +252,7 @@ def _release(stream: Stream, command: Release) -> Step:
 
 
 def _why(stream: Stream, owner: UUID, epoch: int) -> Why:
-    """Whoever was revoked, or whose stream was granted again, finds a higher epoch; whoever released it does not."""
+    """Who was revoked, or whose stream was granted again, finds a higher epoch; who released it does not."""
     if stream.owner is None and stream.epoch == epoch:
         return "already_inactive"
     return "stale" if stream.owner in (None, owner) else "owned_by_other"
@@ -265,7 +265,7 @@ def _revoke(stream: Stream, command: Revoke) -> Step:
 
 
 def _edit(stream: Stream, command: Edit) -> Step:
-    """One more edit outranks a sink that is ahead; one more epoch fences whoever may still be at work."""
+    """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
     progress = Progress(stream.progress.generation + 1, stream.progress.commits, command.position)
@@ -273,7 +273,7 @@ def _edit(stream: Stream, command: Edit) -> Step:
 
 
 def _deal(stream: Stream, command: Deal) -> Step:
-    """As an edit: whatever the sink and an old run still have of it counts no more."""
+    """Like an edit: whatever the sink and an old run still have no longer counts."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
     progress = Progress(stream.progress.generation + 1, stream.progress.commits, command.position)
@@ -313,7 +313,7 @@ def _moved(
 
 
 def agree(registry: Progress, sink: Progress | None) -> Progress:
-    """Where a run begins: the higher `generation` wins; if equal, the sink, since its position lies with the data."""
+    """Where a run begins: the higher `generation` wins; if equal, the sink, whose position is kept with the data."""
     if sink is None:
         return registry
     winner = registry if registry.generation > sink.generation else sink

@@ -1,7 +1,7 @@
 """Whether a node that shows no sign of life is blocked, or only gets no CPU.
 
 The node's main loop gives a sign four times a second; another thread looks once a second. A loop that gives no sign
-does no work, so its node stops beating, and others take over. If none comes until the node's trust has ended, a
+does no work, so its node stops beating, and others take over. If no sign comes until the node's trust has ended, a
 connector blocks the loop: it burns CPU in the loop's thread, or sits there in a system call. The process ends itself.
 
 On a starved machine the loop's thread is ready to run and does not get to. The kernel counts that time, the *run-queue
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 LOOK_S = 1.0
-LATE_S = 1.0  # A look that comes this much too late did not run itself.
+LATE_S = 1.0  # A look that is this late means that the looking thread did not run either.
 SILENT_S = 2.0  # Without a sign for longer than this, the node does not beat.
 
 Verdict: TypeAlias = Literal["beat", "hold", "end"]

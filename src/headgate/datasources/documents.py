@@ -151,7 +151,7 @@ def read_all(found: Any) -> dict[str, Document]:
     """Many datasources: `{"datasources": {name: document}}`."""
     if not isinstance(found, dict) or not isinstance(found.get("datasources"), dict):
         raise ConfigError([Problem("", "`datasources` is missing at the top", "datasources: {name: {…}}")])
-    problems = [Problem(str(key), "unknown part", "only `datasources`") for key in found if key != "datasources"]
+    problems = [Problem(str(key), "unknown key", "only `datasources`") for key in found if key != "datasources"]
     documents: dict[str, Document] = {}
     for name, raw in found["datasources"].items():
         try:
@@ -190,7 +190,7 @@ def read_one(name: Any, raw: Any, path: str = "") -> Document:
 
 
 def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
-    """What JSON has no word for: it would be lost, or become something else, on its way through the database."""
+    """Values that JSON cannot express: the database would lose or change them."""
     problems: list[Problem] = []
     waiting: list[tuple[str, Any, int]] = [(path, raw, 0)]
     taken = 0
@@ -238,7 +238,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be text", key.start_mark)
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is there twice", key.start_mark
+                    None, None, f"the key {key.value!r} appears twice", key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -258,7 +258,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> Any:
-    """Between double quotes where a character counts as a line break: in any other style it would be folded away."""
+    """In double quotes where a character counts as a line break: any other style would fold it away."""
     style = '"' if any(character in text for character in "\x85\u2028\u2029\ufeff") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 

@@ -1,8 +1,8 @@
-"""Datasources from a YAML file instead of the database, for the time of a transition.
+"""Datasources from a YAML file instead of the database, for the duration of a migration.
 
 Streams, positions and inboxes stay in the database, so each datasource of the file is also written there, as a
 published version whose author is the file. Only datasources that the file names run; others stay as they are and run
-again when the file is not used any more. A file that is broken later on changes nothing.
+again when the file is no longer used. A file that is broken later on changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops that must not die: an error that nobody thought of is logged, and the loop begins again."""
+"""Loops that must not die: an unexpected error is logged, and the loop starts again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ log = structlog.get_logger()
 
 
 async def forever(loop: Callable[[], Awaitable[None]], name: str) -> None:
-    """Run a loop until cancelled. Half a node that seems alive is worse than one that complains."""
+    """Run a loop until cancelled. A node with a dead loop that seems alive is worse than one that complains."""
     while True:
         try:
             await loop()
         except Exception:
-            log.exception("a loop failed and begins again", loop=name)
+            log.exception("a loop failed and starts again", loop=name)
         await asyncio.sleep(AGAIN_S)

@@ -44,7 +44,7 @@ class InboxHub:
         self._news.set()
 
     async def wait(self, datasource: UUID, id: int) -> None:
-        """Until there may be something after `id`."""
+        """Wait until there may be something after `id`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[datasource] = (id, future)
         await future

@@ -1,4 +1,4 @@
-"""Log lines of streams on their way into the database. Shipping never blocks and never fails the one who logs."""
+"""Log lines of streams on their way into the database. Shipping never blocks or fails the code that logs."""
 
 from __future__ import annotations
 

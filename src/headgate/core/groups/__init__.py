@@ -27,7 +27,7 @@ any node may change them, under the lock of the group's row.
   program hands to what it writes to, and it never falls, not even when a group is removed and made again.
 - The *incarnation* of a consumer rises whenever it loses touch. Orders name it, so an order for an earlier connection
   means nothing to the next one; requests name it, so the end of an earlier connection does nothing to the next one.
-- The *lease* is a time, counted by everybody on a clock of their own, and never compared.
+- The *lease* is a duration. Everybody measures it on their own clock, and clocks are never compared.
 
 **Why two never believe.** A consumer believes until a lease after it *sent* the last beat that was echoed, less a
 margin. Before its place is given to another, one of these has happened:

@@ -171,7 +171,7 @@ def released(holding: Holding, epoch: int | None) -> Holding:
 
 
 def is_over(worker: Worker, runs: int) -> bool:
-    """Whether the worker is done, now that the command it gave after so many runs was answered."""
+    """Whether the worker is done, now that the command it gave when it had made `runs` runs is answered."""
     return worker.runs == runs and isinstance(worker.phase, Idle | Quarantined)
 
 

@@ -16,13 +16,13 @@ run under one epoch. **Draining** ends a run: it finishes the write under way; a
 **BackingOff** waits to try again. **Quarantined** waits for somebody: a publish, a changed secret or a restart.
 
 **The old version stays until the new one has proved itself.** `published` is what the author asked for, `running` what
-has proved itself. While `running` runs, a new version is first checked beside it; then it is swapped in as a *trial*.
-A trial has proved itself with its first commit, or after `PROOF_S` of silence. If it fails for a reason of its own it
-is rejected and the old one goes on; if the network fails it is tried again, and after `TRIAL_S` the old one goes on
-meanwhile. A trial that reads another source (`starts_anew`) has no way back.
+has proved itself. While `running` runs, a new version is first checked; then it is swapped in as a *trial*. A trial
+has proved itself with its first commit, or after `PROOF_S` of silence. If it fails and the fault is its own, it is
+rejected and the old version goes on. If the network fails, it is tried again, and after `TRIAL_S` the old version runs
+until the next try. A trial that reads another source (`resets_position`) has no way back.
 
-Config and auth failures are not tried again blindly. Network and rate-limit failures are tried for ever, ever slower.
-Bugs and bad records are tried until their budget is spent.
+Config and auth failures are not retried until somebody changes something. Network and rate-limit failures are retried
+forever, with growing pauses. Bugs and bad records are retried until their budget is spent.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Trial:
 
     fallback: int
     since_s: float
-    starts_anew: bool = False
+    resets_position: bool = False
 
 
 # States.
@@ -112,7 +112,7 @@ class Running:
     trial: Trial | None
     since_s: float
     proved: bool
-    checking: int | None = None  # The version that is being checked beside this one.
+    checking: int | None = None  # The version that is being checked while this one runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Acquired:
 
     run: int
     now_s: float
-    starts_anew: bool = False
+    resets_position: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class OwnershipLost:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The published version was checked beside the running one."""
+    """The published version was checked while another ran."""
 
     version: int
     now_s: float
@@ -306,7 +306,7 @@ class ReleaseStream:
 
 @dataclass(frozen=True, slots=True)
 class CheckVersion:
-    """Check this version beside the running one."""
+    """Check this version while another runs."""
 
     version: int
 

@@ -91,19 +91,19 @@ def _want(worker: Worker, event: Want) -> Step:
     worker = replace(worker, wanted=wanted, phase=_settled(worker.phase, wanted))
     if wanted is None:
         return _stop(worker, event.now_s)
-    anew = before is None or before.restarts != wanted.restarts
-    if anew or before is None or before.published != wanted.published:
+    is_restart = before is None or before.restarts != wanted.restarts
+    if is_restart or before is None or before.published != wanted.published:
         worker = replace(worker, attempt=0, failures=(), trials=0, try_at_s=0.0)
     phase = worker.phase
     if isinstance(phase, Draining):
-        if not anew and phase.then in (wanted.target, wanted.running):
+        if not is_restart and phase.then in (wanted.target, wanted.running):
             return Step(worker)
         return Step(replace(worker, phase=replace(phase, then=_first(wanted), trial=None)))
-    if isinstance(phase, Idle) and before is not None and not anew and before.target == wanted.target:
+    if isinstance(phase, Idle) and before is not None and not is_restart and before.target == wanted.target:
         return Step(worker)  # Its source has ended; only a new version or a restart begins again.
-    if anew and isinstance(phase, Acquiring | Opening | Running):
+    if is_restart and isinstance(phase, Acquiring | Opening | Running):
         return _restart(worker, _first(wanted), event.now_s)
-    return _pursue(worker, event.now_s, fresh=anew or before is None or before.published != wanted.published)
+    return _pursue(worker, event.now_s, fresh=is_restart or before is None or before.published != wanted.published)
 
 
 def _known(before: Wanted | None, wanted: Wanted | None) -> Wanted | None:
@@ -167,7 +167,7 @@ def _try(worker: Worker, version: int | None, now_s: float) -> Step:
 
 
 def _check(worker: Worker, now_s: float) -> Step:
-    """Check the published version beside the running one, if it is new and its time has come."""
+    """Check the published version while another runs, if it is new and its time has come."""
     phase, wanted = worker.phase, worker.wanted
     if not isinstance(phase, Running) or wanted is None or wanted.target is None:
         return Step(worker)
@@ -223,12 +223,12 @@ def _acquired(worker: Worker, event: Acquired) -> Step:
                 assert worker.wanted is not None
                 return _acquire(worker, _first(worker.wanted))
             if trial is not None:
-                trial = replace(trial, starts_anew=trial.starts_anew or event.starts_anew)
+                trial = replace(trial, resets_position=trial.resets_position or event.resets_position)
             return Step(replace(worker, phase=Opening(run, version, trial)), (Launch(run, version),))
         case Draining(run=run) if run == event.run:
             return _drained(worker, event.now_s)
         case Idle() | Quarantined():
-            return Step(worker, (ReleaseStream(),))  # Nobody waits for it any more: given back at once.
+            return Step(worker, (ReleaseStream(),))  # Nobody waits for it any more: give it back at once.
         case _:
             return Step(worker)
 
@@ -342,7 +342,7 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
     attempt = 1 if was_well else worker.attempt + 1
     failures = worker.failures if cause in OUTSIDE else backoff.spend(worker.failures, event.now_s)
     worker = replace(worker, attempt=attempt, failures=failures)
-    if trial is not None and event.now_s - trial.since_s >= TRIAL_S and not trial.starts_anew:
+    if trial is not None and event.now_s - trial.since_s >= TRIAL_S and not trial.resets_position:
         back = _fall_back(worker, event.now_s, trial, event.jitter)
         return Step(back.worker, (Report("failed", event.failure), *back.effects))
     if cause in HOPELESS or backoff.is_spent(failures):
@@ -358,14 +358,14 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
 
 
 def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
-    """The trial failed for a reason of its own: the old version goes on, unless there is no way back."""
+    """The trial failed and the fault is its own: the old version goes on, unless there is no way back."""
     wanted = worker.wanted
     assert wanted is not None
     # Another version may have been published meanwhile; that one has not been tried.
     is_rejected = wanted.rejected or version == wanted.published
     worker = replace(worker, wanted=replace(wanted, rejected=is_rejected), attempt=0)
     rejected = RejectVersion(version, event.failure)
-    if trial.starts_anew:
+    if trial.resets_position:
         quarantined = Quarantined(version, event.failure)
         effects = (rejected, Report("quarantined", event.failure), ReleaseStream("unable"))
         return Step(replace(worker, phase=quarantined), effects)
@@ -374,7 +374,7 @@ def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
 
 
 def _fall_back(worker: Worker, now_s: float, trial: Trial, jitter: float) -> Step:
-    """The trial could not prove itself in time, through no fault of its own: the old one goes on meanwhile."""
+    """The trial could not prove itself in time, which is not its fault: the old version runs until the next try."""
     return _acquire(_postponed(worker, now_s, jitter), trial.fallback)
 
 
@@ -386,7 +386,7 @@ def _postponed(worker: Worker, now_s: float, jitter: float) -> Worker:
 
 
 def _lost(worker: Worker, event: OwnershipLost) -> Step:
-    """Whatever ran has no right to any more. Its task is cancelled."""
+    """Whatever ran may no longer run. Its task is cancelled."""
     gone = replace(worker, phase=Idle("elsewhere"))
     match worker.phase:
         case Opening(run=run) | Running(run=run):
@@ -429,7 +429,7 @@ def due_s(worker: Worker) -> float | None:
         case BackingOff(until_s=until_s):
             return until_s
         case Opening(trial=trial):
-            return None if trial is None or trial.starts_anew else trial.since_s + TRIAL_S
+            return None if trial is None or trial.resets_position else trial.since_s + TRIAL_S
         case Draining() as phase:
             return phase.abandon_at_s if phase.cancelled else phase.cancel_at_s
         case Running() as phase:

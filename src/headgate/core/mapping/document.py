@@ -8,7 +8,7 @@ record would cost more than the work itself. Which part failed is read from the 
 do not fail pay nothing for the answer.
 
 None follows SQL: a missing field is None; arithmetic and ordering with None give None, and so do functions whose first
-argument is None, but for those that say otherwise (`coalesce`, `count`, `get`, `min`, `max`). `==` and `!=` work as in
+argument is None, except those that say otherwise (`coalesce`, `count`, `get`, `min`, `max`). `==` and `!=` work as in
 Python, and `and`, `or`, `not`, the conditional expression and `where` take None as false. In an f-string None leaves
 nothing behind. Every other mistake of types fails the record, with one line that names the part and the field.
 """
@@ -52,7 +52,7 @@ class Mapping:
     _run: Run
 
     def apply(self, records: list[Any], meta: list[Any] | None = None) -> Mapped:
-        """Map a batch; `meta`, when given, holds one value beside each record. Never raises for a record."""
+        """Map a batch; `meta`, when given, holds one value for each record. Never raises for a record."""
         mapped: list[dict[str, Any]] = []
         failed: list[tuple[int, str]] = []
         skipped = self._run(records, meta, mapped, failed)
@@ -241,7 +241,7 @@ class _Program:
             self._write_whole(indent)
 
     def _write_fields(self, indent: int) -> None:
-        """All fields are known: one dict display, in which drop, rename and types cost nothing of their own."""
+        """All fields are known: one dict display, in which drop, rename and types cost nothing extra."""
         self._add(indent, "append({")
         for field, expression in self._parts.set.items():
             text = self._compiler.compile(expression, f"{self._parts.path}.set.{field}")
@@ -303,7 +303,7 @@ def _elements(budget: Budget, record: dict[str, Any], steps: tuple[str, ...]) ->
     if values is None:
         return []
     if not isinstance(values, list):
-        raise TypeError(f"wants a list, not {kind(values)}")
+        raise TypeError(f"expects a list, not {kind(values)}")
     budget.charge(len(values) * (len(record) + STEP))
     return values
 

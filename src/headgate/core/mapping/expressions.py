@@ -275,7 +275,7 @@ class Compiler:
         """Work out what is constant now, so that bombs and mistakes are found here and not in each record."""
         try:
             return self._literal(node, Budget().call(function, *values))
-        except Exception as error:  # Whatever it is, it would happen to each record.
+        except Exception as error:  # Whatever the error is, each record would meet it.
             return self.refuse(node, str(error))
 
     def _arithmetic(self, name: str, sign: str, left: Code, right: Code) -> Code:
@@ -346,10 +346,10 @@ class Compiler:
             return self.refuse(node, "only functions of the fixed list can be called", hint)
         name = node.func.id
         if name not in FUNCTIONS:
-            return self.refuse(node, f"there is no function {name}", _hint_for_name(name))
+            return self.refuse(node, f"the function {name} does not exist", _hint_for_name(name))
         function, given = FUNCTIONS[name], len(node.args)
         if node.keywords or given < function.least or (function.most is not None and given > function.most):
-            return self.refuse(node, f"{name} is called with other arguments", f"as in {function.signature}")
+            return self.refuse(node, f"{name} does not take these arguments", f"as in {function.signature}")
         if name == "match":
             return self._match(node)
         arguments = [self._emit(argument).text for argument in node.args]

@@ -53,7 +53,7 @@ class Function:
 
 def _wants(value: object, wanted: type[T], name: str) -> T:
     if not isinstance(value, wanted):
-        raise TypeError(f"wants {name}, not {kind(value)}")
+        raise TypeError(f"expects {name}, not {kind(value)}")
     return value
 
 
@@ -75,7 +75,7 @@ def _list(value: object) -> list[object]:
 
 def _number(value: object, name: str = "a number") -> Number:
     if not isinstance(value, int | float | Decimal):
-        raise TypeError(f"wants {name}, not {kind(value)}")
+        raise TypeError(f"expects {name}, not {kind(value)}")
     return value
 
 
@@ -132,7 +132,7 @@ def substring(value: object, start: object, length: object = None) -> str:
 
 def length(value: object) -> int:
     if not isinstance(value, str | list | dict):
-        raise TypeError(f"wants text, a list or a dict, not {kind(value)}")
+        raise TypeError(f"expects text, a list or a dict, not {kind(value)}")
     return len(value)
 
 

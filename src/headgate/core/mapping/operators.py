@@ -75,7 +75,7 @@ class Budget:
         if text is None:
             return None
         if not isinstance(text, str):
-            raise TypeError(f"wants text, not {kind(text)}")
+            raise TypeError(f"expects text, not {kind(text)}")
         self.charge(len(text) + pattern.price(text))
         return pattern.find(text)
 
@@ -84,7 +84,7 @@ class Budget:
         if values is None:
             return []
         if not isinstance(values, list):
-            raise TypeError(f"a comprehension wants a list, not {kind(values)}")
+            raise TypeError(f"a comprehension expects a list, not {kind(values)}")
         self.charge(len(values) * step)
         return values
 

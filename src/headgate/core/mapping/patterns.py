@@ -18,7 +18,7 @@ from typing import Any
 PATTERN_LIMIT = 200  # Longer patterns are programs, and hard to read as well.
 TEXT_LIMIT = 100_000  # What even the simplest pattern may meet.
 WAYS_LIMIT = 20_000_000  # About a tenth of a second of the engine's work.
-TRIES_PER_UNIT = 8  # The engine tries about so many ways in the time of one unit of a record's budget.
+TRIES_PER_UNIT = 8  # Ways that the engine tries, roughly, in the time of one unit of a record's budget.
 USEFUL_TEXT = 64  # A pattern that cannot be tried on this many characters is refused.
 COUNT_LIMIT = 1_000  # The largest number in `{m,n}`.
 
@@ -41,7 +41,7 @@ class Pattern:
     def find(self, text: str) -> str | None:
         """Give the first group of the first match, or all of it where the pattern has no group."""
         if len(text) > self.text_limit:
-            raise ValueError(f"the text has {len(text)} characters; this pattern may meet {self.text_limit}")
+            raise ValueError(f"the text has {len(text)} characters; this pattern allows {self.text_limit}")
         found = self.compiled.search(text)
         return found and found.group(1 if self.compiled.groups else 0)
 
@@ -95,7 +95,7 @@ def _ways_of_node(code: object, argument: Any, length: int) -> int:
     if code in _REPEATS:
         least, most, body = argument
         return _ways_of_repeat(least, most, body, length)
-    raise ValueError("the pattern looks around or refers back, which may run away")
+    raise ValueError("the pattern uses a lookaround or a back reference, which can take too long")
 
 
 def _ways_of_repeat(least: int, most: int, body: Any, length: int) -> int:

@@ -64,7 +64,7 @@ Entry: TypeAlias = Asking | HeldBySession | Relinquishing
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A session would have the stream."""
+    """A session asks for the stream."""
 
     session: UUID
     name: str

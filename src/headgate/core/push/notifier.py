@@ -17,8 +17,8 @@ that was already under way may have left records behind.
 
 A grant that arrives for a session that has been closed is given back at once: closing cancels a request, it does not
 forget it. A stream that a request, a session's end and a late answer chase through these states is never left behind
-with an owner that does not know of it. `step` takes one stream's state and one event; the
-session applies it to one stream or to all.
+with an owner that does not know of it. `step` takes one stream's state and one event; the session applies it to one
+stream or to all.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Phase: TypeAlias = PendingNotify | Active | PendingClose | PendingRelinquish
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """It would push this stream."""
+    """It asks to push this stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class RelinquishAnswered:
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The stream was taken from us: revoked, stopped, or its node may not act any more."""
+    """The stream was taken from us: revoked, stopped, or its node may no longer act."""
 
     epoch: int
     reason: str
@@ -196,7 +196,7 @@ class TellRejected:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Hand these records to the pipeline, but the first `skipped`: those are durable already."""
+    """Hand these records to the pipeline, except the first `skipped`: those are already durable."""
 
     skipped: int
 
@@ -289,13 +289,13 @@ RETRY_MS = 500  # A stream that is being opened or given back takes about this l
 
 def _received(phase: Phase | None, event: Received) -> Step:
     if not isinstance(phase, Active):
-        return Step(phase, (Fail("not_granted", "records for a stream that is not granted"),))
+        return Step(phase, (Fail("not_granted", "records were sent for a stream that is not granted"),))
     last = -1 if phase.last_sent is None else phase.last_sent
     seen = -1 if phase.last_seen is None else phase.last_seen
     skipped = 0
     for id in event.ids:
         if id <= last:
-            return Step(phase, (Fail("backwards", f"the id {id} after {last}; ids must rise"),))
+            return Step(phase, (Fail("backwards", f"the id {id} is not above {last}; ids must rise"),))
         last = id
         skipped += id <= seen
     if not event.ids:
@@ -308,9 +308,9 @@ def _end_of_stream(phase: Phase | None, event: EndOfStream) -> Step:
         case Active():
             return Step(PendingClose(phase.epoch, phase.last_acked, phase.last_seen, event.barrier))
         case PendingClose() | PendingRelinquish():
-            return Step(phase, (Fail("unexpected", "the stream has been ended already"),))
+            return Step(phase, (Fail("unexpected", "the stream has already been ended"),))
         case PendingNotify() | None:
-            return Step(phase, (Fail("not_granted", "the end of a stream that is not granted"),))
+            return Step(phase, (Fail("not_granted", "a stream that is not granted was ended"),))
         case _:
             assert_never(phase)
 
@@ -388,7 +388,7 @@ def _relinquish_answered(phase: Phase | None, event: RelinquishAnswered) -> Step
         return Step(None)
     if event.nack in (None, "already_inactive"):
         return Step(None, (TellClosed(phase.position),))
-    # Somebody else has it: what we know of its position is worth nothing any more.
+    # Somebody else has it: what we know of its position is no longer worth anything.
     return Step(None, (TellRestart(event.nack or ""),))
 
 

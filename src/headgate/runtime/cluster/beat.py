@@ -1,4 +1,4 @@
-"""The beat: a thread of its own that says once a second that this node lives, and keeps the node's trust.
+"""The beat: a thread that says once a second that this node lives, and keeps the node's trust.
 
 It has its own event loop and its own connection, so that a busy node still beats. But a node whose main loop gives no
 sign does no work: `core.watchdog` says when the thread stops beating, and when it is sure that a connector blocks the
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import structlog
 
 from headgate.clock import boot_s
@@ -29,6 +28,7 @@ from headgate.core import lease, watchdog
 from headgate.core.lease import Trust
 from headgate.core.watchdog import Sign, Watch
 from headgate.errors import HeadgateError, StoreError
+from headgate.runtime.cluster import quarantine
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.nodes import Nodes
@@ -107,7 +107,7 @@ class Beat:
         return self.trust.left_s(boot_s())
 
     def moment(self) -> Sign:
-        """Now, and how long the loop's thread has waited for a CPU; where nobody counts that, not at all."""
+        """Now, and how long the loop's thread has waited for a CPU; 0 where the system does not count that."""
         try:
             waited_s = int(self._schedstat.read_bytes().split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
@@ -142,7 +142,7 @@ class Beat:
         except (HeadgateError, TimeoutError):
             return database
         except Exception:
-            # Whatever it is, a thread that died of it would take the node with it.
+            # Whatever the error is, the thread must survive it: without beats the node loses its trust.
             log.exception("a beat failed")
             return None
         if alive:
@@ -153,7 +153,7 @@ class Beat:
         return database
 
     async def _end_blocked_process(self, database: Database | None) -> None:
-        """The loop is blocked for good: quarantine whose run it was, and die."""
+        """The loop is blocked for good: quarantine the datasource whose run blocks it, and end the process."""
         task = asyncio.current_task(self._loop)
         label = _labels.get(task) if task is not None else None
         stack = "".join(traceback.format_stack(sys._current_frames().get(self._loop_thread)))
@@ -173,24 +173,4 @@ class Beat:
                     await change.quarantine(label.datasource, reason)
                     change.event(await change.find_by_id(label.datasource), "quarantined", reason=reason)
         except (StoreError, TimeoutError):
-            write_quarantined(self._home, label.datasource, reason)
-
-
-def write_quarantined(home: Path, datasource: UUID, reason: str) -> None:
-    """For a database that is away: the next start reads this."""
-    folder = home / "quarantined"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{datasource}.json").write_bytes(msgspec.json.encode({"reason": reason}))
-
-
-def read_quarantined(home: Path) -> dict[UUID, str]:
-    """What was left for us."""
-    found = {}
-    for file in sorted((home / "quarantined").glob("*.json")):
-        found[UUID(file.stem)] = str(msgspec.json.decode(file.read_bytes())["reason"])
-    return found
-
-
-def clear_quarantined(home: Path, datasource: UUID) -> None:
-    """It has been dealt with."""
-    (home / "quarantined" / f"{datasource}.json").unlink(missing_ok=True)
+            quarantine.leave(self._home, label.datasource, reason)

@@ -12,7 +12,7 @@ SIGN_S = 0.25
 
 
 class LoopSign:
-    """Signs of life of the main loop."""
+    """The main loop's signs of life."""
 
     delay_s = 0.0  # How late the loop was the last time.
 

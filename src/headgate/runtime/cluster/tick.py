@@ -46,7 +46,7 @@ class Ticker:
         self._look.set()
 
     def vanished(self) -> None:
-        """A node is not there any more."""
+        """A node is gone."""
         self._patience = patience.vanished(self._patience, boot_s())
 
     def takes_in_s(self, stream: UUID, epoch: int, lease_s: float) -> float | None:

@@ -25,6 +25,7 @@ from headgate.connectors.values.convert import common, translated
 from headgate.connectors.values.kinds import TEXT, canonical
 from headgate.core.chunks import Range
 from headgate.datasources.documents import Prepared
+from headgate.datasources.registry import Registry
 from headgate.errors import NotFound, Refused
 from headgate.ids import new_id
 from headgate.runtime.dumps.copying import Transform
@@ -57,7 +58,9 @@ async def create(dumps: Dumps, datasource: UUID, name: str, prepared: Prepared, 
         fields = await _fields(reader, source, transform_of(name, prepared))
         there = await writer.look(table)
         if there is None:
-            raise NotFound(f"the sink's table {table} is not there yet", hint="start the datasource once, or create it")
+            raise NotFound(
+                f"the sink's table {table} does not exist yet", hint="start the datasource once, or create it"
+            )
         job = Job(new_id(), _mapped_table(source, there, fields), table, Mode.ABSENT, key=prepared.mapping.key)
         for other in await dumps.unfinished(redacted(storages.target), [table]):
             raise Refused(
@@ -86,6 +89,16 @@ async def create(dumps: Dumps, datasource: UUID, name: str, prepared: Prepared, 
         )
     )
     return job.dump
+
+
+async def running_version(registry: Registry, datasource: UUID) -> tuple[str, Prepared]:
+    """A datasource's name, and the version of it that runs; if none does, the published one."""
+    found = await registry.get(str(datasource))
+    version = found.running_version or found.published_version
+    if version is None:
+        raise Refused(f"{found.name} has no version", hint=f"headgate ds publish {found.name}")
+    config = await registry.get_datasource_config(found.id, version)
+    return found.name, config.prepared
 
 
 def storages_of(name: str, prepared: Prepared, source: str | None) -> tuple[Storages, str]:

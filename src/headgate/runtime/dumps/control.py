@@ -38,7 +38,7 @@ async def storages_of(
     source, target = source or kept.source, target or kept.target
     if not source or not target:
         raise Refused(
-            "the URLs of this dump were not kept: there was no master key, or it is another now",
+            "the URLs of this dump cannot be read: no master key was set, or it has changed",
             code="no_urls",
             hint="give them with --source URL --target URL",
         )
@@ -79,7 +79,7 @@ async def choose(dumps: Dumps, row: DumpRow, chunks: str, table: str | None = No
     chosen = _table_of(await dumps.tables(row.id), table, row)
     if plan_of(chosen).source.by is By.BLOCK:
         raise Refused(
-            f"{chosen.name} is cut by blocks, which mean nothing in another snapshot: it begins again",
+            f"{chosen.name} is cut by blocks, which mean nothing in another snapshot: it is copied again",
             code="blocks",
             hint=f"headgate dumps resume {short(row.id)}",
         )
@@ -114,7 +114,7 @@ def _check_place(row: DumpRow, command: str) -> None:
         verb, _, rest = command.partition(" ")
         words = f"headgate dumps {verb} {short(row.id)} {rest}".rstrip()
         raise Refused(
-            "no process runs this dump, and it is not one for nodes",
+            "this dump was not given to the nodes, and no process runs it",
             code="here",
             hint=f"on a machine that reaches both storages: {words}",
         )

@@ -8,7 +8,7 @@ itself; without a plan there is nothing to lease, so they need not know which no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,9 @@ import msgspec
 import structlog
 
 from headgate.core.chunks.outcome import is_for_me
-from headgate.datasources.documents import Prepared
+from headgate.datasources.registry import Registry
 from headgate.errors import HeadgateError, Refused, StoreError
-from headgate.runtime.dumps.backfill import storages_of, transform_of
+from headgate.runtime.dumps.backfill import running_version, storages_of, transform_of
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Options, Storages
 from headgate.runtime.dumps.process import DumpFailed, StreamProcess
@@ -41,13 +41,13 @@ class DumpKeeper:
         dumps: Dumps,
         home: Path,
         may_work: Callable[[], bool],
-        prepared: Callable[[UUID], Awaitable[tuple[str, Prepared]]],
+        registry: Registry,
         source_timeout_s: float = SOURCE_TIMEOUT_S,
     ) -> None:
         self._dumps = dumps
         self._home = home
         self._may_work = may_work  # Not while draining, nor without trust.
-        self._prepared = prepared
+        self._registry = registry
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._source_timeout_s = source_timeout_s
         self._warned: set[UUID] = set()
@@ -106,9 +106,12 @@ class DumpKeeper:
         """Its URLs, and for a backfill the datasource's own sink and mapping."""
         urls = await self._dumps.urls(row.id)
         if urls is None:
-            raise Refused("its URLs cannot be decrypted here", hint="give this node the master key that it began with")
+            raise Refused(
+                "the dump's URLs cannot be decrypted here",
+                hint="give this node the master key that it was created with",
+            )
         if row.datasource is not None:
-            name, prepared = await self._prepared(row.datasource)
+            name, prepared = await running_version(self._registry, row.datasource)
             storages, _ = storages_of(name, prepared, urls.source)
             return storages, transform_of(name, prepared)
         return Storages(urls.source, urls.target, options.own), None

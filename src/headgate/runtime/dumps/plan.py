@@ -92,7 +92,7 @@ class Plan:
     job: Job
     into: Table | None = None
     since: tuple[str, ...] = ()
-    had_rows: bool = False  # The target had rows of its own before.
+    had_rows: bool = False  # The target had rows before the dump.
     reads: Table | None = None  # What is read, where a mapping makes the job's columns of it.
 
     @property
@@ -186,7 +186,7 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     for other in await writer.unfinished(target):
         if not await _is_given_up(dumps, other):
             raise Refused(
-                f"another dump has begun with {target}", code="unfinished", hint=f"headgate dumps resume {short(other)}"
+                f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
             )
     there = await writer.look(target)
     read, table = table, _retyped(table, request, there, writer.family)
@@ -236,7 +236,7 @@ def _with_columns(table: Table, request: Request, family: str) -> Table:
     generated = set(table.generated) if table.family == family else set()
     kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
     if not kept:
-        raise ConfigError(f"nothing is left of {table.name}", hint="exclude fewer columns")
+        raise ConfigError(f"{table.name} has no columns left", hint="exclude fewer columns")
     dropped = [{"name": column.name, "native": column.native} for column in table.columns if column.name in generated]
     details = {**table.details, "dropped": dropped} if dropped else table.details
     return replace(table, columns=kept, details=details)

@@ -127,7 +127,7 @@ class _Table:
         except NotFound:
             names = await reader.tables()
             if len(names) != 1:
-                raise NotFound(f"{self._plan.job.target} is not there any more") from None
+                raise NotFound(f"{self._plan.job.target} no longer exists") from None
             return await reader.describe(names[0])
 
     async def _is_cut_alike(self) -> bool:

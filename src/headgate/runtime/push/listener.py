@@ -1,9 +1,9 @@
 """The listener: all push sessions of a node, between the notifiers (one per session) and the registry's rows.
 
-A session's frames are events of its notifier (`core.notifier`). Who has which stream on this node is the local registry
-(`core.local_registry`). The rows are claimed and released by the worker manager, which runs a pushed stream exactly
-like any other: same sink, same mapping, same fencing, same swap of versions. This module carries events from one to
-the others and performs what they say.
+A session's frames are events of its notifier (`core.push.notifier`). Who has which stream on this node is the local
+registry (`core.push.local_registry`). The rows are claimed and released by the worker manager, which runs a pushed
+stream exactly like any other: same sink, same mapping, same fencing, same swap of versions. This module carries events
+from one to the others and performs what they say.
 
 A *barrier* runs at most every `BARRIER_S` while something is due: it checkpoints, in one statement, every pushed stream
 whose sink has got further, and tells the programs what is durable. Without trust there are no sessions.
@@ -101,11 +101,11 @@ class PushListener:
                 self.give_back(pushed)
 
     def ask(self, session: Session, stream: str, name: str) -> None:
-        """A session would have a stream."""
+        """A session asks for a stream."""
         self.step((session.datasource, stream), local.Ask(session.id, name), session)
 
     def take(self, session: Session, stream: str, piece: Piece, skipped: int) -> None:
-        """Hand records to the pipeline, but those that are durable already."""
+        """Hand records to the pipeline, except those that are already durable."""
         session.give_credits(skipped)
         if skipped == len(piece.ids):
             return
@@ -130,7 +130,7 @@ class PushListener:
         return self._entries.get(key)
 
     def is_current(self, key: Key, pushed: Pushed) -> bool:
-        """Whether nobody has asked for the stream anew since."""
+        """Whether nobody has asked for the stream again since."""
         return self._pushed.get(key) is pushed
 
     def forget(self, key: Key, pushed: Pushed) -> None:
@@ -183,7 +183,7 @@ class PushListener:
                 ids = await self._rows.label(asked)
             except StoreError:
                 pass
-            except Exception:  # Whatever it is, nobody waits for an answer that never comes.
+            except Exception:  # Whatever the error is, every session that asked gets an answer.
                 log.exception("streams could not be looked up")
             for key, pushed in asked.items():
                 if self.is_current(key, pushed):

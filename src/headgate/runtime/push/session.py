@@ -64,7 +64,7 @@ class Session:
         self._listener = listener
 
     def notify(self, stream: str, name: str) -> None:
-        """The program would push this stream."""
+        """The program asks to push this stream."""
         self.taken.discard(stream)
         if not is_label(stream):
             self.peer.refused(stream, "bad_stream", 0)
@@ -129,7 +129,7 @@ class Session:
                 self.peer.fail(code, text)
 
     def give_credits(self, records: int) -> None:
-        """So many records are under way no longer, durable or not."""
+        """This many records are no longer under way, durable or not."""
         if records:
             self.credits_due += records
             self._listener.due.set()
@@ -154,7 +154,7 @@ class Pushed:
         self._key = key
 
     def refused(self, reason: notifier.Reason) -> None:
-        """It could not be had, or not be opened; or a later run of it was denied."""
+        """It could not be acquired or opened, or a later run of it was denied."""
         if not self._listener.is_current(self._key, self):
             return
         if not isinstance(self._listener.entry(self._key), local.Asking):
@@ -179,7 +179,7 @@ class Pushed:
         self._listener.due.set()
 
     def released(self, nack: Why | None) -> None:
-        """It is not ours any more: given back, or taken from us."""
+        """It is no longer ours: given back, or taken from us."""
         if not self._listener.is_current(self._key, self):
             return
         if isinstance(self._listener.entry(self._key), local.Asking):

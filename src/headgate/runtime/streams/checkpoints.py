@@ -54,7 +54,7 @@ class Checkpoints:
                 self._lose(handle, command.epoch)
 
     async def save_last(self, handle: Handle) -> None:
-        """What a run had committed when it ended. Not at any price."""
+        """Save what a run had committed when it ended, without waiting long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_CHECKPOINT_S):
                 await self.save([handle])

@@ -142,15 +142,17 @@ class Effects:
                 self._fail(handle, run, error)
                 return
         match step.reply:
-            case streams.Granted(starts_anew=starts_anew):
+            case streams.Granted(resets_position=resets_position):
                 handle.config = config
                 handle.holding = holding.acquired(handle.holding, step.stream.epoch, step.stream.progress)
-                if starts_anew:
-                    handle.log.warning("another source: its position begins at nothing")
+                if resets_position:
+                    handle.log.warning("this version reads another source: the position is reset")
                     around.reporter.event(handle, "position_reset", version=version)
-                around.dispatch(handle, lifecycle.Acquired(run, boot_s(), starts_anew))
+                around.dispatch(handle, lifecycle.Acquired(run, boot_s(), resets_position))
             case streams.IdentityChanged():
-                text = "this version reads another source than the stream's position is from; publish it to begin anew"
+                text = (
+                    "this version reads another source, for which the stream has no position; publish it to start over"
+                )
                 self._fail(handle, run, ConfigError(text))
             case _:
                 around.dispatch(handle, lifecycle.AcquireDenied(run, boot_s()))
@@ -230,7 +232,7 @@ class Effects:
 
     def _opened(self, handle: Handle, run: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != run:
-            return  # Abandoned, and still at it: nothing of it counts.
+            return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
@@ -252,7 +254,7 @@ class Effects:
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         handle.stats.errors += handle.state is not before  # An older run's failure changes nothing.
         if handle.pusher is not None and not handle.holding.is_opened:
-            # Its client can wait better than we: it keeps its records, and asks again.
+            # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)
 
@@ -303,7 +305,7 @@ class Effects:
         self._around.registry.waker.wake("streams")
 
     async def _persist_command(self, handle: Handle, command: streams.Command) -> streams.Reply | None:
-        """Until it is answered, or until another run or another worker has begun, which has its own grant."""
+        """Try until it is answered, or until another run or worker has begun, which has its own grant."""
         runs = handle.state.runs
         while handle.state.runs == runs and self._around.is_current(handle):
             try:

@@ -1,4 +1,4 @@
-"""Connectors whose methods block: each source or sink gets a thread of its own, so that it cannot stop the node."""
+"""Connectors whose methods block: each source or sink gets its own thread, so that it cannot stop the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 class Threaded:
     """An object with blocking methods, seen as one with awaitable methods. Calls run one after another.
 
-    The thread is a daemon: one that hangs for ever is left behind when its run is abandoned, and does not keep the
+    The thread is a daemon: one that hangs forever is left behind when its run is abandoned, and does not keep the
     process from ending.
     """
 

@@ -276,7 +276,7 @@ class WorkerManager:
         self.drain(True)
         deadline_s = boot_s() + lifecycle.STOP_S + 1.0
         while self._trust_left_s() > 0.0 and boot_s() < deadline_s and any(map(_is_busy, self._handles.values())):
-            await asyncio.sleep(0.02)  # Once in a node's life; a signal would be one more thing to keep.
+            await asyncio.sleep(0.02)  # This happens once in a node's life, so polling is simpler than a signal.
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(2.0):
                 await self._reporter.flush()

@@ -21,7 +21,7 @@ from headgate.errors import Cause, ConnectorError, EndOfStream, RetryLater
 
 MOST = 10_000  # Parts of one source. Their names are one value in the registry.
 OPENING = 50  # Parts opened at a time.
-CANCEL_S = 1.0  # For a cancelled read to end, before its source is closed all the same.
+CANCEL_S = 1.0  # For a cancelled read to end; after that its source is closed anyway.
 
 
 async def _as_found(names: Sequence[str]) -> Sequence[str]:
@@ -61,20 +61,20 @@ def _check_names(names: Sequence[str]) -> None:
     if len(set(names)) != len(names) or ("" in names and names != UNNAMED):
         raise ConnectorError("the source lists a part twice, or one without a name among others")
     if len(names) > MOST:
-        raise ConnectorError(f"the source has {len(names)} parts; {MOST} are the most", cause=Cause.CONFIG)
+        raise ConnectorError(f"the source has {len(names)} parts; at most {MOST} are allowed", cause=Cause.CONFIG)
 
 
 class Nothing:
     """The source of a stream that has nothing to read. Its position stays as it is."""
 
     async def check(self) -> None:
-        """There is nothing that could be missing."""
+        """Nothing can be missing."""
 
     async def parts(self) -> Sequence[str]:
         return []
 
     async def open(self, position: Position) -> None:
-        """There is nothing to open."""
+        """Nothing needs to be opened."""
 
     async def read(self) -> Batch:
         raise EndOfStream("no part of the source is this stream's")
@@ -92,7 +92,7 @@ class Merged:
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = dict(sources)
         self._reading: dict[str, asyncio.Task[Batch]] = {}
-        self._ready: deque[str] = deque()  # Parts whose task is done, the longest first.
+        self._ready: deque[str] = deque()  # Parts whose task is done, oldest first.
         self._arrived = asyncio.Event()
         self._ended: set[str] = set()
         self._position: dict[str, Position] = {}
@@ -107,7 +107,7 @@ class Merged:
     async def open(self, position: Position) -> None:
         if position is not None and not isinstance(position, Mapping):
             raise ConnectorError(
-                f"the position of a source with parts is a map, part to position, not {position!r}",
+                f"the position of a source with parts is a map from part to position, not {position!r}",
                 cause=Cause.CONFIG,
                 hint="headgate streams set-position",
             )
@@ -147,7 +147,7 @@ class Merged:
 
     def _done(self, part: str, task: asyncio.Task[Batch]) -> None:
         if not task.cancelled():
-            task.exception()  # Whoever takes it meets it; if nobody does, it is nobody's concern any more.
+            task.exception()  # `next` raises it; if nobody calls that any more, asyncio need not complain.
             self._ready.append(part)
             self._arrived.set()
 
@@ -177,7 +177,7 @@ async def _next(source: Source) -> Batch:
 
 
 async def _all(waiting: Iterable[Awaitable[Any]]) -> None:
-    """All of them to their end; then raise what went wrong first."""
+    """Await all of them, then raise the first error."""
     for result in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

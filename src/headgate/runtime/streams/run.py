@@ -64,7 +64,7 @@ class LastHour:
         self._minute = 0
 
     def add(self, number: int, now_s: float) -> None:
-        """So many, now."""
+        """Count this many, now."""
         self._turn(now_s)
         self._counts[self._minute % 60] += number
 
@@ -106,7 +106,7 @@ class Stats:
 
 @asynccontextmanager
 async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> AsyncIterator[None]:
-    """Let something last as long as this node may act, and cut it off when it may not any more.
+    """Let something last as long as this node may act, and cut it off when it may no longer.
 
     Trust is renewed every second, so a long write goes on while beats are answered.
     """
@@ -216,7 +216,7 @@ class Run:
         sink = build_sink(self._prepared, self._context)
         source: Source | None = None
         try:
-            # The sink first: it fences whoever was there before, whatever may be wrong with the source.
+            # The sink first: it fences the run before this one, whatever may be wrong with the source.
             progress = self.progress = agree(self._grant.progress, await sink.open(self._grant))
             self.is_settled = True
             source = await self._build_source()
@@ -339,7 +339,7 @@ def _check_position(position: Any) -> None:
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
-    """A batch read ahead may fail after its run has ended; that is nobody's concern any more."""
+    """A batch read ahead may fail after its run has ended; nobody needs the error then."""
     if not task.cancelled():
         task.exception()
 
@@ -350,7 +350,7 @@ def _is_cancelled() -> bool:
 
 
 async def _close(*sides: Source | Sink) -> None:
-    """Close both. One that hangs or fails does not keep the other from it."""
+    """Close both. If one hangs or fails, the other is closed all the same."""
     for side in sides:
         await _quietly(side.close())
 

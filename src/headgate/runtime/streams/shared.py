@@ -43,7 +43,7 @@ class SharedThings:
         thing.users -= 1
         if thing.users == 0:
             del self._things[key]
-            # A task of its own: who gives back may be cancelled meanwhile, and it must be closed all the same.
+            # Its own task: the caller may be cancelled meanwhile, and the thing must be closed all the same.
             ending = asyncio.create_task(_end(thing.making), name="end a shared thing")
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)

@@ -149,7 +149,7 @@ class DatasourcesApi(Controller):
         await _check_absent(request, data)
         found = await node.registry.get(name)
         wish = _wish(data or datasources.Backfill())
-        _, prepared = await node.prepared(found.id)
+        _, prepared = await backfill.running_version(node.registry, found.id)
         try:
             dump = await backfill.create(node.dumps, found.id, found.name, prepared, wish, request.user.name)
         except StorageError as error:  # The node is well; what it was sent to is not.

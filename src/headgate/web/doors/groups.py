@@ -96,7 +96,7 @@ class GroupDoor:
             raise Over("too_many", f"one connection carries at most {MOST_CONSUMERS} consumers")
         try:
             with needs_database():
-                nodes = await self._node.addresses()
+                nodes = await self._node.incarnations.addresses()
                 joined = await self._node.groups.join(
                     session,
                     frame.stream,

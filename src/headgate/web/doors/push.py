@@ -145,7 +145,7 @@ class PushDoor:
         with needs_database():
             entry = await self._entry(hello.datasource)
             check_trust(self._node.trust_left_s())
-            return entry, await self._options(entry), await self._node.addresses()
+            return entry, await self._options(entry), await self._node.incarnations.addresses()
 
     async def _entry(self, name: str) -> Entry:
         entry = self._node.registry.entry(name)

@@ -142,7 +142,7 @@ def test_broken_yaml_is_reported_with_file_line_and_column(text: str, place: str
 def test_a_key_that_is_there_twice_is_reported_where_it_is_there_again() -> None:
     text = "datasources:\n  orders: {source: {type: generator}, sink: {type: blackhole}}\n  orders: {}\n"
     (problem,) = problems_of(text)
-    assert problem == Problem("orders.yaml:3:3", "the key 'orders' is there twice")
+    assert problem == Problem("orders.yaml:3:3", "the key 'orders' appears twice")
     assert "twice" in problems_of(with_option("rate: 1, rate: 2"))[0].message
 
 
@@ -154,7 +154,7 @@ def test_characters_that_yaml_does_not_know_are_a_problem_of_the_file(text: str)
 
 @pytest.mark.parametrize("text", ["", "5", "[]", "orders: {}", "datasources:", "datasources: [1]", "datasources: x"])
 def test_a_file_without_datasources_says_so(text: str) -> None:
-    assert "`datasources` mapping" in problems_of(text)[0].message
+    assert "`datasources` is missing" in problems_of(text)[0].message
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_secret_that_cannot_be_decrypted_is_told_from_one_that_is_not_there() 
     sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
     absent = problems_with({"source": SOURCE, "sink": sink}, {})["datasources.orders.sink.url"]
     sealed = problems_with({"source": SOURCE, "sink": sink}, {"warehouse": None})["datasources.orders.sink.url"]
-    assert "no secret" in absent.message
+    assert "does not exist" in absent.message
     assert "cannot be decrypted" in sealed.message
     assert "HEADGATE_MASTER_KEY" in sealed.hint
 
