@@ -107,6 +107,7 @@ def summary(name: str = "orders", **changes: Any) -> dict[str, Any]:
         "error": None,
         "node": "alpha",
         "quarantine": None,
+        "reason": None,
     }
     return {**found, **changes}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from fake_node import FakeNode, Run, full, minutes_ago, summary, version
@@ -30,6 +31,8 @@ SCHEMA = {
     "required": ["path"],
 }
 
+NODE = "5f1c8e7e-aaaa-4000-8000-000000000001"
+TOKEN = "aa11aa11-aaaa-4000-8000-000000000001"
 DS = "/api/datasources/orders"
 ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/datasources"): {"items": [summary()]},
@@ -50,25 +53,28 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/streams"): {
         "items": [
             {
-                "id": "1",
+                "id": str(UUID(int=1)),
                 "name": "orders:0",
                 "datasource": "orders",
+                "datasource_id": str(UUID(int=2)),
                 "index": 0,
                 "label": None,
-                "owner": "5f1c8e7e-aaaa",
+                "owner": NODE,
                 "node": "alpha",
+                "run": None,
                 "epoch": 2,
                 "generation": 0,
                 "commits": 5,
                 "position": {"offset": 18204, "file": "/var/log/app/2025-11-16-and-a-long-name.jsonl"},
                 "version": 3,
+                "rests": False,
             }
         ]
     },
     ("GET", "/api/nodes"): {
         "items": [
             {
-                "id": "5f1c8e7e-aaaa",
+                "id": NODE,
                 "name": "alpha",
                 "beat": 9,
                 "lease_s": 5.0,
@@ -88,10 +94,10 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("DELETE", "/api/secrets/warehouse"): None,
     ("POST", "/api/secrets/rotate"): {"rewrapped": 3, "stuck": []},
     ("GET", "/api/tokens"): {
-        "items": [{"id": "aa11", "name": "ci", "role": "viewer", "created_at": minutes_ago(0)}],
+        "items": [{"id": TOKEN, "name": "ci", "role": "viewer", "created_at": minutes_ago(0)}],
     },
-    ("POST", "/api/tokens"): {"id": "aa11", "name": "ci", "role": "viewer", "token": "hg_secret"},
-    ("DELETE", "/api/tokens/aa11"): None,
+    ("POST", "/api/tokens"): {"id": TOKEN, "name": "ci", "role": "viewer", "token": "hg_secret"},
+    ("DELETE", f"/api/tokens/{TOKEN}"): None,
     ("GET", "/api/connectors"): {"items": [{"name": "files", "summary": "JSON Lines.", "sides": ["source", "sink"]}]},
     ("GET", "/api/connectors/files"): {
         "name": "files",
@@ -137,7 +143,7 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("secrets delete warehouse", ["deleted secret warehouse"]),
     ("secrets rotate", ["3 secrets rewrapped"]),
     ("tokens create ci --role viewer", ["hg_secret"]),
-    ("tokens list", ["ci", "viewer", "aa11"]),
+    ("tokens list", ["ci", "viewer", TOKEN]),
     ("tokens revoke ci", ["revoked ci"]),
     ("connectors list", ["files", "source + sink", "JSON Lines."]),
     ("connectors show files", ["append|upsert", "integer", "required", "It has no options."]),
@@ -301,11 +307,11 @@ def test_only_the_token_itself_is_on_stdout(run: Run) -> None:
 
 
 def test_an_ambiguous_token_name_is_refused(run: Run, node: FakeNode) -> None:
-    twice = [{"id": id, "name": "ci", "role": "viewer", "created_at": minutes_ago(1)} for id in ("aa11", "bb22")]
+    twice = [{"id": id, "name": "ci", "role": "viewer", "created_at": minutes_ago(1)} for id in (TOKEN, NODE)]
     node.on("GET", "/api/tokens", {"items": twice})
     result = run("tokens", "revoke", "ci")
     assert result.exit_code == 4
-    assert "aa11, bb22" in result.stderr
+    assert f"{TOKEN}, {NODE}" in result.stderr
 
 
 def test_an_export_goes_to_a_file(run: Run, tmp_path: Path) -> None:

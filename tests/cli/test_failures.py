@@ -151,10 +151,27 @@ def test_deleting_without_a_terminal_needs_a_yes(run: Run, node: FakeNode) -> No
 
 
 def test_a_bug_is_a_line_with_its_place(run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.on("GET", "/api/datasources", {"unexpected": []})
+    node.on("GET", "/api/datasources", {"items": [summary()]})
+    monkeypatch.delattr(ds, "_version")
     result = run("ds", "list")
     assert result.exit_code == 1
-    assert result.stderr.startswith("headgate: KeyError: 'items' (a bug, at cli/ds.py:")
+    assert result.stderr.startswith("headgate: NameError: name '_version' is not defined (a bug, at cli/ds.py:")
+
+
+@pytest.mark.parametrize(
+    "answer", [{"unexpected": []}, [], {"items": [{"name": "orders"}]}, {"items": [summary(enabled="no")]}]
+)
+def test_an_answer_of_another_shape_is_no_bug_but_another_release(run: Run, node: FakeNode, answer: Any) -> None:
+    node.on("GET", "/api/datasources", json.dumps(answer))
+    result = run("ds", "list")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"headgate: {node.url} does not answer as a Headgate node of this release: ")
+
+
+def test_a_machine_gets_fields_that_this_release_does_not_know(run: Run, node: FakeNode) -> None:
+    sent = {"items": [summary(colour="blue")], "next": None}
+    node.on("GET", "/api/datasources", sent)
+    assert json.loads(run("ds", "list", "--json").stdout) == sent
 
 
 def test_the_nouns_without_a_command_show_their_help(run: Run) -> None:
@@ -220,7 +237,7 @@ def test_a_reader_that_goes_away_is_no_error(node: FakeNode) -> None:
 
 
 def test_ctrl_c_is_quiet(node: FakeNode) -> None:
-    event = {"id": 1, "type": "started", "payload": {}, "actor": "ada", "at": "2026-01-01T00:00:00Z"}
+    event = {"id": 1, "name": "orders", "type": "started", "payload": {}, "actor": "ada", "at": "2026-01-01T00:00:00Z"}
     node.on("GET", "/api/datasources/orders/events", {"items": [event]})
     node.on("GET", "/api/datasources/orders/events/stream", [])
     process = start(node, "ds", "events", "orders", "--follow")

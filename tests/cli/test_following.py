@@ -12,10 +12,18 @@ from headgate.cli import history
 from headgate.cli.call import Call
 from headgate.cli.client import Interrupted, _events
 from headgate.errors import NotFound
+from headgate.web.bodies.datasources import Event, Line
 
 
 def event(id: int) -> dict[str, Any]:
-    return {"id": id, "type": f"type{id}", "payload": {}, "actor": "ada", "at": "2026-01-01T00:00:00Z"}
+    return {
+        "id": id,
+        "name": "orders",
+        "type": f"type{id}",
+        "payload": {},
+        "actor": "ada",
+        "at": "2026-01-01T00:00:00Z",
+    }
 
 
 class Enough(Exception):
@@ -51,7 +59,7 @@ def test_each_event_is_shown_once_over_broken_connections(node: FakeNode, capsys
 def test_a_datasource_that_is_deleted_meanwhile_ends_it(node: FakeNode) -> None:
     node.on("GET", "/api/datasources/orders/logs", {"items": []})
     with pytest.raises(NotFound):
-        for _ in history._news(Call(node.url).node, "/api/datasources/gone/logs", []):
+        for _ in history._followed(Call(node.url).node, "/api/datasources/gone/logs", Line, []):
             pass
 
 
@@ -59,14 +67,14 @@ def test_a_node_that_goes_away_is_mentioned_once(node: FakeNode, capsys: pytest.
     away = Call(node.url).node
     node.close()
     with pytest.raises(Enough):
-        list(history._news(away, "/api/datasources/orders/logs", []))
+        list(history._followed(away, "/api/datasources/orders/logs", Line, []))
     assert capsys.readouterr().err.count("waiting for it") == 1
 
 
 def test_a_stream_that_ends_says_so(node: FakeNode) -> None:
     node.on("GET", "/stream", [event(1)])
-    found = Call(node.url).node.stream("/stream")
-    assert next(found)["id"] == 1
+    found = Call(node.url).node.stream("/stream", Event)
+    assert next(found).value.id == 1
     with pytest.raises(Interrupted):
         next(found)
 

@@ -370,7 +370,7 @@ def test_what_would_lead_to_another_path_never_reaches_the_node(
 
 # Waiting, with a node that does as the test says.
 
-DRAINING = {"id": "5f1c8e7e-aaaa", "name": "alpha", "draining": True, "streams": 2, "others": 1}
+DRAINING = {"id": "5f1c8e7e-aaaa-4000-8000-000000000001", "name": "alpha", "draining": True, "streams": 2, "others": 1}
 ROW = {
     **{key: DRAINING[key] for key in ("id", "name", "draining", "streams")},
     "beat": 9,

@@ -10,17 +10,22 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from headgate.cli import documents
 from headgate.cli.call import Call, Yes, confirm
-from headgate.cli.client import Unreachable
+from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.documents import STDIN, File
 from headgate.cli.output import changes, complain, say, to_json
 from headgate.errors import HeadgateError
 from headgate.text import counted
+
+if TYPE_CHECKING:
+    from headgate.web.bodies.datasources import Changes
+
+T = TypeVar("T")
 
 Prune = Annotated[bool, typer.Option("--prune", help="Delete the datasources that the file does not have.")]
 Database = Annotated[
@@ -33,30 +38,36 @@ _SIGNS = {"create": "+", "update": "~", "enable": "~", "disable": "~", "delete":
 
 def plan(call: Call, file: File, prune: Prune = False) -> None:
     """What applying a file would change. Nothing is changed."""
-    call.show(call.node.post("/api/plan", _body(file), prune=prune), lambda found: _render(found, "to "))
+    from headgate.web.bodies.datasources import Changes
+
+    call.relay(call.node.post("/api/plan", Changes, _body(file), prune=prune), lambda found: _render(found, "to "))
 
 
 def apply(call: Call, file: File, prune: Prune = False, yes: Yes = False) -> None:
     """Make the datasources what the file says, all of them or none."""
+    from headgate.web.bodies.datasources import Changes
+
     body = _body(file)
     if prune:
-        planned = call.node.post("/api/plan", body, prune=True)["changes"]
-        doomed = [change["name"] for change in planned if change["action"] == "delete"]
+        planned = call.node.post("/api/plan", Changes, body, prune=True).value.changes
+        doomed = [change.name for change in planned if change.action == "delete"]
         if doomed:
             confirm(f"Delete {counted(len(doomed), 'datasource')} ({', '.join(doomed)})?", yes=yes)
-    call.show(call.node.post("/api/apply", body, prune=prune), _render)
+    call.relay(call.node.post("/api/apply", Changes, body, prune=prune), _render)
 
 
 def import_(call: Call, file: File, database: Database = None) -> None:
     """Create or update every datasource of a file; delete none."""
+    from headgate.web.bodies.datasources import Changes
+
     body = _body(file)
 
-    def straight(url: str) -> Any:
+    def straight(url: str) -> Reply[Changes]:
         from headgate.cli import direct
 
-        return direct.apply(url, body["yaml"], body["file"])
+        return read(direct.apply(url, body["yaml"], body["file"]), Changes, url)
 
-    call.show(_either(lambda: call.node.post("/api/apply", body), straight, database), _render)
+    call.relay(_either(lambda: call.node.post("/api/apply", Changes, body), straight, database), _render)
 
 
 def export(
@@ -66,12 +77,12 @@ def export(
 ) -> None:
     """Write every published datasource as YAML, or with --json as JSON. Secrets are there by name only."""
 
-    def straight(url: str) -> Any:
+    def straight(url: str) -> str:
         from headgate.cli import direct
 
         return direct.export(url)
 
-    text: str = _either(lambda: call.node.get_text("/api/export"), straight, database)
+    text = _either(lambda: call.node.get_text("/api/export"), straight, database)
     if call.as_json:
         text = to_json(documents.parse(text, "the export"))
     if file == STDIN:
@@ -84,7 +95,7 @@ def export(
     complain(f"wrote {file}")
 
 
-def _either(ask: Callable[[], Any], straight: Callable[[str], Any], database: str | None) -> Any:
+def _either(ask: Callable[[], T], straight: Callable[[str], T], database: str | None) -> T:
     """Straight if that was said; else ask a node; straight again if none answers and we know the database."""
     if database is not None:
         return straight(database)
@@ -101,15 +112,15 @@ def _body(file: str) -> dict[str, str]:
     return {"yaml": documents.read_text(file), "file": "stdin" if file == STDIN else file}
 
 
-def _render(found: dict[str, Any], tense: str = "") -> str:
+def _render(found: Changes, tense: str = "") -> str:
     """What changes, and how much of it; what stays is only counted."""
     lines = []
-    for change in found["changes"]:
-        if change["action"] != "keep":
-            lines.append(f"{_SIGNS.get(change['action'], '~')} {change['action']} {change['name']}")
-        if change["action"] in ("update", "enable", "disable"):
-            lines += changes(change["changes"], "    ")
-    counts = Counter(change["action"] for change in found["changes"])
+    for change in found.changes:
+        if change.action != "keep":
+            lines.append(f"{_SIGNS.get(change.action, '~')} {change.action} {change.name}")
+        if change.action in ("update", "enable", "disable"):
+            lines += changes(change.changes, "    ")
+    counts = Counter(change.action for change in found.changes)
     kept = counts.pop("keep", 0)
     if not counts:
         return f"nothing {tense or 'had to '}change; {counted(kept, 'datasource')} unchanged"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headgate.cli.client import Client
+from headgate.cli.client import Client, Reply
 from headgate.cli.output import say, to_json, visible
 from headgate.errors import NotFound, Refused
 from headgate.ids import is_name
@@ -33,6 +33,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The datasource.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Run = TypeVar("Run", bound=Callable[..., None])
+T = TypeVar("T")
 
 
 class Call:
@@ -48,9 +49,13 @@ class Call:
         """The node to ask."""
         return Client(self._url, self._token)
 
-    def show(self, data: Any, render: Callable[[Any], str]) -> None:
+    def show(self, data: T, render: Callable[[T], str]) -> None:
         """Answer with data: as JSON, or as text made from it."""
         say(to_json(data) if self.as_json else render(data))
+
+    def relay(self, reply: Reply[T], render: Callable[[T], str]) -> None:
+        """Answer with what a node said: the JSON that it sent, or text made from it."""
+        say(to_json(reply.sent) if self.as_json else render(reply.value))
 
     def say(self, data: Any, text: str) -> None:
         """Answer with a sentence; machines get the data."""

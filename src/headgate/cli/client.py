@@ -10,9 +10,10 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from headgate.errors import (
@@ -29,6 +30,8 @@ from headgate.text import one_line
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 CONNECT_S = 5.0
@@ -56,6 +59,27 @@ class Interrupted(HeadgateError):
     """A stream ended; it may be asked for again."""
 
     code = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """What a node answered: as it was sent, for machines, and as a value, for us."""
+
+    sent: Any
+    value: T
+
+
+def read(sent: Any, kind: type[T], where: str) -> Reply[T]:
+    """What was sent, read as a value of this kind."""
+    import msgspec
+
+    try:
+        return Reply(sent, msgspec.convert(sent, kind))
+    except msgspec.ValidationError as error:
+        raise HeadgateError(
+            f"{where} does not answer as a Headgate node of this release: {error}",
+            hint="check --url, and that the node is of the same release",
+        ) from None
 
 
 def home() -> Path:
@@ -97,25 +121,29 @@ class Client:
         self.url = find_url(url)
         self._token = find_token(token)
 
-    def get(self, path: str, **params: Any) -> Any:
+    def get(self, path: str, kind: type[T], **params: Any) -> Reply[T]:
         """Read."""
-        return self._json(self.send("GET", path, params=params))
+        return self._read(self.send("GET", path, params=params), kind)
 
     def get_text(self, path: str) -> str:
         """Read what is not JSON."""
         return str(self._checked(self.send("GET", path)).text)
 
-    def post(self, path: str, body: Any = None, **params: Any) -> Any:
+    def post(self, path: str, kind: type[T], body: Any = None, **params: Any) -> Reply[T]:
         """Do."""
-        return self._json(self.send("POST", path, body, params))
+        return self._read(self.send("POST", path, body, params), kind)
 
-    def put(self, path: str, body: Any, **params: Any) -> Any:
+    def put(self, path: str, kind: type[T], body: Any, **params: Any) -> Reply[T]:
         """Write."""
-        return self._json(self.send("PUT", path, body, params))
+        return self._read(self.send("PUT", path, body, params), kind)
 
-    def delete(self, path: str, **params: Any) -> Any:
+    def delete(self, path: str, **params: Any) -> None:
         """Remove."""
-        return self._json(self.send("DELETE", path, params=params))
+        self._checked(self.send("DELETE", path, params=params))
+
+    def remove(self, path: str, kind: type[T], **params: Any) -> Reply[T]:
+        """Remove what leaves something to say."""
+        return self._read(self.send("DELETE", path, params=params), kind)
 
     def send(self, method: str, path: str, body: Any = None, params: Any = None, answer_s: float = ANSWER_S) -> Any:
         """One request; its response, whatever the status."""
@@ -131,7 +159,7 @@ class Client:
         except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
             raise self._unreachable(error) from error
 
-    def stream(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, kind: type[T], **params: Any) -> Iterator[Reply[T]]:
         """Server-sent events, each as its data. Raises Interrupted when the connection ends."""
         import httpx
 
@@ -141,7 +169,8 @@ class Client:
                 if not response.is_success:
                     response.read()
                     self._checked(response)
-                yield from _events(response.iter_lines())
+                for sent in _events(response.iter_lines()):
+                    yield read(sent, kind, self.url)
         except httpx.ConnectError as error:
             raise self._unreachable(error) from error
         except httpx.TransportError as error:
@@ -171,14 +200,13 @@ class Client:
         hint = "start a node with `headgate up`, or say where it is with --url or HEADGATE_URL"
         return Unreachable(f"no node answers at {self.url}: {reason}", hint=hint)
 
-    def _json(self, response: Any) -> Any:
+    def _read(self, response: Any, kind: type[T]) -> Reply[T]:
         self._checked(response)
-        if response.status_code == 204:
-            return None
         try:
-            return response.json()
+            sent = response.json()
         except ValueError:
             raise HeadgateError(f"{self.url} is not a Headgate node", hint="check --url") from None
+        return read(sent, kind, self.url)
 
     def _checked(self, response: Any) -> Any:
         if not response.is_success:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.cli.call import Call, checked, command, noun
 from headgate.cli.output import short, table, visible
+
+if TYPE_CHECKING:
+    from headgate.web.bodies.datasources import ConnectorOptions, Connectors
 
 app = noun("Connectors: what can be read from and written to.")
 
@@ -15,26 +18,30 @@ app = noun("Connectors: what can be read from and written to.")
 @command(app, "list")
 def list_(call: Call) -> None:
     """All connectors that the node has."""
-    call.show(call.node.get("/api/connectors"), _table)
+    from headgate.web.bodies.datasources import Connectors
+
+    call.relay(call.node.get("/api/connectors", Connectors), _table)
 
 
 @command(app, "show")
 def show(call: Call, name: Annotated[str, typer.Argument(metavar="NAME", help="The connector.")]) -> None:
     """One connector and its options."""
+    from headgate.web.bodies.datasources import ConnectorOptions
+
     path = f"/api/connectors/{checked(name, 'connector', 'headgate connectors list')}"
-    call.show(call.node.get(path), _page)
+    call.relay(call.node.get(path, ConnectorOptions), _page)
 
 
-def _table(found: dict[str, Any]) -> str:
-    rows = [(one["name"], " + ".join(one["sides"]) or "broken", one["summary"]) for one in found["items"]]
+def _table(found: Connectors) -> str:
+    rows = [(one.name, " + ".join(one.sides) or "broken", one.summary) for one in found.items]
     return table(("CONNECTOR", "SIDES", "SUMMARY"), rows, empty="no connectors")
 
 
-def _page(found: dict[str, Any]) -> str:
-    parts = [f"{found['name']}: {visible(found['summary'])}"]
-    for side in ("source", "sink"):
-        if schema := found.get(side):
-            note = " (transactional)" if side == "sink" and found.get("transactional") else ""
+def _page(found: ConnectorOptions) -> str:
+    parts = [f"{found.name}: {visible(found.summary)}"]
+    for side, schema in (("source", found.source), ("sink", found.sink)):
+        if schema:
+            note = " (transactional)" if side == "sink" and found.transactional else ""
             parts.append(f"As a {side}{note}:\n{_options(schema)}")
     return "\n\n".join(parts)
 

@@ -12,13 +12,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headgate.cli.call import Call
-from headgate.cli.client import Unreachable
+from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.failures import FAILED
 from headgate.cli.output import one_line
 from headgate.cli.verdict import Verdict, fail, ok, warn
@@ -46,8 +47,8 @@ def doctor(call: Call, database: Database = None) -> None:
     """Check everything that a node needs, and say what to do about what is missing."""
     found = list(_examine(call, database))
     is_well = not any(one.state == "fail" for one in found)
-    data = {"ok": is_well, "checks": [one.plain() for one in found]}
-    call.show(data, lambda data: "\n".join(map(_line, data["checks"])))
+    data = {"ok": is_well, "checks": [asdict(one) for one in found]}
+    call.relay(Reply(data, found), lambda found: "\n".join(map(_line, found)))
     if not is_well:
         raise typer.Exit(FAILED)
 
@@ -136,20 +137,21 @@ def _url(settings: Settings) -> Iterator[str]:
 
 
 def _node(call: Call) -> Verdict:
+    from headgate.web.bodies.access import Ready
+
     try:
         response = call.node.send("GET", "/readyz", answer_s=READY_S)
-        said = response.json()
-        status, degraded = str(said["status"]), said.get("degraded") or []
+        said = read(response.json(), Ready, call.node.url).value
     except Unreachable:
         return warn("node", f"none answers at {call.node.url}", "headgate up starts one; --url says where another is")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, HeadgateError):
         return fail("node", f"{call.node.url} is not a Headgate node", "check --url")
-    detail = f"{call.node.url}: " + "; ".join(map(str, [status, *degraded]))
+    detail = f"{call.node.url}: " + "; ".join([said.status, *(said.degraded or [])])
     if response.status_code != 200:
         return fail("node", detail, "its log says more")
-    return warn("node", detail, "headgate explain DATASOURCE") if degraded else ok("node", detail)
+    return warn("node", detail, "headgate explain DATASOURCE") if said.degraded else ok("node", detail)
 
 
-def _line(one: dict[str, Any]) -> str:
-    hint = f" ({one['hint']})" if one["hint"] else ""
-    return one_line(f"{_SIGNS[one['state']]} {one['name']:<11} {one['detail']}{hint}")
+def _line(one: Verdict) -> str:
+    hint = f" ({one.hint})" if one.hint else ""
+    return one_line(f"{_SIGNS[one.state]} {one.name:<11} {one.detail}{hint}")

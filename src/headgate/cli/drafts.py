@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.cli import documents
 from headgate.cli.call import Call, Name, checked, command, datasource
+from headgate.cli.client import Reply
 from headgate.cli.documents import DocumentFile
 from headgate.cli.ds import app
 from headgate.cli.failures import NOT_FOUND
 from headgate.cli.output import changes, complain, to_yaml
 from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.text import counted
+
+if TYPE_CHECKING:
+    from headgate.web.bodies import datasources as bodies
 
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="The number of a version that was published.")]
 Hash = Annotated[
@@ -30,22 +34,27 @@ def create(
     file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="YAML or JSON; - is stdin.")],
 ) -> None:
     """Create a datasource with a draft. It runs once it is published."""
+    from headgate.web.bodies.datasources import Datasource
+
     document = documents.read_one(file, checked_new(name))
-    found = call.node.post("/api/datasources", {**document, "name": name})
-    call.say(found, f"created {name} with a draft (publish it: headgate ds publish {name})")
+    found = call.node.post("/api/datasources", Datasource, {**document, "name": name})
+    call.say(found.sent, f"created {name} with a draft (publish it: headgate ds publish {name})")
 
 
 @command(app, "edit")
 def edit(call: Call, name: Name, file: DocumentFile = None) -> None:
     """Write the draft: from a file, or in $EDITOR."""
+    from headgate.web.bodies import datasources as bodies
+
     if file is not None:
-        written = call.node.put(datasource(name, "draft"), _content(documents.read_one(file, name)))
+        written = call.node.put(datasource(name, "draft"), bodies.Version, _content(documents.read_one(file, name)))
     else:
         edited = _edit(call, name)
         if edited is None:
             return
         written = edited
-    call.say(written, f"draft {written['number']} of {name}, hash {written['hash']} (headgate ds publish {name})")
+    draft = written.value
+    call.say(written.sent, f"draft {draft.number} of {name}, hash {draft.hash} (headgate ds publish {name})")
 
 
 @command(app, "validate")
@@ -55,11 +64,13 @@ def validate(
     file: DocumentFile = None,
 ) -> None:
     """Check a draft, a document in a file, or a whole file; change nothing."""
+    from headgate.web.bodies.datasources import Changes
+
     if name is None and file is None:
         raise typer.BadParameter("give a NAME, a --file, or both")
     if name is None:
         assert file is not None
-        call.node.post("/api/plan", {"yaml": documents.read_text(file), "file": file})
+        call.node.post("/api/plan", Changes, {"yaml": documents.read_text(file), "file": file})
         call.say({"problems": []}, f"{file} is valid")
         return
     problems = _problems(call, name, file)
@@ -73,28 +84,34 @@ def validate(
 @command(app, "publish")
 def publish(call: Call, name: Name, hash: Hash = None) -> None:
     """Make the draft the version that runs."""
-    found = call.node.post(datasource(name, "publish"), {"hash": hash} if hash else {})
-    call.say(found, f"published version {found['number']} of {name}")
+    from headgate.web.bodies import datasources as bodies
+
+    found = call.node.post(datasource(name, "publish"), bodies.Version, {"hash": hash} if hash else {})
+    call.say(found.sent, f"published version {found.value.number} of {name}")
 
 
 @command(app, "rollback")
 def rollback(call: Call, name: Name, version: Version) -> None:
     """Publish an old version again, under a new number."""
-    found = call.node.post(datasource(name, "rollback"), {"version": version})
-    call.say(found, f"published version {found['number']} of {name}, the same as version {version}")
+    from headgate.web.bodies import datasources as bodies
+
+    found = call.node.post(datasource(name, "rollback"), bodies.Version, {"version": version})
+    call.say(found.sent, f"published version {found.value.number} of {name}, the same as version {version}")
 
 
 @command(app, "diff")
 def diff(call: Call, name: Name, before: Side = None, after: Side = None) -> None:
     """How two versions differ; by default the published one and the draft."""
-    found = call.node.get(datasource(name, "diff"), **{"from": before or "published", "to": after or "draft"})
+    from headgate.web.bodies.datasources import Differences
 
-    def render(found: dict[str, Any]) -> str:
-        lines = changes(found["changes"])
-        head = f"{name}, {found['from']} → {found['to']}: {counted(len(lines), 'change')}"
+    sides = {"from": before or "published", "to": after or "draft"}
+
+    def render(found: Differences) -> str:
+        lines = changes(found.changes)
+        head = f"{name}, {found.before} → {found.after}: {counted(len(lines), 'change')}"
         return "\n".join([head, *lines])
 
-    call.show(found, render)
+    call.relay(call.node.get(datasource(name, "diff"), Differences, **sides), render)
 
 
 def checked_new(name: str) -> str:
@@ -107,12 +124,14 @@ def checked_new(name: str) -> str:
 
 def _problems(call: Call, name: str, file: str | None) -> list[Problem]:
     """What is wrong with a draft or a document, wherever it was found to be wrong."""
+    from headgate.web.bodies.datasources import Problems
+
     path = datasource(name, "validate")
     try:
-        found = call.node.post(path, documents.read_one(file, name) if file is not None else None)
+        found = call.node.post(path, Problems, documents.read_one(file, name) if file is not None else None)
     except ConfigError as error:
         return error.problems
-    return [Problem(one["path"], one["message"], one.get("hint") or "") for one in found["problems"]]
+    return [Problem(one.path, one.message, one.hint) for one in found.value.problems]
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:
@@ -122,21 +141,22 @@ def _content(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key != "enabled"}
 
 
-def _edit(call: Call, name: str) -> dict[str, Any] | None:
+def _edit(call: Call, name: str) -> Reply[bodies.Version] | None:
     """Let a person edit. What they wrote is never lost: if it cannot be saved, it stays in its file."""
-    found = call.node.get(datasource(name))
-    seen = found["draft"] or found["published"]
-    before = to_yaml(seen["document"])
+    from headgate.web.bodies import datasources as bodies
+
+    found = call.node.get(datasource(name), bodies.Datasource)
+    seen = found.value.draft or found.value.published
+    assert seen is not None  # Every datasource has a version.
+    before = to_yaml(seen.document)
     text, file = documents.edit(before, name)
     if text == before:
         file.unlink()
-        call.say(seen, "nothing changed")
+        call.say(found.sent["draft"] or found.sent["published"], "nothing changed")
         return None
     try:
         document = documents.pick(documents.parse(text, str(file)), str(file), name)
-        written: dict[str, Any] = call.node.put(
-            datasource(name, "draft"), _content(document), expected_hash=seen["hash"]
-        )
+        written = call.node.put(datasource(name, "draft"), bodies.Version, _content(document), expected_hash=seen.hash)
     except BaseException:
         complain(f"headgate: the draft was not written; your text is in {file}")
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from headgate.cli.client import Unreachable
 from headgate.cli.failures import code_of, report
 from headgate.cli.output import DASH, ago, one_line, pairs, table, to_yaml, visible
 from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from headgate.web.bodies.datasources import Datasource, Datasources, Summary, Version
 
 app = noun("Datasources: see what they do, edit, publish, start and stop them.")
 
@@ -22,13 +25,17 @@ _DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload"
 @command(app, "list")
 def list_(call: Call) -> None:
     """All datasources and how they are."""
-    call.show(call.node.get("/api/datasources"), _overview)
+    from headgate.web.bodies.datasources import Datasources
+
+    call.relay(call.node.get("/api/datasources", Datasources), _overview)
 
 
 @command(app, "show")
 def show(call: Call, name: Name) -> None:
     """One datasource: state, versions, and its document."""
-    call.show(call.node.get(datasource(name)), _page)
+    from headgate.web.bodies.datasources import Datasource
+
+    call.relay(call.node.get(datasource(name), Datasource), _page)
 
 
 @command(app, "start")
@@ -70,10 +77,13 @@ def backfill(
     rate: Annotated[str | None, typer.Option(help="Rows (5000) or bytes (20MB) in a second.")] = None,
 ) -> None:
     """Send old records through the mapping into the sink while the live stream runs; existing keys stay."""
+    from headgate.web.bodies.datasources import BackfillBegun
+
     asked = {"from": source, "table": table, "workers": workers, "chunk_rows": chunk_rows, "rate": rate}
     body = {name: value for name, value in asked.items() if value is not None}
-    answer = call.node.post(f"{datasource(name)}/backfill", body)
-    call.say(answer, f"backfill {answer['dump'][:13]} of {name} has begun: headgate dumps show {answer['dump'][:13]}")
+    answer = call.node.post(datasource(name, "backfill"), BackfillBegun, body)
+    dump = answer.value.dump[:13]
+    call.say(answer.sent, f"backfill {dump} of {name} has begun: headgate dumps show {dump}")
 
 
 @command(app, "delete")
@@ -87,23 +97,28 @@ def delete(call: Call, name: Name, yes: Yes = False) -> None:
 
 def explain(call: Call, name: Annotated[str, typer.Argument(metavar="DATASOURCE", help="The datasource.")]) -> None:
     """Why a datasource is not moving, or that it is, in plain sentences."""
-    found = call.node.get(datasource(name, "explain"))
-    call.show(found, lambda found: "\n".join([f"{found['name']}: {found['health']}", *map(_sentence, found["lines"])]))
+    from headgate.web.bodies.datasources import Explanation
+
+    found = call.node.get(datasource(name, "explain"), Explanation)
+    call.relay(found, lambda found: "\n".join([f"{found.name}: {found.health}", *map(_sentence, found.lines)]))
 
 
 def _act(call: Call, action: str, names: list[str]) -> None:
     """Do it to each. One that fails does not keep the others from being done."""
+    from headgate.web.bodies.datasources import Done
+
     done, failed = [], 0
     for name in names:
         try:
-            done.append(call.node.post(datasource(name, action)))
+            done.append(call.node.post(datasource(name, action), Done))
         except Unreachable:
             raise
         except HeadgateError as error:
             report(error)
             failed = failed or code_of(error)
     if done or call.as_json:
-        call.say({"items": done}, "\n".join(f"{_DONE[action]} {one['name']}" for one in done))
+        said = "\n".join(f"{_DONE[action]} {one.value.name}" for one in done)
+        call.say({"items": [one.sent for one in done]}, said)
     if failed:
         raise typer.Exit(failed)
 
@@ -111,15 +126,15 @@ def _act(call: Call, action: str, names: list[str]) -> None:
 # How it looks.
 
 
-def _overview(found: dict[str, Any]) -> str:
-    items = found["items"]
+def _overview(found: Datasources) -> str:
+    items = found.items
     rows = [
         (
-            one["name"],
-            one["health"],
-            f"{one.get('metrics', {}).get('records_out', 0):,}",
+            one.name,
+            one.health,
+            f"{one.metrics.records_out:,}",
             _version(one),
-            f"{one.get('source_type') or '?'} → {one.get('sink_type') or '?'}" if one["published_version"] else DASH,
+            f"{one.source_type or '?'} → {one.sink_type or '?'}" if one.published_version else DASH,
         )
         for one in items
     ]
@@ -128,58 +143,56 @@ def _overview(found: dict[str, Any]) -> str:
     return "\n".join([text, *(line for one in items if (line := _trouble(one)))])
 
 
-def _version(one: dict[str, Any]) -> str:
+def _version(one: Summary) -> str:
     """`3`; and what is not as usual: another one runs, it was rejected, there is a draft."""
-    published, running = one["published_version"], one["running_version"]
+    published, running = one.published_version, one.running_version
     words = [str(published) if published else "none"]
-    if one.get("published_status") == "rejected":
+    if one.published_status == "rejected":
         words.append("rejected")
     if running and running != published:
         words.append(f"{running} runs")
-    if one["has_draft"]:
+    if one.has_draft:
         words.append("draft")
     return ", ".join(words)
 
 
-def _trouble(one: dict[str, Any]) -> str:
-    if one["health"] not in ("error", "degraded"):
+def _trouble(one: Summary) -> str:
+    if one.health not in ("error", "degraded"):
         return ""
-    error = one.get("error")
-    rejected = f"version {one['published_version']} rejected: {one.get('reason')}"
-    told = rejected if one.get("published_status") == "rejected" else None
-    reason = (
-        one.get("quarantine") or told or (f"{error['cause']}: {error['message']}" if error else f"{one.get('detail')}")
-    )
-    return one_line(f"! {one['name']}: {reason} (headgate explain {one['name']})")
+    error = one.error
+    is_rejected = one.published_status == "rejected"
+    rejected = f"version {one.published_version} rejected: {one.reason}" if is_rejected else ""
+    reason = one.quarantine or rejected or (f"{error.cause}: {error.message}" if error else one.detail)
+    return one_line(f"! {one.name}: {reason} (headgate explain {one.name})")
 
 
-def _page(one: dict[str, Any]) -> str:
-    metrics, error = one.get("metrics") or {}, one.get("error")
-    state = f"{one['worker_status']}, {one['detail']}" + (f", on {one['node']}" if one.get("node") else "")
+def _page(one: Datasource) -> str:
+    error = one.error
+    state = f"{one.worker_status}, {one.detail}" + (f", on {one.node}" if one.node else "")
     facts = pairs(
         [
-            ("name", one["name"]),
-            ("health", one["health"]),
-            ("enabled", "yes" if one["enabled"] else "no"),
+            ("name", one.name),
+            ("health", one.health),
+            ("enabled", "yes" if one.enabled else "no"),
             ("state", state),
-            ("error", one_line(f"{error['cause']}: {error['message']}") if error else None),
-            ("quarantined", one.get("quarantine")),
-            ("records", f"{metrics.get('records_in', 0):,} read, {metrics.get('records_out', 0):,} written"),
+            ("error", one_line(f"{error.cause}: {error.message}") if error else None),
+            ("quarantined", one.quarantine),
+            ("records", f"{one.metrics.records_in:,} read, {one.metrics.records_out:,} written"),
             ("version", _version(one)),
-            ("published", _written(one.get("published"))),
-            ("draft", _written(one.get("draft"))),
+            ("published", _written(one.published)),
+            ("draft", _written(one.draft)),
         ]
     )
-    shown = one.get("published") or one.get("draft")
-    document = visible(to_yaml(shown["document"])).rstrip() if shown else ""
+    shown = one.published or one.draft
+    document = visible(to_yaml(shown.document)).rstrip() if shown else ""
     return "\n\n".join(part for part in (facts, document) if part)
 
 
-def _written(version: dict[str, Any] | None) -> str | None:
+def _written(version: Version | None) -> str | None:
     if version is None:
         return None
-    by = f"{version['number']} by {version['author']}, {ago(version['created_at'])}, hash {version['hash']}"
-    return f"{by}; {version['status']}: {version['reason']}" if version.get("reason") else by
+    by = f"{version.number} by {version.author}, {ago(version.created_at)}, hash {version.hash}"
+    return f"{by}; {version.status}: {version.reason}" if version.reason else by
 
 
 def _sentence(line: str) -> str:

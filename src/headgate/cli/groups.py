@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -11,6 +11,10 @@ from headgate.cli.call import Call, command, noun
 from headgate.cli.output import DASH, ago, complain, one_line, pairs, table, visible
 from headgate.errors import NotFound
 from headgate.text import counted, roughly
+
+if TYPE_CHECKING:
+    from headgate.web.bodies import groups as bodies
+    from headgate.web.bodies.groups import Consumer, GroupDetails, GroupExplanation, Groups, Transition
 
 WORKERS = "workers"
 
@@ -27,30 +31,39 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Also those that may stil
 @command(app, "list")
 def list_(call: Call, stream: OfStream = None, limit: Limit = 1000) -> None:
     """All groups: those of programs, and as `workers` the streams that nodes run."""
-    found = call.node.get("/api/groups", stream=stream, limit=limit)
-    call.show(found, _table)
-    if found["more"]:
+    from headgate.web.bodies.groups import Groups
+
+    found = call.node.get("/api/groups", Groups, stream=stream, limit=limit)
+    call.relay(found, _table)
+    if found.value.more:
         complain(f"headgate: not all are shown, only {counted(limit, 'group')} (--limit shows more, --stream fewer)")
 
 
 @command(app, "show")
 def show(call: Call, stream: Stream, group: OrWorkers = WORKERS) -> None:
     """One group and its consumers."""
-    call.show(call.node.get(_path(stream, group)), _page)
+    from headgate.web.bodies.groups import GroupDetails
+
+    call.relay(call.node.get(_path(stream, group), GroupDetails), _page)
 
 
 @command(app, "explain")
 def explain(call: Call, stream: Stream, group: OrWorkers = WORKERS) -> None:
     """Who is active, who is awaited and until when, what is in the way, and what happened last."""
-    call.show(call.node.get(_path(stream, group, "explain")), _explanation)
+    from headgate.web.bodies.groups import GroupExplanation
+
+    call.relay(call.node.get(_path(stream, group, "explain"), GroupExplanation), _explanation)
 
 
 @command(app, "evaluate")
 def evaluate(call: Call, stream: Stream, group: Group, yes: Yes = False) -> None:
     """Drop the consumers that are out of touch, and let the others go on without them."""
-    done = call.node.post(_path(stream, group, "evaluate"), {"yes": yes})
-    dropped = ", ".join(label or DASH for label in done["dropped"]) or "nobody"
-    call.say(done, f"dropped from {group} of {stream}: {dropped}; {counted(done['consumers'], 'consumer')} left")
+    from headgate.web.bodies.groups import Evaluated
+
+    reply = call.node.post(_path(stream, group, "evaluate"), Evaluated, {"yes": yes})
+    done = reply.value
+    dropped = ", ".join(label or DASH for label in done.dropped) or "nobody"
+    call.say(reply.sent, f"dropped from {group} of {stream}: {dropped}; {counted(done.consumers, 'consumer')} left")
 
 
 def _path(stream: str, group: str, *rest: str) -> str:
@@ -67,72 +80,71 @@ def _quoted(name: str) -> str:
 # How it looks.
 
 
-def _table(found: dict[str, Any]) -> str:
+def _table(found: Groups) -> str:
     rows = [
-        (one["stream"], one["name"], one["status"], one["active"], one["consumers"], one["epoch"], _since(one))
-        for one in found["items"]
+        (one.stream, one.name, one.status, one.active, one.consumers, one.epoch, _since(one)) for one in found.items
     ]
     heads = ("STREAM", "GROUP", "STATUS", "ACTIVE", "OF", "EPOCH", "SINCE")
     return table(heads, rows, empty="no groups", right=("OF", "EPOCH"))
 
 
-def _since(one: dict[str, Any]) -> str:
-    return ago(one["since"]) if one["active"] else DASH
+def _since(one: bodies.Group) -> str:
+    return ago(one.since) if one.active else DASH
 
 
-def _page(one: dict[str, Any]) -> str:
+def _page(one: GroupDetails) -> str:
     facts = pairs(
         [
-            ("stream", one["stream"]),
-            ("group", one["name"]),
-            ("status", one["status"]),
-            ("active", one["active"]),
-            ("since", ago(one["since"]) if one["active"] else None),
+            ("stream", one.stream),
+            ("group", one.name),
+            ("status", one.status),
+            ("active", one.active),
+            ("since", ago(one.since) if one.active else None),
             ("wished", _wished(one)),
-            ("epoch", one["epoch"]),
-            ("partition", one["partition"]),
-            ("lease", f"{one['lease_s']:g} s" if "lease_s" in one else None),
-            ("ignored", one.get("ignored") or None),
+            ("epoch", one.epoch),
+            ("partition", one.partition),
+            ("lease", f"{one.lease_s:g} s" if isinstance(one.lease_s, float) else None),
+            ("ignored", one.ignored or None),
         ]
     )
-    outside = one["kind"] == "outside"
+    outside = one.kind == "outside"
     rows = [
-        (member["label"], *((member["node"],) if outside else ()), *_status(member), _remark(member))
-        for member in one["members"]
+        (member.label, *((member.node,) if outside else ()), *_status(member), _remark(member))
+        for member in one.members
     ]
     heads = ("CONSUMER", *(("NODE",) if outside else ()), "CONNECTION", "ACTIVITY", "REMARK")
     return f"{facts}\n\n{table(heads, rows, empty='nobody')}"
 
 
-def _wished(one: dict[str, Any]) -> str | None:
-    return f"{one['preferred']}, by the {_by(one)}" if one.get("preferred") else None
+def _wished(one: GroupDetails) -> str | None:
+    return f"{one.preferred}, by the {_by(one)}" if one.preferred else None
 
 
-def _by(one: dict[str, Any]) -> str:
-    return "operator" if one["is_pinned"] else "planner"
+def _by(one: GroupDetails) -> str:
+    return "operator" if one.is_pinned else "planner"
 
 
-def _status(member: dict[str, Any]) -> tuple[str, str]:
-    return member["connectivity"], member["activity"]
+def _status(member: Consumer) -> tuple[str, str]:
+    return member.connectivity, member.activity
 
 
-def _remark(member: dict[str, Any]) -> str:
-    if "why_not" in member:
-        return str(member["why_not"])
-    if member["waits_s"] is not None:
-        what = "muted, " if member["muted"] else ""
-        return f"{what}{roughly(member['waits_s'])} left"
-    return "" if member["answered"] else "has not answered"
+def _remark(member: Consumer) -> str:
+    if isinstance(member.why_not, str):
+        return member.why_not
+    if isinstance(member.waits_s, float):
+        what = "muted, " if member.muted else ""
+        return f"{what}{roughly(member.waits_s)} left"
+    return "" if member.answered else "has not answered"
 
 
-def _explanation(found: dict[str, Any]) -> str:
-    lines = [f"{found['stream']} {found['name']}: {found['status']}", *(f"  {line}" for line in found["lines"])]
+def _explanation(found: GroupExplanation) -> str:
+    lines = [f"{found.stream} {found.name}: {found.status}", *(f"  {line}" for line in found.lines)]
     text = "\n".join(one_line(line) for line in lines)
-    if not found["lately"]:
+    if not found.lately:
         return text
-    rows = [(ago(one["at"]), one["what"], one["who"], _orders(one)) for one in reversed(found["lately"])]
+    rows = [(ago(one.at), one.what, one.who, _orders(one)) for one in reversed(found.lately)]
     return f"{text}\n\n{table(('WHEN', 'WHAT', 'WHO', 'TOLD'), rows, empty='')}"
 
 
-def _orders(one: dict[str, Any]) -> str:
-    return visible("; ".join(f"{who or DASH}: {what}, epoch {epoch}" for what, who, epoch in one["told"]))
+def _orders(one: Transition) -> str:
+    return visible("; ".join(f"{who or DASH}: {what}, epoch {epoch}" for what, who, epoch in one.told))

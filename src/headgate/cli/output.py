@@ -13,11 +13,14 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headgate import text
+
+if TYPE_CHECKING:
+    from headgate.web.bodies.datasources import Difference
 
 WIDE = 200  # The width where nobody looks: a pipe gets whole lines, so that grep finds whole words.
 CHUNK = 16_384  # An unbuffered stdout hides that the rest of one large write was lost; the next write tells.
@@ -96,14 +99,14 @@ def short(value: Any) -> str:
     return value if isinstance(value, str) else to_json(value, indent=None)
 
 
-def ago(when: str | None, now: datetime | None = None) -> str:
-    """`3 min ago`, of an ISO time."""
+def ago(when: datetime | str | None, now: datetime | None = None) -> str:
+    """`3 min ago`, of a time or its ISO text."""
     if not when:
         return DASH
     try:
-        then = datetime.fromisoformat(when)
+        then = when if isinstance(when, datetime) else datetime.fromisoformat(when)
     except ValueError:
-        return when
+        return str(when)
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)
     return text.ago(((now or datetime.now(UTC)) - then).total_seconds())
@@ -159,17 +162,16 @@ def pairs(items: Iterable[tuple[str, Any]]) -> str:
     return "\n".join(f"{key:<{width}}  {value}" for key, value in kept)
 
 
-def changes(found: Iterable[dict[str, Any]], indent: str = "") -> list[str]:
+def changes(found: Iterable[Difference], indent: str = "") -> list[str]:
     """A line per place that differs."""
     lines = []
     for change in found:
-        path, before, after = change["path"], change.get("before"), change.get("after")
-        if before is None:
-            line = f"+ {path}: {short(after)}"
-        elif after is None:
-            line = f"- {path}: {short(before)}"
+        if change.before is None:
+            line = f"+ {change.path}: {short(change.after)}"
+        elif change.after is None:
+            line = f"- {change.path}: {short(change.before)}"
         else:
-            line = f"~ {path}: {short(before)} → {short(after)}"
+            line = f"~ {change.path}: {short(change.before)} → {short(change.after)}"
         lines.append(indent + one_line(line))
     return lines
 

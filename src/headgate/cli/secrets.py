@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from headgate.cli.documents import read_text
 from headgate.cli.failures import FAILED
 from headgate.cli.output import ago, complain, table
 from headgate.text import counted
+
+if TYPE_CHECKING:
+    from headgate.web.bodies.access import Secrets
 
 app = noun("Secrets: what documents refer to as {$secret: NAME}.")
 
@@ -24,18 +27,22 @@ FromFile = Annotated[
 @command(app, "set")
 def set_(call: Call, name: Secret, from_file: FromFile = None) -> None:
     """Write a secret, from stdin or a hidden prompt; what uses it restarts."""
+    from headgate.web.bodies.access import SecretWritten
+
     path = _path(name)
     value = _value(name, from_file)
     if not value:
         raise typer.BadParameter("the value is empty")
-    found = call.node.put(path, {"value": value})
-    call.say(found, f"wrote secret {name}; {counted(found['restarted'], 'datasource')} restarted")
+    found = call.node.put(path, SecretWritten, {"value": value})
+    call.say(found.sent, f"wrote secret {name}; {counted(found.value.restarted, 'datasource')} restarted")
 
 
 @command(app, "list")
 def list_(call: Call) -> None:
     """The names of all secrets, and who wrote them."""
-    call.show(call.node.get("/api/secrets"), _table)
+    from headgate.web.bodies.access import Secrets
+
+    call.relay(call.node.get("/api/secrets", Secrets), _table)
 
 
 @command(app, "delete")
@@ -48,10 +55,12 @@ def delete(call: Call, name: Secret) -> None:
 @command(app, "rotate")
 def rotate(call: Call) -> None:
     """Wrap every secret with the first of the master keys."""
-    found = call.node.post("/api/secrets/rotate")
-    call.say(found, f"{counted(found['rewrapped'], 'secret')} rewrapped")
-    if found["stuck"]:
-        names = ", ".join(found["stuck"])
+    from headgate.web.bodies.access import Rotated
+
+    found = call.node.post("/api/secrets/rotate", Rotated)
+    call.say(found.sent, f"{counted(found.value.rewrapped, 'secret')} rewrapped")
+    if found.value.stuck:
+        names = ", ".join(found.value.stuck)
         complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them again)")
         raise typer.Exit(FAILED)
 
@@ -69,6 +78,6 @@ def _value(name: str, from_file: str | None) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _table(found: dict[str, Any]) -> str:
-    rows = [(one["name"], ago(one["changed_at"]), one["author"]) for one in found["items"]]
+def _table(found: Secrets) -> str:
+    rows = [(one.name, ago(one.changed_at), one.author) for one in found.items]
     return table(("SECRET", "CHANGED", "BY"), rows, empty="no secrets (headgate secrets set NAME)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote
 
 import typer
@@ -13,6 +13,10 @@ from headgate.cli.history import Limit
 from headgate.cli.output import DASH, ago, one_line, pairs, table, to_json
 from headgate.errors import NotFound
 from headgate.ids import as_id, is_label, is_name
+
+if TYPE_CHECKING:
+    from headgate.web.bodies import streams as bodies
+    from headgate.web.bodies.streams import History, HistoryLine, Moved, StreamDetails, Streams
 
 app = noun("Streams: who has them, how far they are, and where they go on.")
 
@@ -26,38 +30,49 @@ Undo = Annotated[bool, typer.Option("--undo", help="Back to the position that th
 @command(app, "list")
 def list_(call: Call) -> None:
     """All streams."""
-    call.show(call.node.get("/api/streams"), _table)
+    from headgate.web.bodies.streams import Streams
+
+    call.relay(call.node.get("/api/streams", Streams), _table)
 
 
 @command(app, "show")
 def show(call: Call, stream: Stream) -> None:
     """One stream: who has it, where it stands, and how it does."""
-    call.show(call.node.get(_path(stream)), _page)
+    from headgate.web.bodies.streams import StreamDetails
+
+    call.relay(call.node.get(_path(stream), StreamDetails), _page)
 
 
 @command(app, "history")
 def history(call: Call, stream: Stream, limit: Limit = 50) -> None:
     """Where a stream stood each time it changed hands or was edited, the latest first."""
-    call.show(call.node.get(_path(stream, "history"), limit=limit), _lines)
+    from headgate.web.bodies.streams import History
+
+    call.relay(call.node.get(_path(stream, "history"), History, limit=limit), _lines)
 
 
 @command(app, "set-position")
 def set_position(call: Call, stream: Stream, position: Position = None, undo: Undo = False) -> None:
     """Have a stream that is stopped go on elsewhere. It can be undone."""
+    from headgate.web.bodies.streams import Edited
+
     if (position is None) != undo:
         raise typer.BadParameter("give a POSITION or --undo, and not both")
     body = {"undo": True} if position is None else {"position": _value(position)}
-    done = call.node.put(_path(stream, "position"), body)
-    call.say(done, f"{done['name']}: {_exact(done['before'])} → {_exact(done['position'])}")
+    done = call.node.put(_path(stream, "position"), Edited, body)
+    now = done.value
+    call.say(done.sent, f"{now.name}: {_exact(now.before)} → {_exact(now.position)}")
 
 
 @command(app, "move")
 def move(call: Call, stream: Stream, node: Node = None, anywhere: Anywhere = False) -> None:
     """Have a node run a stream until that node leaves, or leave it to the planner again."""
+    from headgate.web.bodies.streams import Moved
+
     if (node is None) != anywhere:
         raise typer.BadParameter("give a NODE or --anywhere, and not both")
-    done = call.node.post(_path(stream, "move"), {"node": node})
-    call.say(done, _moved(done))
+    done = call.node.post(_path(stream, "move"), Moved, {"node": node})
+    call.say(done.sent, _moved(done.value))
 
 
 def _path(name: str, *rest: str) -> str:
@@ -89,64 +104,63 @@ def _exact(position: Any) -> str:
     return to_json(position, indent=None)
 
 
-def _table(found: dict[str, Any]) -> str:
-    rows = [(one["name"], *_owner(one), one["epoch"], one["version"], one["position"]) for one in found["items"]]
+def _table(found: Streams) -> str:
+    rows = [(one.name, *_owner(one), one.epoch, one.version, one.position) for one in found.items]
     heads = ("STREAM", "NODE", "ID", "EPOCH", "VERSION", "POSITION")
     return table(heads, rows, empty="no streams: nothing has been published", right=("EPOCH", "VERSION"))
 
 
-def _owner(one: dict[str, Any]) -> tuple[str, str]:
+def _owner(one: bodies.Stream) -> tuple[str, str]:
     """Names may repeat, so the id follows it."""
-    return (one["node"] or DASH, str(one["owner"])[:8]) if one["owner"] else (DASH, DASH)
+    return (one.node or DASH, str(one.owner)[:8]) if one.owner else (DASH, DASH)
 
 
-def _page(one: dict[str, Any]) -> str:
-    state = one["state"] or {"worker_status": "INIT", "detail": "not started", "error": None}
-    error = state["error"]
+def _page(one: StreamDetails) -> str:
+    state = f"{one.state.worker_status}, {one.state.detail}" if one.state else "INIT, not started"
+    error = one.state.error if one.state else None
     return pairs(
         [
-            ("stream", one["name"]),
-            ("id", one["id"]),
-            ("node", " ".join(_owner(one)) if one["owner"] else "none"),
+            ("stream", one.name),
+            ("id", str(one.id)),
+            ("node", " ".join(_owner(one)) if one.owner else "none"),
             ("wished", _wish(one)),
-            ("state", f"{state['worker_status']}, {state['detail']}"),
-            ("error", one_line(f"{error['cause']}: {error['message']}") if error else None),
-            ("rests", "its source has ended" if one["rests"] else None),
-            *(("unable", one_line(f"{node['node']}: {node['reason']}, {ago(node['at'])}")) for node in one["unable"]),
-            ("version", one["version"]),
-            ("epoch", one["epoch"]),
-            ("generation", one["generation"]),
-            ("commits", one["commits"]),
-            ("position", _exact(one["position"])),
+            ("state", state),
+            ("error", one_line(f"{error.cause}: {error.message}") if error else None),
+            ("rests", "its source has ended" if one.rests else None),
+            *(("unable", one_line(f"{node.node}: {node.reason}, {ago(node.at)}")) for node in one.unable),
+            ("version", one.version),
+            ("epoch", one.epoch),
+            ("generation", one.generation),
+            ("commits", one.commits),
+            ("position", _exact(one.position)),
         ]
     )
 
 
-def _wish(one: dict[str, Any]) -> str | None:
-    wish = one["wish"]
-    return f"{wish['node']} {str(wish['id'])[:8]}, by the {wish['by']}" if wish else None
+def _wish(one: StreamDetails) -> str | None:
+    wish = one.wish
+    return f"{wish.node} {str(wish.id)[:8]}, by the {wish.by}" if wish else None
 
 
-def _moved(done: dict[str, Any]) -> str:
-    name, wish = done["name"], done["wish"]
-    if wish is None or wish["by"] == "planner":
-        return f"{name} is left to the planner" if done["is_new"] else f"{name} was left to the planner already"
-    if done["owner"] is None:
-        return f"{name} goes to {wish['node']} when it runs"
-    if done["owner"] == wish["id"]:
-        return f"{name} stays on {wish['node']}"
-    return f"{name} moves from {done['node'] or 'a node that is gone'} to {wish['node']}"
+def _moved(done: Moved) -> str:
+    name, wish = done.name, done.wish
+    if wish is None or wish.by == "planner":
+        return f"{name} is left to the planner" if done.is_new else f"{name} was left to the planner already"
+    if done.owner is None:
+        return f"{name} goes to {wish.node} when it runs"
+    if done.owner == wish.id:
+        return f"{name} stays on {wish.node}"
+    return f"{name} moves from {done.node or 'a node that is gone'} to {wish.node}"
 
 
-def _lines(found: dict[str, Any]) -> str:
+def _lines(found: History) -> str:
     rows = [
-        (ago(one["at"]), one["kind"], one["actor"], one["epoch"], one["generation"], one["commits"], _stood(one))
-        for one in found["items"]
+        (ago(one.at), one.kind, one.actor, one.epoch, one.generation, one.commits, _stood(one)) for one in found.items
     ]
     heads = ("WHEN", "WHAT", "BY", "EPOCH", "GENERATION", "COMMITS", "POSITION")
     return table(heads, rows, empty="it has never run", right=("EPOCH", "GENERATION", "COMMITS"))
 
 
-def _stood(one: dict[str, Any]) -> str:
-    after = _exact(one["position"])
-    return f"{_exact(one['before'])} → {after}" if one["kind"] == "edited" else after
+def _stood(one: HistoryLine) -> str:
+    after = _exact(one.position)
+    return f"{_exact(one.before)} → {after}" if one.kind == "edited" else after

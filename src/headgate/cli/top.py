@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headgate.cli.call import Call
+from headgate.cli.client import Reply
 from headgate.cli.output import say, table
 from headgate.text import duration
 
+if TYPE_CHECKING:
+    from headgate.web.bodies.datasources import Summary
+
 WORST_FIRST = ("error", "degraded", "starting", "stopped", "ok")
+PATH = "/api/datasources"
 CLEAR = "\x1b[H\x1b[2J"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A datasource, and how much it has written since the last look."""
+
+    name: str
+    health: str
+    per_second: float
+    written: int
+    lag_s: float | None
+    node: str | None
 
 
 def top(
@@ -22,50 +40,43 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look twice, show the rates, and end.")] = False,
 ) -> None:
     """Rates and health of all datasources, until Ctrl-C."""
-    before, before_at = _written(call), time.monotonic()
+    from headgate.web.bodies.datasources import Datasources
+
+    before, before_at = (
+        {one.name: one.metrics.records_out for one in call.node.get(PATH, Datasources).value.items},
+        time.monotonic(),
+    )
     while True:
         time.sleep(every_s)
-        found, now = call.node.get("/api/datasources"), time.monotonic()
-        rows = [_row(one, before, now - before_at) for one in found["items"]]
-        rows.sort(key=lambda row: (WORST_FIRST.index(row["health"]), -row["per_second"], row["name"]))
+        found, now = call.node.get(PATH, Datasources).value, time.monotonic()
+        rows = [_row(one, before, now - before_at) for one in found.items]
+        rows.sort(key=lambda row: (WORST_FIRST.index(row.health), -row.per_second, row.name))
         if not call.as_json and not once and sys.stdout.isatty():
             say(CLEAR)
-        call.show({"items": rows}, _table)
+        call.relay(Reply({"items": [asdict(row) for row in rows]}, rows), _table)
         if once or call.as_json:
             return
-        before, before_at = {one["name"]: one["written"] for one in rows}, now
+        before, before_at = {row.name: row.written for row in rows}, now
 
 
-def _written(call: Call) -> dict[str, int]:
-    items = call.node.get("/api/datasources")["items"]
-    return {one["name"]: int(one["metrics"].get("records_out", 0)) for one in items}
-
-
-def _row(one: dict[str, Any], before: dict[str, int], passed_s: float) -> dict[str, Any]:
-    written = int(one["metrics"].get("records_out", 0))
+def _row(one: Summary, before: dict[str, int], passed_s: float) -> Row:
+    written = one.metrics.records_out
     # A stream that has moved to another node counts from nothing again.
-    more = max(0, written - before.get(one["name"], written))
-    return {
-        "name": one["name"],
-        "health": one["health"],
-        "per_second": round(more / passed_s, 1),
-        "written": written,
-        "lag_s": one["metrics"].get("lag_s"),
-        "node": one["node"],
-    }
+    more = max(0, written - before.get(one.name, written))
+    return Row(one.name, one.health, round(more / passed_s, 1), written, one.metrics.lag_s, one.node)
 
 
-def _table(found: dict[str, Any]) -> str:
+def _table(found: list[Row]) -> str:
     rows = [
         (
-            one["name"],
-            one["health"],
-            f"{one['per_second']:,.1f}",
-            f"{one['written']:,}",
-            "" if one["lag_s"] is None else duration(one["lag_s"]),
-            one["node"] or "",
+            one.name,
+            one.health,
+            f"{one.per_second:,.1f}",
+            f"{one.written:,}",
+            "" if one.lag_s is None else duration(one.lag_s),
+            one.node or "",
         )
-        for one in found["items"]
+        for one in found
     ]
     heads = ("NAME", "HEALTH", "PER SECOND", "WRITTEN", "LAG", "NODE")
     return table(heads, rows, empty="no datasources", right=("PER SECOND", "WRITTEN", "LAG"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +14,6 @@ class Verdict:
     state: Literal["ok", "warn", "fail"]
     detail: str
     hint: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """For machines."""
-        return asdict(self)
 
 
 def ok(name: str, detail: str) -> Verdict:
