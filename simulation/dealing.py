@@ -16,7 +16,7 @@ from simulation.registry import Datasource
 from simulation.store import TICK
 from simulation.transactions import Mode, Transaction
 
-PAUSE_S = 5.0  # After a try that one stream did not come home from.
+PAUSE_S = 5.0  # After a try in which one stream did not settle.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Dealing:
     def _read(self, transaction: Transaction, datasource: UUID) -> Found | None:
         database = self._database
         if TICK not in transaction.locks:
-            database.end(transaction)  # Another node is at it.
+            database.end(transaction)  # Another node has the tick.
             return None
         ids = database.streams_of(datasource)
         rows = {database.members[id].index: database.streams[id] for id in ids}

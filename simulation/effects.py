@@ -191,7 +191,7 @@ class Effects:
 
     def _opened(self, handle: Handle, number: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != number:
-            return  # Abandoned, and still at it: nothing of it counts.
+            return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
         self._manager.dispatch(handle, lifecycle.Opened(number, self._process.clock_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
@@ -209,7 +209,7 @@ class Effects:
         jitter = self._world.random.random()
         self._manager.dispatch(handle, lifecycle.Failed(run, self._process.clock_s(), failure, jitter))
         if handle.pusher is not None and not handle.holding.is_opened:
-            # Its client can wait better than we: it keeps its records, and asks again.
+            # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._manager.give_back(handle)
 
@@ -262,7 +262,7 @@ class Effects:
         self._world.database.wake()
 
     async def persist(self, handle: Handle, command: streams.Command) -> streams.Reply | None:
-        """Until it is answered, or until another run or another worker has begun, which has its own grant."""
+        """Try until it is answered, or until another run or worker has begun, which has its own grant."""
         runs, manager = handle.state.runs, self._manager
         while handle.state.runs == runs and manager.is_current(handle) and not manager.is_over:
             try:

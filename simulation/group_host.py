@@ -116,7 +116,7 @@ class GroupHost:
         self._write_later(ends)
 
     async def take(self, session: GroupSession, frame: GroupFromClient) -> None:
-        """What a program says, but its beats."""
+        """What a program says, except its beats."""
         match frame:
             case JoinFrame():
                 await self._join(session, frame)

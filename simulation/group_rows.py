@@ -110,7 +110,7 @@ class GroupRows:
             await self.apply(stranded)
 
     async def _ask(self, read: Callable[[Roster, Consumer, Seat], Any]) -> list[Any]:
-        """What there is to say of each consumer, but None."""
+        """What there is to say of each consumer; None is left out."""
 
         def work() -> list[Any]:
             found = [

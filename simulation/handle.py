@@ -24,18 +24,18 @@ class Pusher(Protocol):
         """Its records."""
 
     def refused(self, reason: Reason) -> None:
-        """The stream could not be had, or not be opened."""
+        """The stream could not be acquired, or not be opened."""
 
     def opened(self, epoch: int, progress: Progress) -> None:
         """A run has opened it, the first or a later one, and it stands here."""
 
     def released(self, nack: Why | None) -> None:
-        """It has been given back, or was not ours any more."""
+        """It has been given back, or was no longer ours."""
 
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """What the manager keeps for each stream: the machine's state, and what it does with the outside."""
+    """What the manager keeps for each stream: the machine's state, and its links to the outside."""
 
     stream: UUID
     datasource: UUID

@@ -17,7 +17,7 @@ import uvloop
 
 from headgate.connectors.api.bulk import PLAIN, Language, Pieces, StorageError, StorageGone
 from headgate.connectors.postgres import relay
-from headgate.connectors.postgres.relay import entering, leaving
+from headgate.connectors.postgres.relay import copy_in, copy_out
 from headgate.connectors.postgres.session import connect
 from headgate.core.chunks import Range
 from headgate.store.embedded import EmbeddedServer
@@ -71,8 +71,8 @@ class Sessions:
 
     async def copy(self, query: str = "SELECT id, v FROM t") -> int:
         """From the one to the other."""
-        async with leaving(self.reads, query) as pieces:
-            return await entering(self.writes, INTO, pieces, in_messages=True)
+        async with copy_out(self.reads, query) as pieces:
+            return await copy_in(self.writes, INTO, pieces, in_messages=True)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ async def played(stream: list[bytes], monkeypatch: pytest.MonkeyPatch) -> tuple[
     """What comes out if the server's bytes arrive in these parts."""
     monkeypatch.setattr(relay.secrets, "token_hex", lambda size: "f" * 2 * size)
     wire, taken, rows = Wire(), [], 0
-    async with leaving(wire, "SELECT") as pieces:
+    async with copy_out(wire, "SELECT") as pieces:
         for part in stream:
             wire.protocol.data_received(part)
         async for piece in pieces:
@@ -184,7 +184,7 @@ async def test_it_does_not_matter_where_reads_end(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_reader_waits_for_whoever_writes(source: Side, sessions: Sessions) -> None:
     await fill(source, 200, 100_000)
-    async with leaving(sessions.reads, "SELECT id, v FROM t") as pieces:
+    async with copy_out(sessions.reads, "SELECT id, v FROM t") as pieces:
         first = await anext(pieces)
         await asyncio.sleep(0.2)
         waiting = sessions.reads._transport.get_protocol()._ready
@@ -242,7 +242,7 @@ async def test_a_copy_that_is_not_accepted_says_why(sessions: Sessions) -> None:
         yield
 
     with pytest.raises(asyncpg.UndefinedColumnError):
-        await entering(sessions.writes, "COPY t (x) FROM STDIN", nothing(), in_messages=False)
+        await copy_in(sessions.writes, "COPY t (x) FROM STDIN", nothing(), in_messages=False)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -290,7 +290,7 @@ async def test_pieces_that_fail_leave_nothing_at_the_target(sessions: Sessions, 
         yield
 
     with pytest.raises(StorageError, match="broken"):
-        await entering(sessions.writes, INTO, broken(), in_messages=False)
+        await copy_in(sessions.writes, INTO, broken(), in_messages=False)
     assert sessions.writes.is_closed()
     assert await target.values("SELECT count(*) FROM t") == [0]
 

@@ -57,13 +57,14 @@ OUTSIDE: list[tuple[tuple[SeenConsumer, ...], Status, str]] = [
     (
         (AWAY, WAITING),
         "blocked",
-        "a is active under epoch 7 and out of touch for 4 s. It may still believe so, and is waited for 6 s more.",
+        "a is active under epoch 7 and has been out of touch for 4 s. It may still believe so, and is waited for "
+        "6 s more.",
     ),
     (
         (AWAY_STEPPING, WAITING),
         "blocked",
-        "a was told to step down from epoch 7 and is out of touch for 4 s. It may still be at work, and is waited for "
-        "6 s more.",
+        "a was told to step down from epoch 7 and has been out of touch for 4 s. It may still be at work, and is "
+        "waited for 6 s more.",
     ),
     ((SILENT,), "vacant", "Nobody is active, and nobody can be: all its consumers are out of touch."),
     ((), "vacant", "Nobody is in it."),
@@ -106,7 +107,7 @@ def test_a_partition_and_what_was_ignored_are_said_last() -> None:
         "Its partition is 3: the order of registration decides whose it is.",
         "2 confirmations were ignored: they named another consumer or an old epoch.",
     ]
-    assert "1 confirmation was ignored" in explain_outside(Outside((ACTIVE,), ignored=1))[1]
+    assert "1 confirmation was ignored: it named" in explain_outside(Outside((ACTIVE,), ignored=1))[1]
 
 
 def test_a_deadline_that_has_passed_is_a_second_away() -> None:

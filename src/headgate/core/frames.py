@@ -252,7 +252,7 @@ def _bad(error: Exception) -> BadFrame:
     """The decoder's messages name types and places, and the value only of a word that is not one of a few."""
     said = str(error)
     if isinstance(error, msgspec.ValidationError) and "Invalid value" in said and "$[0]" in said:
-        return BadFrame("unknown_frame", "there is no frame of this type")
+        return BadFrame("unknown_frame", "this type of frame is unknown")
     if isinstance(error, UnicodeDecodeError):
         return BadFrame("bad_frame", "text that is not UTF-8")
     if said.startswith("Invalid enum value"):

@@ -135,10 +135,10 @@ def _explain_pushed(facts: Facts) -> list[str]:
     """What the streams in use do; of the others, how many there are."""
     used = [state for state in facts.states if state.worker_status != "STOPPED"]
     lines = [f"{state.label}: {_explain_state(state, facts)}" for state in used[:MOST_EXPLAINED]]
-    lines += [f"So are {len(used) - MOST_EXPLAINED} more."] if len(used) > MOST_EXPLAINED else []
+    lines += [f"{len(used) - MOST_EXPLAINED} more are in use."] if len(used) > MOST_EXPLAINED else []
     if not facts.states:
         return ["No program has pushed anything yet."]
-    return lines or [f"No program pushes now; {counted(len(facts.states), 'stream')} known."]
+    return lines or [f"No program pushes now; {counted(len(facts.states), 'stream')} known so far."]
 
 
 def _explain_streams(facts: Facts) -> list[str]:
@@ -173,8 +173,8 @@ def _why_waiting(stream: UUID | None, facts: Facts) -> str:
         return ""
     if not reasons:
         return "It waits for a node: all are draining. End that with: headgate nodes undrain NODE"
-    told = "; ".join(f"{node.name}: {reasons.get(node.id, 'draining')}" for node in facts.nodes)
-    return f"It waits for a node that can run it. {told}. A publish, a changed secret or a restart tries it again."
+    why = "; ".join(f"{node.name}: {reasons.get(node.id, 'draining')}" for node in facts.nodes)
+    return f"It waits for a node that can run it. {why}. A publish, a changed secret or a restart tries it again."
 
 
 def _explain_state(state: StreamState, facts: Facts) -> str:

@@ -6,8 +6,8 @@ A document that has a field which none of the sampled ones had ends its chunk wi
 `min` and `max`, which know the order of all types. `min` includes its bound, and `$ne` takes it out; `max` does not
 include its own, and one more query by `_id` brings it. A bound is the id in canonical extended JSON.
 
-**Languages.** Between two MongoDBs documents travel as COPY: the BSON itself, which nobody decodes, so the order of
-fields and the width of numbers stay; the server leaves out the fields whose columns are left out. Everybody else gets
+**Languages.** Between two MongoDBs documents travel as COPY: the BSON itself, which is not decoded, so the order of
+fields and the width of numbers stay; the server leaves out the fields whose columns are left out. All other targets get
 ROWS. There is no snapshot: each chunk is read as it is at that moment.
 """
 

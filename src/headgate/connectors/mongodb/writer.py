@@ -5,7 +5,7 @@ value or a document of several, else `<dump>:<chunk>:<row>`.
 
 **A chunk's life.** Its line goes into the ledger first, as `begun`, with the token of the attempt, and becomes `done`
 with the number of rows when all is written. Before some documents are inserted, their ids are looked up: one that is
-there belongs to somebody else, and the chunk is refused, with nothing touched. Then their ids and digests are noted in
+there belongs to another writer, and the chunk is refused, with nothing touched. Then their ids and digests are noted in
 `headgate_dump_written`, and then they are inserted. So a document is what a broken attempt left if a note has its id
 and its digest, whatever has happened to the source since. Those are removed before the next attempt, which begins
 again; one with another content is somebody else's and stays. The notes stay until the chunk is done, because an insert
@@ -15,8 +15,8 @@ stops, and removes nothing.
 **Upsert and absent** may be done twice and need no notes. By `_id` a document is replaced; by another key, which has a
 unique index then, the columns are set and other fields stay. `absent` inserts, and what is there already says so.
 
-A chunk that is written `again` is written by `_id`. Documents that the source no longer has stay: which of them came
-with the chunk is not known any more.
+A chunk that is written `again` is written by `_id`. Documents that the source no longer has stay: nothing
+records which of them came with the chunk.
 
 **The swap** is one rename, and a collection keeps its UUID in it. The last line of the ledger has that UUID before the
 rename, as `swapping`, so after a crash it is known which of the two names has what was built.

@@ -44,7 +44,7 @@ from headgate.connectors.postgres.catalog import (
 )
 from headgate.connectors.postgres.errors import error_text, translate_errors
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
-from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, leaving
+from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
 from headgate.connectors.postgres.schema import details
 from headgate.connectors.postgres.session import close, connect, where_is
 from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
@@ -244,7 +244,7 @@ class PostgresReader:
         query = f"SELECT {', '.join(names)} FROM {relation(table)} WHERE {condition(table, range)}"
         connection = await self.session()
         if language is Language.COPY:
-            flowing = leaving(connection, query)
+            flowing = copy_out(connection, query)
         else:
             flowing = _flowing(connection, query, csv, _in_quotes(table.columns, csv))
         with translate_errors(where_is(self._url), table.name):

@@ -42,7 +42,7 @@ _READY = b"Z\x00\x00\x00\x05"  # ReadyForQuery, but for its last byte, the state
 
 
 @asynccontextmanager
-async def leaving(connection: Connection, query: str) -> AsyncIterator[Pieces]:
+async def copy_out(connection: Connection, query: str) -> AsyncIterator[Pieces]:
     """The rows of a query, as binary COPY in the messages that the server sends. A piece is a few buffers."""
     source = _Source(connection)
     with _lent(source):
@@ -50,7 +50,7 @@ async def leaving(connection: Connection, query: str) -> AsyncIterator[Pieces]:
         yield source.pieces()
 
 
-async def entering(connection: Connection, statement: str, pieces: Pieces, *, in_messages: bool) -> int:
+async def copy_in(connection: Connection, statement: str, pieces: Pieces, *, in_messages: bool) -> int:
     """Run a COPY FROM STDIN with these pieces, which are messages already or only what is in them. Returns its rows."""
     target = _Target(connection)
     with _lent(target):

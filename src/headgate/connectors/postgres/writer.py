@@ -30,7 +30,7 @@ from headgate.connectors.postgres.catalog import columns_of, find, must_find, pa
 from headgate.connectors.postgres.errors import translate_errors
 from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
 from headgate.connectors.postgres.ranges import condition
-from headgate.connectors.postgres.relay import entering
+from headgate.connectors.postgres.relay import copy_in
 from headgate.connectors.postgres.session import close, connect, roll_back, where_is
 from headgate.connectors.postgres.swap import copy_shape, dress, refuse_dependents, swap
 from headgate.connectors.postgres.types import FAMILY
@@ -258,7 +258,7 @@ class PostgresWriter(Normalizes):
         if language is Language.CSV:
             how = f"FORMAT csv, NULL {literal(self.csv.null)}, DELIMITER {literal(self.csv.delimiter)}"
         statement = f"COPY {into} ({', '.join(map(quoted, columns))}) FROM STDIN ({how})"
-        rows = await entering(connection, statement, counting(), in_messages=language is Language.COPY)
+        rows = await copy_in(connection, statement, counting(), in_messages=language is Language.COPY)
         if read and read != rows:
             raise StorageError(f"{into}: read {counted(read, 'row')} and wrote {rows:,}")
         return rows

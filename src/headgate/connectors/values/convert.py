@@ -51,10 +51,10 @@ class Normalizes:
         if language in self.languages:
             return language, pieces
         if language not in _CHAIN:
-            raise StorageError(f"{language} cannot be translated")
+            raise StorageError(f"language {language} cannot be translated")
         speaks = [one for one in _CHAIN if one in self.languages]
         if not speaks:
-            raise StorageError(f"{language} is not understood")
+            raise StorageError(f"language {language} is not understood")
         wanted = min(speaks, key=lambda one: abs(_CHAIN.index(one) - _CHAIN.index(language)))
         return wanted, translated(pieces, language, wanted, columns, self.csv)
 
@@ -245,7 +245,7 @@ def fitted(value: object, column: Column) -> object:
 
 
 def at_most_micros(text: str) -> str:
-    """The text of a time. Raises ValueError if it is finer than microseconds: Python would cut that off."""
+    """The text of a time. Raises ValueError if it is finer than microseconds: Python would drop the rest."""
     if re.search(r"[.,]\d{6}\d*[1-9]", text):
         raise ValueError(f"{text!r} is finer than microseconds")
     return text

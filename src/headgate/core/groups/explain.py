@@ -77,8 +77,8 @@ def explain_outside(group: Outside) -> list[str]:
     if group.partition is not None:
         lines.append(f"Its partition is {group.partition}: the order of registration decides whose it is.")
     if group.ignored:
-        were = "confirmation was" if group.ignored == 1 else "confirmations were"
-        lines.append(f"{group.ignored} {were} ignored: they named another consumer or an old epoch.")
+        was, it = ("confirmation was", "it") if group.ignored == 1 else ("confirmations were", "they")
+        lines.append(f"{group.ignored} {was} ignored: {it} named another consumer or an old epoch.")
     return lines
 
 
@@ -110,13 +110,13 @@ def _holder_line(one: SeenConsumer) -> str:
             )
         case _, "active":
             return (
-                f"{one.name} is active under epoch {one.epoch} and out of touch for {roughly(one.for_s)}. It may still "
-                f"believe so, and is waited for {_left(one.waits_s)} more."
+                f"{one.name} is active under epoch {one.epoch} and has been out of touch for {roughly(one.for_s)}. "
+                f"It may still believe so, and is waited for {_left(one.waits_s)} more."
             )
         case _:
             return (
-                f"{one.name} was told to step down from epoch {one.epoch} and is out of touch for {roughly(one.for_s)}."
-                f" It may still be at work, and is waited for {_left(one.waits_s)} more."
+                f"{one.name} was told to step down from epoch {one.epoch} and has been out of touch for "
+                f"{roughly(one.for_s)}. It may still be at work, and is waited for {_left(one.waits_s)} more."
             )
 
 
