@@ -108,3 +108,13 @@ def test_a_field_that_is_missing_or_unknown_is_named(web: Web) -> None:
     assert [(one["path"], one["message"]) for one in found["problems"]] == [("name", "is missing")]
     found = refused(web.ask("POST", "/api/tokens", json={"name": "ada", "rolle": "viewer"}), 422)
     assert [(one["path"], one["message"]) for one in found["problems"]] == [("rolle", "is unknown")]
+
+
+def test_a_body_that_may_be_left_out_must_not_be_null(web: Web, document: dict[str, Any]) -> None:
+    optional = [
+        path for _, path, one in operations(document) if "requestBody" in one and not one["requestBody"]["required"]
+    ]
+    for path in optional:
+        filled = path.format(name="absent", id="0" * 8, stream="absent")
+        found = refused(web.ask("POST", filled, content=b"null", headers={"Content-Type": "application/json"}), 422)
+        assert found["detail"] == "the body must be a JSON object", path

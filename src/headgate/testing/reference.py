@@ -23,6 +23,7 @@ from headgate.core import lifecycle as machine
 from headgate.core.groups import machine as groups
 from headgate.errors import Cause
 from headgate.telemetry import metrics
+from headgate.testing.codes import CODES
 from headgate.web.app import make_api
 
 BEGIN, END = "<!-- begin generated diagram -->", "<!-- end generated diagram -->"
@@ -128,10 +129,21 @@ def http_page() -> str:
         + _table(("path", "method", "role", "what it does"), table)
         + "\nAn error is a problem of RFC 9457 (`application/problem+json`) with `title`, `status`, `detail`, `code`, "
         "`hint` and, where a document has several, `problems`, each with `path`, `message` and `hint`. "
-        "400: not readable. 401: no valid token. 403: not with this role. 404: not found. 409: refused. "
-        "422: the document is wrong. 503: not now, with `Retry-After`.\n\n"
+        "400: not readable. 401: no valid token. 403: not with this role. 404: not found. 405: another method; `Allow` "
+        "names those that are right. 409: refused. 413: the body is larger than 16 MiB. 422: the document or the body "
+        "is wrong. 503: not now, with `Retry-After`.\n\n"
+        'Bodies are read strictly: a field that nobody knows is refused, and so is a value of another type: `"true"` '
+        'is not `true` and `"1"` is not `1`. A body that the OpenAPI document does not call required may be left '
+        "out, but must not be `null`. Answers may gain fields; ignore those that you do not know. `/healthz` and "
+        "`/readyz` answer HEAD with the status alone.\n\n"
+        "A client can be generated from the OpenAPI document, for example with `openapi-python-client`: a test does "
+        "that, and works with a node through the client.\n\n"
         "Paths marked SSE are streams of server-sent events. Events and log lines have ids: `?after=ID` or the header "
-        "`Last-Event-ID` goes on behind it.\n"
+        "`Last-Event-ID` goes on behind it.\n\n"
+        "## Codes\n\n`code` is for programs: `detail` and `hint` may be worded differently in another release.\n\n"
+        + _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in CODES.items()])
+        + "\nA dump or a backfill that its storage refuses has that storage's code, such as `no_column` or "
+        "`cannot_hold`.\n"
     )
 
 
@@ -152,7 +164,7 @@ def _role(handler: Any) -> str:
 
 def _summary(handler: Any) -> str:
     """The summary, and what the docstring adds to it."""
-    summary, more = handler.summary or "", inspect.getdoc(handler.fn) or ""
+    summary, more = handler.summary or "", " ".join((inspect.getdoc(handler.fn) or "").split())
     return f"{summary}." if summary.startswith(more.rstrip(".")) else f"{summary}. {more}"
 
 

@@ -6,7 +6,7 @@ import msgspec
 from litestar import Request
 from litestar.datastructures import State
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, Problem
 from headgate.store.tokens import Token
 from headgate.web.problems import body_problem
 
@@ -18,6 +18,8 @@ class StrictRequest(Request[Token, None, State]):
         """The body, if it is what the handler asks for."""
         found: object = await super().json()
         field = self.route_handler.parsed_data_field
+        if field is not None and found is None and await self.body():
+            raise ConfigError([Problem("", "the body must be a JSON object")])  # It may be left out, but not be null.
         if field is not None and found is not None:
             try:
                 msgspec.convert(found, field.annotation)

@@ -14,7 +14,7 @@ from headgate.connectors.api.bulk import StorageError
 from headgate.datasources.documents import Document, read_one
 from headgate.datasources.health import explain, health
 from headgate.datasources.registry import diff
-from headgate.errors import ConfigError, NotFound, Problem, Refused
+from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
 from headgate.store.datasources import Version
@@ -88,11 +88,8 @@ class DatasourcesApi(Controller):
         return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
 
     @post("/{name:str}/validate", guards=VIEW, status_code=200, summary="Everything that is wrong with a document")
-    async def validate(
-        self, node: Node, request: Req, name: str, data: documents.Document | None = None
-    ) -> datasources.Problems:
+    async def validate(self, node: Node, name: str, data: documents.Document | None = None) -> datasources.Problems:
         """The document in the body, or the draft if there is none."""
-        await _check_absent(request, data)
         try:
             content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
             problems = await node.registry.problems(content)
@@ -107,7 +104,6 @@ class DatasourcesApi(Controller):
         self, node: Node, request: Req, name: str, data: datasources.Publish | None = None
     ) -> datasources.Version:
         """`hash`, if given, must be the draft's."""
-        await _check_absent(request, data)
         seen = None if data is None else data.hash
         return views.version(await node.registry.publish(name, request.user.name, seen))
 
@@ -146,7 +142,6 @@ class DatasourcesApi(Controller):
     ) -> datasources.BackfillBegun:
         """`from` is the URL of a storage that holds them (default: the source's own history), `table` one of it. Nodes
         run it as a dump; the live stream goes on, and its records win."""
-        await _check_absent(request, data)
         found = await node.registry.get(name)
         wish = _wish(data or datasources.Backfill())
         _, prepared = await backfill.running_version(node.registry, found.id)
@@ -236,12 +231,6 @@ class DatasourcesApi(Controller):
         if not follow:
             return Response(datasources.Lines(items=await read(after)))
         return sse.items(node.listener, "logs", read, sse.resumed(request, after))
-
-
-async def _check_absent(request: Req, data: object) -> None:
-    """A body may be left out, but must not be `null`."""
-    if data is None and await request.body():
-        raise ConfigError([Problem("", "the body must be a JSON object")])
 
 
 async def _version(node: Node, name: str, which: str) -> Version:

@@ -13,6 +13,6 @@ class ProblemDetails(Answer, omit_defaults=True):
     title: str
     status: int
     detail: str = ""
-    code: str = ""  # For programs; `docs/reference/errors.md` lists them.
+    code: str = ""  # For programs; `docs/reference/http.md` lists them.
     hint: str = ""
     problems: tuple[Problem, ...] = ()
