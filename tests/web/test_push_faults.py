@@ -599,8 +599,13 @@ async def test_two_hundred_sessions_with_five_streams_each_push_at_once(
             streams = [f"{number}-{n}" for n in range(5)]
             for stream in streams:
                 await program.say("notify", stream, None)
-            granted = [await program.expect("notify_ack") for _ in streams]
-            assert sorted(fields[0] for fields in granted if fields[1]) == streams
+            wanted = set(streams)
+            while wanted:  # A claim that the database did not answer in time is refused, and the program asks again.
+                stream, is_granted, *_ = await program.expect("notify_ack")
+                if is_granted:
+                    wanted.remove(stream)
+                else:
+                    await program.say("notify", stream, None)
             await over.wait()  # All thousand are there now.
             for n, stream in enumerate(streams):
                 first = 100 * (5 * number + n)
@@ -611,7 +616,9 @@ async def test_two_hundred_sessions_with_five_streams_each_push_at_once(
             assert sorted(closed) == [[s, 100 * (5 * number + n) + 29] for n, s in enumerate(streams)]
             await program.got_back(150)
 
-    await asyncio.gather(*map(session, range(200)))
+    async with asyncio.TaskGroup() as sessions:  # If one fails, the others end with it, and so do their connections.
+        for number in range(200):
+            sessions.create_task(session(number))
     assert sorted(record["id"] for record in gate.records) == [100 * n + i for n in range(1000) for i in range(30)]
     await here.until_empty()
     query = "SELECT count(*) FROM headgate.stream s JOIN headgate.datasource d ON d.id = s.datasource"

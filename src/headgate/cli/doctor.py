@@ -60,7 +60,7 @@ def _examine(call: Call, database: str | None) -> Iterator[Verdict]:
 
         settings = load(database=database)
     except HeadgateError as error:
-        yield fail("settings", error.message, error.hint or "see docs/reference/docs/reference/settings.md")
+        yield fail("settings", error.message, error.hint or "see docs/reference/settings.md")
         return
     yield _disk(settings.home)
     yield _connectors()
