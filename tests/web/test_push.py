@@ -145,7 +145,7 @@ async def test_without_trust_or_database_hello_gets_not_ready(here: House, monke
 
     for owner, attribute, stand_in in [
         (here.node, "trust_left_s", lambda: 0.0),
-        (here.node, "addresses", away),
+        (here.node.incarnations, "addresses", away),
         (here.node.registry, "get_datasource_config", away),
     ]:
         with monkeypatch.context() as patched:

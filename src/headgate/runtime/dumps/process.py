@@ -12,7 +12,7 @@ plan is in the database, what was written is in the target's ledger, and the led
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,6 +192,7 @@ class StreamProcess:
                 await self._plan_ahead()
             await self._look()
             if not self._tables:
+                self._announce(await self._read_on())  # What was reported between the last look at it and the end.
                 return True
             if self.workers.ended:
                 await self._hear()  # The last of them may have said why since we last looked.
@@ -212,13 +213,17 @@ class StreamProcess:
     async def _hear(self) -> None:
         """Follow what workers reported."""
         rows = await self._read_on()
+        self._announce(rows)
         for row in rows:
-            self._notify(Notification(row.kind, row.name, row.chunk, row.worker, row.rows, row.error))
             if (table := self._tables.get(row.table)) is not None:
                 await table.offsets.hear(row)
         for row in rows:
             if row.kind is Notice.FAILURE:
                 raise StorageGone(row.error)
+
+    def _announce(self, rows: Sequence[AttemptRow]) -> None:
+        for row in rows:
+            self._notify(Notification(row.kind, row.name, row.chunk, row.worker, row.rows, row.error))
 
     async def _plan_ahead(self) -> None:
         """Hand out chunks until enough wait; those of the first tables first."""
