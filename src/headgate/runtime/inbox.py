@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -86,13 +86,13 @@ class DatasourceInbox:
     table: InboxTable
     datasource: UUID
 
-    async def after(self, id: int, limit: int) -> list[Received]:
+    async def after(self, id: int, limit: int) -> Sequence[Received]:
         """The oldest payloads after `id`; waits until there is one."""
         self.hub.rewind(self.datasource, id)
         while True:
             payloads = await self.table.after(self.datasource, id, limit)
             if payloads:
-                return [Received(one.id, one.received_at_s, one.headers, one.body) for one in payloads]
+                return payloads
             await self.hub.wait(self.datasource, id)
             await asyncio.sleep(GATHER_S)
 

@@ -37,6 +37,9 @@ class Limit:
     bytes: int = 4 * 1024**3
 
 
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One payload that is durable."""
@@ -73,15 +76,7 @@ class InboxTable:
     async def after(self, datasource: UUID, id: int, limit: int) -> list[Stored]:
         """The oldest payloads after `id`."""
         rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit, READ_BYTES)
-        return [
-            Stored(
-                row["id"],
-                row["received_at_s"],
-                msgspec.json.decode(row["headers"], type=dict[str, str]),
-                row["body"],
-            )
-            for row in rows
-        ]
+        return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
 
     async def news(self, positions: dict[UUID, int]) -> set[UUID]:
         """Which datasources have payloads after these ids."""

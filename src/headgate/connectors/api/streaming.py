@@ -117,14 +117,24 @@ class Sink(Protocol):
         """Release everything. May be called at any time, and more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Protocol):
     """One payload in a webhook's inbox."""
 
-    id: int
-    received_at_s: float
-    headers: dict[str, str]
-    body: bytes
+    @property
+    def id(self) -> int:
+        """Its place in the inbox."""
+
+    @property
+    def received_at_s(self) -> float:
+        """When it came, in Unix time."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """By their names in lower case."""
+
+    @property
+    def body(self) -> bytes:
+        """As it was sent."""
 
 
 INBOX_IDENTITY = identity_of("webhook", Options())
@@ -134,7 +144,7 @@ INBOX_IDENTITY = identity_of("webhook", Options())
 class Inbox(Protocol):
     """Payloads that were accepted durably and wait to be read, in order."""
 
-    async def after(self, id: int, limit: int) -> list[Received]:
+    async def after(self, id: int, limit: int) -> Sequence[Received]:
         """The oldest payloads after `id`, at most `limit`; waits until there is one."""
 
     async def ack(self, id: int) -> None:
