@@ -34,6 +34,7 @@ from headgate.store.datasources import Datasources
 from headgate.store.nodes import Nodes
 
 ANSWER_S = 2.0
+QUARANTINE_S = 10.0  # Nothing else is left to do, and a file in this home does not spare the next node.
 EXIT_BLOCKED = 70  # EX_SOFTWARE.
 
 log = structlog.get_logger()
@@ -166,7 +167,7 @@ class Beat:
     async def _quarantine(self, database: Database | None, label: RunLabel) -> None:
         reason = f"the connector of {label.stream} blocked the event loop until this node's trust ended"
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(QUARANTINE_S):
                 if database is None:
                     database = await Database.open(self._url, size=1)
                 async with Datasources(database).change("headgate") as change:
