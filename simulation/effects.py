@@ -251,7 +251,7 @@ class Effects:
         runs = handle.state.runs
         reply = await self.persist(handle, command)
         self._world.note(handle.about, "{}: {}", type(command).__name__, reply)
-        if handle.state.runs == runs and holding.is_to_revoke(reply):
+        if holding.is_to_revoke(handle.state, runs, reply):
             reply = await self.persist(handle, streams.Revoke(self._manager.id))
         epoch = command.epoch if isinstance(command, streams.Release) else None
         handle.holding = holding.released(handle.holding, epoch)

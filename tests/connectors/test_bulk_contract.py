@@ -196,6 +196,18 @@ class TestJsonlWriter(FilesWritten):
     scheme = "jsonl"
 
 
+class TestJsonArrayReader(InFolder, Read):
+    """A folder of JSON arrays is read."""
+
+    scheme = "json"
+
+
+class TestJsonArrayWriter(FilesWritten):
+    """A folder of JSON arrays is written."""
+
+    scheme = "json"
+
+
 class TestParquetReader(InFolder, Read):
     """A folder of Parquet is read."""
 

@@ -104,7 +104,8 @@ def test_without_a_known_epoch_whatever_is_ours_is_revoked(phase: Phase) -> None
     ],
 )
 def test_only_a_stale_release_may_leave_something_with_us(reply: Reply | None, expected: bool) -> None:
-    assert holding.is_to_revoke(reply) == expected
+    assert holding.is_to_revoke(Worker(runs=3), 3, reply) == expected
+    assert not holding.is_to_revoke(Worker(runs=4), 3, reply), "the grant of the run that has begun meanwhile stays"
 
 
 @each_phase

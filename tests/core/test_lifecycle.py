@@ -1017,7 +1017,7 @@ class Worlds:
             return self.acquisition_answered(world, sent, sent.command)
         done = streams.step(world.row, sent.command)
         world = self.marked_unable(replace(world, row=done.stream), sent)
-        if holdings.is_to_revoke(done.reply) and sent.is_last:
+        if holdings.is_to_revoke(Worker(), 0, done.reply) and sent.is_last:  # `is_last` says that no run follows.
             # It may still be ours, if an acquisition was committed and its answer lost.
             return replace(world, queue=(replace(sent, command=streams.Revoke(NODE)), *later))
         if not sent.is_ours or world.worker is None:

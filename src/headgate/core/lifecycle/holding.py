@@ -160,9 +160,10 @@ def release(holding: Holding, node: UUID, phase: Phase, outcome: Outcome, *, is_
     )
 
 
-def is_to_revoke(reply: Reply | None) -> bool:
-    """Whether a release was that of an older grant, so that a newer one may still be ours."""
-    return isinstance(reply, Fenced) and reply.why == "stale"
+def is_to_revoke(worker: Worker, runs: int, reply: Reply | None) -> bool:
+    """Whether a release was that of an older grant, so that a newer one may still be ours. If the worker has begun
+    another run since it had this many, the newer grant is that run's, and stays."""
+    return worker.runs == runs and isinstance(reply, Fenced) and reply.why == "stale"
 
 
 def released(holding: Holding, epoch: int | None) -> Holding:

@@ -294,7 +294,7 @@ class Effects:
         """Give the stream back, and forget it: another grant begins with a new worker."""
         runs = handle.state.runs
         reply = await self._persist_command(handle, command)
-        if handle.state.runs == runs and holding.is_to_revoke(reply):
+        if holding.is_to_revoke(handle.state, runs, reply):
             reply = await self._persist_command(handle, streams.Revoke(self._around.node))
         epoch = command.epoch if isinstance(command, streams.Release) else None
         handle.holding = holding.released(handle.holding, epoch)
