@@ -14,17 +14,18 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, views
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.sockets import refuse
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.figures import collector_of
 from headgate.web.openapi import describe
+from headgate.web.overview import Overviews
 from headgate.web.problems import HANDLERS
 from headgate.web.strict import StrictRequest
 
@@ -47,22 +48,28 @@ class App:
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
-        self.api = make_api(node, State({"gate": gate, "collector": collector, "verifications": dumps.Verifications()}))
+        state = {
+            "gate": gate,
+            "collector": collector,
+            "overviews": Overviews(lambda: views.overview(node)),
+            "verifications": dumps.Verifications(),
+        }
+        self.api = make_api(node, State(state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] == "websocket":
             await self._doors.get(scope["path"], refuse)(scope, receive, send)
         elif scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
-            await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
+            await self.api({**scope, "path": "/404"}, receive, impatient(send))  # type: ignore[arg-type]
         elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
             await self.door(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")
-            await self.api({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
+            await self.api({**scope, "path": path}, receive, impatient(send))  # type: ignore[arg-type]
         else:
-            await self.api(scope, receive, send)  # type: ignore[arg-type]
+            await self.api(scope, receive, impatient(send))  # type: ignore[arg-type]
 
 
 def make_api(node: Any, state: State) -> Litestar:

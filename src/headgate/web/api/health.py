@@ -44,7 +44,7 @@ async def readyz(node: Node, request: Req) -> Response[access.Ready]:
 async def _unhealthy(node: Node) -> list[str]:
     return [
         f"datasource {facts.datasource.name}: {word}"
-        for facts, _ in await views.all_facts(node)
+        async for facts, _ in views.all_facts(node)
         if (word := health(facts)) in ("error", "degraded")
     ]
 
