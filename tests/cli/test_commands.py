@@ -36,6 +36,7 @@ TOKEN = "aa11aa11-aaaa-4000-8000-000000000001"
 DS = "/api/datasources/orders"
 ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/datasources"): {"items": [summary()]},
+    ("GET", "/api/overview"): {"datasources": [summary()], "nodes": [{"name": "alpha", "streams": 4}], "at_s": 1.0},
     ("POST", "/api/datasources"): full(),
     ("GET", DS): full(),
     ("DELETE", DS): None,

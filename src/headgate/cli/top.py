@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORST_FIRST = ("error", "degraded", "starting", "stopped", "ok")
 PATH = "/api/overview?follow=false"  # What all who look share.
-AGAIN_S = 0.2
+AGAIN, AGAIN_S = 10, 0.2  # How often to ask for a snapshot that has not been seen, and after what time.
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -46,11 +46,15 @@ def top(
     before = call.node.get(PATH, Overview).value
     while True:
         time.sleep(every_s)
-        # Rates are of the time between two snapshots, and nobody gets the same one twice for long.
-        while (found := call.node.get(PATH, Overview).value).at_s <= before.at_s:
+        found = call.node.get(PATH, Overview).value
+        for _ in range(AGAIN):  # Rates are of the time between two snapshots, and there is one a second.
+            if found.at_s > before.at_s:
+                break
             time.sleep(AGAIN_S)
+            found = call.node.get(PATH, Overview).value
         written = {one.name: one.metrics.records_out for one in before.datasources}
-        rows = [_row(one, written, found.at_s - before.at_s) for one in found.datasources]
+        passed_s = found.at_s - before.at_s or every_s
+        rows = [_row(one, written, passed_s) for one in found.datasources]
         rows.sort(key=lambda row: (WORST_FIRST.index(row.health), -row.per_second, row.name))
         if not call.as_json and not once and sys.stdout.isatty():
             say(CLEAR)
