@@ -38,6 +38,8 @@ CONNECT_S = 5.0
 ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
 SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked again.
 
+OF_COMMANDS = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_HOME")
+
 _KINDS: dict[int, type[HeadgateError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -91,6 +93,16 @@ def home() -> Path:
     except (OSError, ValueError):
         found = None
     return Path(found) if isinstance(found, str) else Path(".headgate")
+
+
+def refuse_unknown_settings() -> None:
+    """A misspelled setting is an error here too. The settings are imported only if there is something to judge."""
+    named = [name for name in os.environ if name.upper().startswith("HEADGATE_") and name not in OF_COMMANDS]
+    if named or Path("headgate.toml").exists():
+        from headgate.config import unknown_names
+
+        if problems := unknown_names():
+            raise ConfigError(problems)
 
 
 def find_url(given: str | None) -> str:
