@@ -31,7 +31,7 @@ up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the cons
 # Most tests wait for processes, so there are three workers for each of two cores. A file's tests stay together, because
 # they share a node; files begin in the order that tests/conftest.py gives them, the longest first.
 test: $(VENV)/.ready packages check ## Set up everything, then run all tests (at most 12 minutes on two cores)
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	scripts/tests
 
 quick: $(VENV)/.ready check ## The inner loop, under 90 s: lint, types, the core, and one node that moves a record
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/core tests/acceptance/test_one_node.py
