@@ -26,7 +26,7 @@ from headgate.core.figures import Figures
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
-from headgate.datasources.documents import Prepared
+from headgate.datasources.prepared import Prepared
 from headgate.errors import (
     BadRecord,
     Cause,
@@ -39,10 +39,10 @@ from headgate.errors import (
     RetryLater,
     StoreError,
 )
+from headgate.hidden import error_said
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.parts import Share
-from headgate.text import error_line
 
 CLOSE_S = 2.0
 CHECK_S = 30.0
@@ -165,7 +165,7 @@ def failure_of(error: BaseException) -> Failure:
 def _failure_of(error: BaseException) -> Failure:
     match error:
         case ConnectorError():
-            return Failure(error.cause, error_line(error))
+            return Failure(error.cause, error_said(error))
         case ConfigError():
             return Failure(Cause.CONFIG, error.message)
         case StoreError():
@@ -173,9 +173,9 @@ def _failure_of(error: BaseException) -> Failure:
         case HeadgateError():
             return Failure(Cause.CONFIG, error.message)
         case OSError():
-            return Failure(Cause.NETWORK, error_line(error))
+            return Failure(Cause.NETWORK, error_said(error))
         case _:
-            return Failure(Cause.BUG, error_line(error))
+            return Failure(Cause.BUG, error_said(error))
 
 
 class Run:

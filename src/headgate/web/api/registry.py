@@ -9,7 +9,7 @@ from litestar import Response, get, post
 from litestar.response import ServerSentEvent
 
 from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
-from headgate.datasources.registry import PlannedChange
+from headgate.datasources.planned import PlannedChange
 from headgate.runtime.node import Node
 from headgate.web import sse
 from headgate.web.api import views
@@ -26,9 +26,10 @@ async def _documents(data: Object) -> dict[str, Document]:
 
 
 @post("/api/plan", guards=[needs("viewer")], status_code=200, tags=["registry"], summary="What applying would change")
-async def plan(node: Node, data: Documents, prune: bool = False) -> datasources.Changes:
-    """Nothing is changed."""
-    changes = await node.registry.plan(await _documents(data), prune=prune)
+async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -> datasources.Changes:
+    """Nothing is changed. What a viewer is told does not depend on the values of secrets."""
+    reads_secrets = views.reads_secrets(request.user)
+    changes = await node.registry.plan(await _documents(data), prune=prune, reads_secrets=reads_secrets)
     return _changes(changes)
 
 

@@ -11,17 +11,23 @@ from headgate.core.figures import Figures
 from headgate.core.push import PUSH
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, health
-from headgate.datasources.registry import Difference
+from headgate.datasources.planned import Difference
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store import events, logs
 from headgate.store.datasources import Datasource, Version
 from headgate.store.nodes import Node as NodeRow
 from headgate.store.states import StreamState
+from headgate.store.tokens import Token
 from headgate.web import bodies
 from headgate.web.bodies import datasources
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
+
+
+def reads_secrets(user: Token) -> bool:
+    """Whether an answer to this user may depend on the values of secrets: an operator sees what runs do with them."""
+    return user.role in ("operator", "admin")
 
 
 def version(found: Version) -> datasources.Version:
