@@ -203,6 +203,18 @@ def test_a_home_named_in_the_settings_file_is_found(
     assert node.asked[0].token == "hg_file"
 
 
+def test_a_misspelled_setting_is_an_error_of_every_command_before_a_node_is_asked(
+    run: Run, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("headgate_tokn", "hg_x")
+    (tmp_path / "headgate.toml").write_text('hom = "home"\n')
+    result = run("nodes", "list")
+    assert result.exit_code == 3
+    assert "headgate_tokn: is not a setting (did you mean HEADGATE_TOKEN?)" in result.stderr
+    assert "headgate.toml: 'hom' is not a setting (did you mean home?)" in result.stderr
+    assert node.asked == []
+
+
 def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
     run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,11 @@ what it says must be what the home remembers. No redirect is followed.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -40,6 +42,8 @@ CONNECT_S = 5.0
 KNOCK_S = 5.0  # It asks for nothing that a node would have to look up.
 ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
 SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked again.
+
+OF_COMMANDS = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_HOME")
 
 _KINDS: dict[int, type[HeadgateError]] = {
     401: Unauthorized,
@@ -83,6 +87,16 @@ def read(sent: Any, kind: type[T], where: str) -> Reply[T]:
             f"{where} does not answer as a Headgate node of this release: {error}",
             hint="check --url, and that the node is of the same release",
         ) from None
+
+
+def refuse_unknown_settings() -> None:
+    """A misspelled setting is an error here too. The settings are imported only if there is something to judge."""
+    named = [name for name in os.environ if name.upper().startswith("HEADGATE_") and name not in OF_COMMANDS]
+    if named or Path("headgate.toml").exists():
+        from headgate.config import unknown_names
+
+        if problems := unknown_names():
+            raise ConfigError(problems)
 
 
 class Client:
