@@ -32,6 +32,7 @@ from asyncpg import Connection, Pool
 
 from headgate.connectors.api import Context, Grant, Outgoing, Progress
 from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
+from headgate.connectors.postgres.declared import parse_type, resolve
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
@@ -42,6 +43,7 @@ from headgate.connectors.sql.quoting import quoted
 from headgate.errors import Cause, ConnectorError, Fenced, Refused
 
 OPEN_S = 15.0
+LONGEST = 63  # Bytes of a name. PostgreSQL would cut a longer one, and not find it again.
 
 # The columns `edits` and `n` are the generation and the commits. They keep these names: existing tables have them, and
 # a user who may write to such a table need not be its owner, who alone could rename them.
@@ -102,8 +104,10 @@ class PostgresSink:
             try:
                 await leave_own_schema(connection)
                 await self._look(connection)
-                if not self._columns and not self._options.create:
-                    raise self._no_table()
+                if not self._columns:
+                    if not self._options.create:
+                        raise self._no_table()
+                    await self._declared_types(connection)
             finally:
                 await close(connection)
 
@@ -260,7 +264,13 @@ class PostgresSink:
         if not self._options.create:
             raise self._no_table()
         fields = dict.fromkeys(field for record in batch.records for field in record)
-        lines = [f"{quoted(field)} {self._type(field, batch.records)}" for field in fields]
+        for field in fields:
+            if len(field.encode()) > LONGEST:
+                raise ConnectorError(
+                    f"field {field[:80]!r} has a name of more than {LONGEST} bytes", cause=Cause.CONFIG
+                )
+        declared = await self._declared_types(connection)
+        lines = [f"{quoted(field)} {declared.get(field) or _guessed(field, batch.records)}" for field in fields]
         if self._options.mode == "upsert":
             lines.append(f"PRIMARY KEY ({', '.join(map(quoted, batch.key))})")
         async with connection.transaction():
@@ -271,13 +281,24 @@ class PostgresSink:
         self._context.log.info("table created", table=self._options.table)
         await self._look(connection)
 
-    def _type(self, field: str, records: list[dict[str, Any]]) -> str:
-        if field in self._options.columns:
-            return self._options.columns[field]
-        value = next((record[field] for record in records if record.get(field) is not None), None)
-        return type_for_value(value)
+    async def _declared_types(self, connection: Connection) -> dict[str, str]:
+        """The types of the option `columns` as the server knows them."""
+        found = {}
+        for field, text in self._options.columns.items():
+            type = await resolve(connection, parse_type(text))
+            if type is None:
+                raise ConnectorError(
+                    f"columns: {field!r}: the server has no type {text!r}", cause=Cause.CONFIG, hint="create it first"
+                )
+            found[field] = type
+        return found
 
     def _no_table(self) -> ConnectorError:
         return ConnectorError(
             f"table {self._options.table} does not exist", cause=Cause.CONFIG, hint="create it, or set create: true"
         )
+
+
+def _guessed(field: str, records: list[dict[str, Any]]) -> str:
+    """The type of the first value."""
+    return type_for_value(next((record[field] for record in records if record.get(field) is not None), None))
