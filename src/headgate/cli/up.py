@@ -263,10 +263,13 @@ async def first_token(home: Path, tokens: Tokens) -> Kept | None:
 
 
 async def load_demo(registry: Registry, url: str) -> None:
-    """The demo's datasources, writing into the node's own database. What somebody has changed stays."""
+    """The demo's datasources, writing into the node's database as the demo's user. What somebody has changed stays."""
     from headgate.datasources.documents import read_yaml
+    from headgate.store.demo_user import url_of_demo_user
 
-    if (await registry.secrets.read(["demo-database"])).get("demo-database") != url:
+    known = (await registry.secrets.read(["demo-database"])).get("demo-database")
+    url = await url_of_demo_user(url, await registry.datasources.installation(), known)
+    if known != url:
         await registry.set_secret("demo-database", url, "demo")
     documents = read_yaml(demo_text(), "demo.yaml")
     present = {found.name for found in await registry.datasources.all()}
