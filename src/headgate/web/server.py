@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 
 import uvicorn
 
-from headgate.core.frames import MAX_FRAME_BYTES
 from headgate.errors import ConfigError
 from headgate.runtime.node import Node
 from headgate.web.app import App
+from headgate.web.doors.wire import SocketProtocol
 
 NEXT_PORTS = 50  # How far to look for a free port.
 
@@ -58,10 +58,7 @@ def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) ->
     config = uvicorn.Config(
         App(node, auth=auth),
         http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=4 * MAX_FRAME_BYTES,  # A frame that is a little too large is answered, not just cut off.
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,  # Programs beat, and are told so.
+        ws=SocketProtocol,
         loop="none",
         lifespan="off",
         log_level="warning",
