@@ -225,19 +225,21 @@ async def _keep_database_running(node: Node) -> None:
 
 
 async def first_token(home: Path, tokens: Tokens) -> str | None:
-    """A database without tokens gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    """A database that has never had a token gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    from headgate.store.tokens import hash_of
+
     file = home / "token"
     if file.exists():
         text = file.read_text().strip()
-        if await tokens.find(text) is not None:
+        if any(not found.has_ended for found in await tokens.find([hash_of(text)])):
             return text
-    if await tokens.all() and not file.exists():
-        return None
-    _, text = await tokens.create("first", "admin")
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text + "\n")
-    return text
+
+    def keep(text: str) -> None:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as out:
+            out.write(text + "\n")
+
+    return await tokens.create_first("first", keep)
 
 
 async def load_demo(registry: Registry, url: str) -> None:
@@ -269,7 +271,7 @@ def announce(
     if token:
         lines += [f"  console  {url}/?token={token}", f"  token    {token}  (also in {settings.home / 'token'})"]
     elif settings.auth:
-        lines.append("  token    as created before: headgate tokens create, on a machine that has one")
+        lines.append("  token    as created before; headgate tokens recover makes another")
     else:
         lines.append("  no token is asked for")
     if demo:
