@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headgate.cli.client import Client, Reply
+from headgate.cli.client import Client, Reply, refuse_unknown_settings
 from headgate.cli.output import say, to_json, visible
 from headgate.errors import NotFound, Refused
 from headgate.ids import is_name
@@ -47,6 +47,7 @@ class Call:
     @cached_property
     def node(self) -> Client:
         """The node to ask."""
+        refuse_unknown_settings()
         return Client(self._url, self._token)
 
     def show(self, data: T, render: Callable[[T], str]) -> None:

@@ -22,7 +22,7 @@ from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.failures import FAILED
 from headgate.cli.output import one_line
 from headgate.cli.verdict import Verdict, fail, ok, warn
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Refused
 from headgate.text import size
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ def _examine(call: Call, database: str | None) -> Iterator[Verdict]:
     yield _connectors()
     if settings.database is None:
         yield _wheel()
-    yield from _database(settings)
-    yield _node(call)
+    found, installation = _database(settings)
+    yield from found
+    yield _node(call, installation)
 
 
 def _python() -> Verdict:
@@ -108,26 +109,34 @@ def _wheel() -> Verdict:
     return ok("embedded", "PostgreSQL is installed")
 
 
-def _database(settings: Settings) -> list[Verdict]:
+def _database(settings: Settings) -> tuple[list[Verdict], str | None]:
+    """What is wrong with the database; and its installation, if that is known."""
     from headgate.cli import checks, direct
 
     if settings.database is None and not (settings.home / "postgres" / "data").exists():
-        return [warn("database", f"none yet in {settings.home}", "headgate up makes one")]
+        return [warn("database", f"none yet in {settings.home}", "headgate up makes one")], None
     try:
         with direct.reached(settings) as url:
             return asyncio.run(checks.examine(url, settings))
     except HeadgateError as error:
-        return [fail("database", error.message, error.hint)]
+        return [fail("database", error.message, error.hint)], None
 
 
-def _node(call: Call) -> Verdict:
+def _node(call: Call, installation: str | None) -> Verdict:
+    """Whether the node answers that commands would ask, and is one of this database."""
     from headgate.web.bodies.access import Ready
 
     try:
+        theirs = call.node.installation(READY_S)
+        if installation is not None and theirs != installation:
+            detail = f"{call.node.url} is a node of another installation than the database"
+            return fail("node", detail, "say which node with --url, or which database with --database")
         response = call.node.send("GET", "/readyz", answer_s=READY_S)
         said = read(response.json(), Ready, call.node.url).value
     except Unreachable:
         return warn("node", f"none answers at {call.node.url}", "headgate up starts one; --url says where another is")
+    except Refused as error:
+        return fail("node", error.message, error.hint)
     except (ValueError, HeadgateError):
         return fail("node", f"{call.node.url} is not a Headgate node", "check --url")
     detail = f"{call.node.url}: " + "; ".join([said.status, *(said.degraded or [])])

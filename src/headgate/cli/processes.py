@@ -34,19 +34,19 @@ import httpx
 import structlog
 import typer
 
+from headgate.cli import home as homes
 from headgate.cli.failures import NOT_FOUND, REFUSED, USAGE
 from headgate.cli.up import (
     LONGEST_STOP_S,
     STOPPING,
+    Kept,
     announce,
     database_url,
     first_token,
     load_demo,
     make_home,
-    point_to,
     started,
     stop_signal,
-    withdraw,
 )
 from headgate.clock import boot_s
 from headgate.config import Settings
@@ -56,6 +56,7 @@ from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
 from headgate.store.database import Database
+from headgate.store.datasources import Datasources
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
@@ -144,7 +145,7 @@ class _Parent:
         self._children = children
         self._demo = demo
         self._code = 0
-        self._token: str | None = None
+        self._token: Kept | None = None
         self.stop = stop_signal(self._kill)
 
     async def prepare(self, url: str, stack: contextlib.AsyncExitStack) -> None:
@@ -161,6 +162,7 @@ class _Parent:
         stack.push_async_callback(self._waker.close)
         if settings.database is None:
             stack.callback(asyncio.create_task(self._keep_running(database)).cancel)
+        homes.settle(settings.home, str(await Datasources(database).installation()))
         if settings.auth:
             self._token = await first_token(settings.home, Tokens(database))
         await self._fill_registry(database, url, keyring)
@@ -192,7 +194,7 @@ class _Parent:
             for task in others:
                 task.cancel()
         for child in self._children:
-            withdraw(self._settings.home / "node.json", child.url)
+            homes.remove(self._settings.home, child.url)
         return self._code
 
     async def _announce(self) -> None:
@@ -200,6 +202,7 @@ class _Parent:
             await child.was_up.wait()
         nodes = {child.name: child.url for child in self._children}
         announce(self._settings, self._children[0].url, self._token, demo=self._demo, nodes=nodes)
+        self._point()
 
     async def _stop_children(self) -> None:
         """They drain together. One that cannot is killed."""
@@ -283,10 +286,14 @@ class _Parent:
         child.was_up.set()
 
     def _point(self) -> None:
-        """Commands on this machine ask the first child that answers."""
-        first = next((child for child in self._children if child.is_up), None)
-        if first is not None and self._are_all_known():
-            point_to(self._settings.home, first.url)
+        """Commands on this machine ask a child that answers."""
+        if not self._are_all_known():
+            return
+        for child in self._children:
+            if child.is_up:
+                homes.add(self._settings.home, homes.Place(child.url, os.getpid()))
+            else:
+                homes.remove(self._settings.home, child.url)
 
     async def _end(self, process: UUID) -> int:
         """End its incarnations, and have its streams granted elsewhere; returns how many it still had."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headgate.cli import home as homes
 
 if TYPE_CHECKING:
     from headgate.config import Settings
@@ -103,11 +106,12 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         await stack.enter_async_context(serving(server, sock))
         await node.incarnations.set_address(url_of(sock))
         if settings.process is None:  # Else our parent does it, once for all its nodes.
+            homes.settle(settings.home, str(node.installation))
             token = await first_token(settings.home, node.tokens) if settings.auth else None
             if demo:
                 await load_demo(node.registry, url)
+            stack.callback(homes.remove, settings.home, url_of(sock))
             announce(settings, url_of(sock), token, demo=demo)
-            stack.callback(withdraw, settings.home / "node.json", url_of(sock))
         _settle_memory()
         await stop.wait()
         if settings.process is None:
@@ -224,29 +228,33 @@ async def _keep_database_running(node: Node) -> None:
                 await asyncio.to_thread(again.leave)
 
 
-async def first_token(home: Path, tokens: Tokens) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The token of this home."""
+
+    text: str
+    is_new: bool  # Only then is it shown, once.
+
+
+async def first_token(home: Path, tokens: Tokens) -> Kept | None:
     """A database that has never had a token gets one, kept in HEADGATE_HOME for the commands on this machine."""
     from headgate.store.tokens import hash_of
 
-    file = home / "token"
-    if file.exists():
-        text = file.read_text().strip()
-        if any(not found.has_ended for found in await tokens.find([hash_of(text)])):
-            return text
-
-    def keep(text: str) -> None:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as out:
-            out.write(text + "\n")
-
-    return await tokens.create_first("first", keep)
+    kept = homes.read_token(home)
+    if kept is not None and any(not found.has_ended for found in await tokens.find([hash_of(kept)])):
+        return Kept(kept, is_new=False)
+    text = await tokens.create_first("first", lambda text: homes.keep_token(home, text))
+    return None if text is None else Kept(text, is_new=True)
 
 
 async def load_demo(registry: Registry, url: str) -> None:
-    """The demo's datasources, writing into the node's own database. What somebody has changed stays."""
+    """The demo's datasources, writing into the node's database as the demo's user. What somebody has changed stays."""
     from headgate.datasources.documents import read_yaml
+    from headgate.store.demo_user import url_of_demo_user
 
-    if (await registry.secrets.read(["demo-database"])).get("demo-database") != url:
+    known = (await registry.secrets.read(["demo-database"])).get("demo-database")
+    url = await url_of_demo_user(url, await registry.datasources.installation(), known)
+    if known != url:
         await registry.set_secret("demo-database", url, "demo")
     documents = read_yaml(demo_text(), "demo.yaml")
     present = {found.name for found in await registry.datasources.all()}
@@ -262,30 +270,29 @@ def demo_text() -> str:
 
 
 def announce(
-    settings: Settings, url: str, token: str | None, *, demo: bool, nodes: Mapping[str, str] | None = None
+    settings: Settings, url: str, token: Kept | None, *, demo: bool, nodes: Mapping[str, str] | None = None
 ) -> None:
-    """Say where to look; of several nodes, where each is."""
-    point_to(settings.home, url)
+    """Say where to look; of several nodes, where each is. What is not a terminal keeps what we say: no token then."""
+    homes.add(settings.home, homes.Place(url, os.getpid()))
+    file = settings.home / homes.TOKEN
+    is_shown = sys.stdout.isatty()
     lines = [f"Headgate is up: {url}"]
     lines += [f"  node     {name}  {address}" for name, address in (nodes or {}).items()]
-    if token:
-        lines += [f"  console  {url}/?token={token}", f"  token    {token}  (also in {settings.home / 'token'})"]
-    elif settings.auth:
+    if not settings.auth:
+        lines.append("  no token is asked for")
+    elif token is None:
         lines.append("  token    as created before; headgate tokens recover makes another")
     else:
-        lines.append("  no token is asked for")
+        lines.append(f"  console  {url}/?token={token.text}" if is_shown else f"  console  {url}")
+        is_once = is_shown and token.is_new
+        lines.append(f"  token    {token.text}  (shown once; it is in {file})" if is_once else f"  token    in {file}")
     if demo:
-        header = f"-H 'Authorization: Bearer {token}' " if token else ""
+        header = f'-H "Authorization: Bearer $(cat {shlex.quote(str(file))})" ' if token else ""
         lines += [
             f"  try      curl {header}-d '{DEMO_ORDER}' {url}/hooks/demo-orders",
             f"  then     {_command()} sql 'SELECT * FROM demo_orders'",
         ]
     typer.echo("\n".join(lines))
-
-
-def point_to(home: Path, url: str) -> None:
-    """Let commands on this machine find us."""
-    _write(home / "node.json", {"url": url, "pid": os.getpid()})
 
 
 def _command() -> str:
@@ -294,17 +301,3 @@ def _command() -> str:
     if program.name != "headgate" or shutil.which("headgate") == str(program.absolute()):
         return "headgate"
     return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
-
-
-def withdraw(file: Path, url: str) -> None:
-    """Commands must not look for us here any more; another node's word stays."""
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(file.read_text()).get("url") == url:
-            file.unlink()
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    """All at once: a reader never sees half of it."""
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(content))
-    fresh.replace(file)

@@ -83,7 +83,7 @@ class Node:
         self._make_cluster()
         if self._file is not None:
             await self._file.load()
-        self._installation = await self.registry.datasources.installation()
+        self.installation = await self.registry.datasources.installation()
         for name in await self.registry.datasources.connectors():
             with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
                 plugins.get(name)
@@ -193,7 +193,7 @@ class Node:
     def _make_manager(self, incarnation: UUID, trust_left_s: Callable[[], float]) -> WorkerManager:
         self.registry.forget()  # A new manager has to hear of every datasource.
         return WorkerManager(
-            self.registry, self.streams, incarnation, self._installation, trust_left_s, self.inboxes, self.lists
+            self.registry, self.streams, incarnation, self.installation, trust_left_s, self.inboxes, self.lists
         )
 
     # Loops.

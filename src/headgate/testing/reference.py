@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from headgate.config import Settings
+from headgate.config import OF_TESTS, Settings
 from headgate.core import lifecycle as machine
 from headgate.core.access import ROLES
 from headgate.core.groups import machine as groups
@@ -80,7 +80,9 @@ def settings_page() -> str:
         "# Settings\n\n" + NOTE + "\nA flag of `headgate up` wins over the environment, and the environment over "
         "`headgate.toml` in the working directory. In the file a setting has its short name, as in `port = 8470`.\n\n"
         + _table(("environment", "in `headgate.toml`", "default", "meaning"), rows)
-        + "\nThe commands also read `HEADGATE_URL` and `HEADGATE_TOKEN`; see [Commands](cli.md).\n"
+        + "\nThe commands also read `HEADGATE_URL` and `HEADGATE_TOKEN`; see [Commands](cli.md).\n\nA variable that "
+        "begins with `HEADGATE_`, or a key of the file, that is none of these is an error: it names the setting that "
+        f"may have been meant, and nothing starts. Variables that begin with `{OF_TESTS}` are left alone.\n"
     )
 
 

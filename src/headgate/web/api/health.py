@@ -51,6 +51,12 @@ async def _unhealthy(node: Node, caller: Caller) -> list[str]:
     ]
 
 
+@get("/api/installation", tags=["health"], summary="Which installation this node is of", sync_to_thread=False)
+def installation(node: Node) -> access.Installation:
+    """Open to anyone: programs ask before they send a token, so that it goes to no other installation."""
+    return access.Installation(installation=node.installation)
+
+
 @get("/metrics", guards=[Needs("see_all")], tags=["health"], summary="Metrics for Prometheus")
 async def metrics(request: Req) -> Response[bytes]:
     """In the text format."""
@@ -58,4 +64,4 @@ async def metrics(request: Req) -> Response[bytes]:
     return Response(render(request.app.state.collector), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-ROUTES = [healthz, readyz, metrics]
+ROUTES = [healthz, readyz, installation, metrics]

@@ -100,3 +100,9 @@ class Ready(Answer, omit_defaults=True):
 
     status: Literal["ok", "unavailable"]
     degraded: list[str] | None = None
+
+
+class Installation(Answer):
+    """Which installation a node is of."""
+
+    installation: UUID
