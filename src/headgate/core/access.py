@@ -121,7 +121,7 @@ def may(caller: Caller, action: Action, subject: Subject | None = None) -> bool:
 
 
 def refusal(caller: Caller, action: Action, subject: Subject | None = None) -> str | None:
-    """Why it is not allowed, in words that say nothing about what exists. None: it is."""
+    """Why it is not allowed, in words that repeat nothing of what was asked. None: it is."""
     rule = RULES[action]
     if caller.role not in rule.roles:
         return f"the token {caller.name!r} has the role {caller.role}; this needs {rule.roles[0]}"
@@ -130,10 +130,10 @@ def refusal(caller: Caller, action: Action, subject: Subject | None = None) -> s
     if rule.scope is Scope.ONE and subject is not None and names(caller, subject):
         return None
     match subject:
-        case OfDatasource(name=name):
-            return f"the token {caller.name!r} does not name the datasource {name!r}"
-        case OfGroup(stream=stream, group=group):
-            return f"the token {caller.name!r} does not name the group {group!r} of {stream!r}"
+        case OfDatasource():
+            return f"the token {caller.name!r} does not name this datasource"
+        case OfGroup():
+            return f"the token {caller.name!r} does not name this group"
         case None:
             return f"the token {caller.name!r} is bound to what it names; this needs one without bounds"
 

@@ -21,8 +21,9 @@ from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.doors.asgi import Receive, Scope, Send
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
-from headgate.web.doors.sockets import refuse
+from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
+from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
 from headgate.web.openapi import describe
 from headgate.web.problems import HANDLERS
@@ -41,7 +42,8 @@ class App:
         )
         self.push = PushDoor(node, gate)
         self.groups = GroupDoor(node, gate)
-        self._doors: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
+        self.turns = Turns()
+        self.doors: dict[str, Callable[[SocketProtocol], Awaitable[None]]] = {
             "/push": self.push,
             "/groups": self.groups,
         }
@@ -54,13 +56,11 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "websocket":
-            await self._doors.get(scope["path"], refuse)(scope, receive, send)
-        elif scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
+        if "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
-        elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
+        elif scope["path"].startswith("/hooks/"):
             await self.door(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"].startswith("/api/groups/"):
+        elif scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")
             await self.api({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
