@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import AsyncIterator
 
 import uvicorn
@@ -36,11 +37,11 @@ def bind(host: str, port: int, *, search: bool) -> socket.socket:
     raise ConfigError(f"port {port} on {host} is taken", hint="--port another, or --port 0 for any")
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, *, is_tls: bool = False) -> str:
     """The address that people type."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
+    return f"http{'s' if is_tls else ''}://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -52,7 +53,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def make_server(node: Node, *, auth: bool) -> uvicorn.Server:
+def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
     """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
     config = uvicorn.Config(
         App(node, auth=auth),
@@ -68,6 +69,7 @@ def make_server(node: Node, *, auth: bool) -> uvicorn.Server:
         timeout_graceful_shutdown=2,
     )
     config.load()
+    config.ssl = tls
     return _Server(config)
 
 
