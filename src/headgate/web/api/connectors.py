@@ -6,17 +6,17 @@ from litestar import get
 
 from headgate.connectors import plugins
 from headgate.errors import HeadgateError
-from headgate.web.auth import needs
+from headgate.web.auth import Needs
 from headgate.web.bodies import datasources
 
 
-@get("/api/connectors", guards=[needs("viewer")], tags=["connectors"], summary="All connectors", sync_to_thread=False)
+@get("/api/connectors", guards=[Needs("learn")], tags=["connectors"], summary="All connectors", sync_to_thread=False)
 def list_all() -> datasources.Connectors:
     """Built-in ones and plug-ins alike."""
     return datasources.Connectors(items=[_line(name) for name in plugins.names()])
 
 
-@get("/api/connectors/{name:str}", guards=[needs("viewer")], tags=["connectors"], summary="One", sync_to_thread=False)
+@get("/api/connectors/{name:str}", guards=[Needs("learn")], tags=["connectors"], summary="One", sync_to_thread=False)
 def show(name: str) -> datasources.ConnectorOptions:
     """With the schema of its options."""
     found = plugins.get(name)
