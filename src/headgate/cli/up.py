@@ -251,15 +251,14 @@ class Kept:
 
 
 async def first_token(home: Path, tokens: Tokens) -> Kept | None:
-    """A database without tokens gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    """A database that has never had a token gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    from headgate.store.tokens import hash_of
+
     kept = homes.read_token(home)
-    if kept is not None and await tokens.find(kept) is not None:
+    if kept is not None and any(not found.has_ended for found in await tokens.find([hash_of(kept)])):
         return Kept(kept, is_new=False)
-    if await tokens.all() and kept is None:
-        return None
-    _, text = await tokens.create("first", "admin")
-    homes.keep_token(home, text)
-    return Kept(text, is_new=True)
+    text = await tokens.create_first("first", lambda text: homes.keep_token(home, text))
+    return None if text is None else Kept(text, is_new=True)
 
 
 async def load_demo(registry: Registry, url: str) -> None:
@@ -296,7 +295,7 @@ def announce(
     if not settings.auth:
         lines.append("  no token is asked for")
     elif token is None:
-        lines.append("  token    as created before: headgate tokens create, on a machine that has one")
+        lines.append("  token    as created before; headgate tokens recover makes another")
     else:
         lines.append(f"  console  {url}/?token={token.text}" if is_shown else f"  console  {url}")
         is_once = is_shown and token.is_new

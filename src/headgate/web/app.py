@@ -15,9 +15,9 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens
 from headgate.web.api.datasources import DatasourcesApi
-from headgate.web.auth import Gate, needs
+from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.doors.asgi import Receive, Scope, Send
 from headgate.web.doors.groups import GroupDoor
@@ -41,7 +41,7 @@ class App:
     """What uvicorn calls."""
 
     def __init__(self, node: Node, *, auth: bool) -> None:
-        gate = Gate(node.tokens, auth=auth)
+        gate = Gate(node.access, auth=auth)
         self.door = WebhookDoor(
             node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
         )
@@ -54,7 +54,10 @@ class App:
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
-        self.api = make_api(node, State({"gate": gate, "collector": collector, "verifications": dumps.Verifications()}))
+        self.api = make_api(
+            node,
+            State({"node": node, "gate": gate, "collector": collector, "verifications": dumps.Verifications()}),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -95,6 +98,7 @@ def make_api(node: Any, state: State) -> Litestar:
         *groups.ROUTES,
         *dumps.ROUTES,
         *secrets.ROUTES,
+        *tokens.ROUTES,
         *connectors.ROUTES,
         *health.ROUTES,
         *CONSOLE,
@@ -112,7 +116,7 @@ def make_api(node: Any, state: State) -> Litestar:
             title="Headgate",
             version=__version__,
             path="/api/schema",
-            openapi_router=Router("/api/schema", route_handlers=[], guards=[needs("viewer")], include_in_schema=False),
+            openapi_router=Router("/api/schema", route_handlers=[], guards=[Needs("learn")], include_in_schema=False),
             use_handler_docstrings=True,
             components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
             security=[{"token": []}],

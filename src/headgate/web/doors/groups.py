@@ -7,9 +7,11 @@ its own connection, with an error frame that names the mistake, and no other.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from uuid import UUID
 
 from headgate.core import frames
+from headgate.core.access import OfGroup
 from headgate.core.frames import JoinFrame
 from headgate.core.groups.delivery import LEASE_S
 from headgate.errors import Refused
@@ -33,6 +35,11 @@ MOST_CONSUMERS = 1000  # Of one connection.
 
 class _Consumer(Connection):
     """One program."""
+
+    def __init__(self, socket: SocketProtocol) -> None:
+        super().__init__(socket)
+        self.callers: set[UUID | None] = set()  # The tokens that its consumers have joined with,
+        self.held = ExitStack()  # and what ends the connection when one of them ends.
 
     def active(self, consumer: UUID, incarnation: int, epoch: int, partition: int | None) -> None:
         """It is active."""
@@ -61,6 +68,7 @@ class GroupDoor:
             self.ends[await connection.serve(self._serve(connection, session))] += 1
         finally:
             self.open -= 1
+            connection.held.close()
             self._node.groups.closed(session)
 
     async def _serve(self, connection: _Consumer, session: Session) -> None:
@@ -87,7 +95,11 @@ class GroupDoor:
 
     async def _join(self, frame: JoinFrame, connection: _Consumer, session: Session) -> None:
         check_version(frame.version)
-        await check_token(self._gate, connection.socket.scope, frame.token, "joining a group")
+        scope = connection.socket.scope
+        caller = await check_token(self._gate, scope, frame.token, OfGroup(frame.stream, frame.group))
+        if caller.id not in connection.callers:
+            connection.callers.add(caller.id)
+            connection.held.enter_context(self._gate.hold(caller, connection.token_ended))
         if frame.group == worker_groups.NAME:
             raise Over("forbidden", f"the name {worker_groups.NAME!r} is for the nodes that run Headgate's own streams")
         check_trust(self._node.trust_left_s())

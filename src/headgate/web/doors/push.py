@@ -16,6 +16,7 @@ import msgspec
 from headgate.clock import unix_s
 from headgate.connectors.push import PushOptions
 from headgate.core import frames
+from headgate.core.access import Caller, OfDatasource
 from headgate.core.frames import HelloFrame, Message
 from headgate.core.push.notifier import Reason
 from headgate.core.reconcile import Entry
@@ -96,7 +97,11 @@ class PushDoor:
             return
         if not isinstance(hello, HelloFrame):
             raise Over("unexpected", "the first frame must be hello")
-        entry, options, nodes = await self._admit(hello, connection.socket.scope)
+        caller, entry, options, nodes = await self._admit(hello, connection.socket.scope)
+        with self._gate.hold(caller, connection.token_ended):
+            await self._converse(connection, entry, options, nodes)
+
+    async def _converse(self, connection: _Connection, entry: Entry, options: PushOptions, nodes: list[str]) -> None:
         connection.socket.admit(frames.MAX_FRAME_BYTES)
         connection.say(frames.OkFrame(frames.WINDOW, frames.MAX_FRAME_BYTES, frames.HEARTBEAT_S, nodes))
         session = self._node.push.open(connection, entry.datasource)
@@ -159,14 +164,14 @@ class PushDoor:
         event_time_s = unix_s() if newest is None else newest / 1e6
         return Piece([m.id for m in messages], records, meta, size_bytes, event_time_s)
 
-    async def _admit(self, hello: HelloFrame, scope: Scope) -> tuple[Entry, PushOptions, list[str]]:
+    async def _admit(self, hello: HelloFrame, scope: Scope) -> tuple[Caller, Entry, PushOptions, list[str]]:
         """Who this is, what it may push to, and where else it could."""
         check_version(hello.version)
-        await check_token(self._gate, scope, hello.token, "pushing")
+        caller = await check_token(self._gate, scope, hello.token, OfDatasource(hello.datasource))
         with needs_database():
             entry = await self._entry(hello.datasource)
             check_trust(self._node.trust_left_s())
-            return entry, await self._options(entry), await self._node.incarnations.addresses()
+            return caller, entry, await self._options(entry), await self._node.incarnations.addresses()
 
     async def _entry(self, name: str) -> Entry:
         entry = self._node.registry.entry(name)

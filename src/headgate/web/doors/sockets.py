@@ -12,10 +12,10 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from headgate.core import frames
+from headgate.core.access import Caller, Subject
 from headgate.core.frames import BadFrame, Frame
-from headgate.errors import StoreError
-from headgate.store.tokens import ROLES
-from headgate.web.auth import Gate
+from headgate.errors import Forbidden, StoreError
+from headgate.web.auth import Gate, address_of
 from headgate.web.doors.asgi import Scope
 from headgate.web.doors.wire import CLOSE_DONE, CLOSE_FAILED, Over, SocketProtocol
 
@@ -41,6 +41,10 @@ class Connection:
             self._failure = frames.ErrorFrame(code, text)
             if self._reading is not None:
                 self._reading.cancel()
+
+    def token_ended(self) -> None:
+        """It was revoked, or is past its end."""
+        self.fail("unauthorized", "the token has ended")
 
     def say(self, frame: Frame) -> None:
         """Send a frame, in order."""
@@ -94,15 +98,18 @@ def check_trust(trust_left_s: float) -> None:
         raise Over("not_ready", "this node may not act now")
 
 
-async def check_token(gate: Gate, scope: Scope, token: str, doing: str) -> None:
-    """End the connection unless the bearer of this token may do this."""
+async def check_token(gate: Gate, scope: Scope, token: str, subject: Subject) -> Caller:
+    """Who has this token; end the connection unless they may send to this."""
     headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
     with needs_database():
-        found = await gate.identify_text(token, headers)
-    if found is None:
+        caller = await gate.identify_text(token, headers, address_of(scope))
+    if caller is None:
         raise Over("unauthorized", "the token is missing or not valid")
-    if ROLES.index(found.role) < ROLES.index("operator"):
-        raise Over("forbidden", f"the token {found.name!r} has the role {found.role}; {doing} needs operator")
+    try:
+        gate.check(caller, "send", subject, address_of(scope))
+    except Forbidden as error:
+        raise Over("forbidden", error.message) from None
+    return caller
 
 
 def check_version(version: int) -> None:
