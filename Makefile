@@ -46,7 +46,7 @@ sim: $(VENV)/.ready ## Simulate thousands of faulty runs (SEED=… for one of th
 ifdef SEED
 	$(BIN)/python -m simulation --seed $(SEED) --trace
 else
-	HEADGATE_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --timeout 900
+	HEADGATE_TEST_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --timeout 900
 	$(BIN)/python -m simulation --seeds 2000
 endif
 

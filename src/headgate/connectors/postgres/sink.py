@@ -38,8 +38,9 @@ from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
 from headgate.connectors.postgres.types import type_for_value
 from headgate.connectors.postgres.values import as_json_rows, fitted, key_of, only
+from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.sql.quoting import quoted
-from headgate.errors import Cause, ConnectorError, Fenced
+from headgate.errors import Cause, ConnectorError, Fenced, Refused
 
 OPEN_S = 15.0
 ROWS_AT_ONCE = 2_000  # What is made ready for the driver, or by it, in one go: a few milliseconds.
@@ -100,8 +101,9 @@ class PostgresSink:
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
         with steer_worker(self._address, self._options.table):
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
+            connection = await asyncpg.connect(self._url, timeout=CONNECT_S, connection_class=WalledSession)
             try:
+                await leave_own_schema(connection)
                 await self._look(connection)
                 if not self._columns:
                     if not self._options.create:
@@ -116,6 +118,7 @@ class PostgresSink:
         self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url))
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
+                await self._keep_out(connection)
                 await self._ensure_position_table(connection)
                 progress = await self._raise_epoch(connection, grant)
                 await self._look(connection)
@@ -160,9 +163,17 @@ class PostgresSink:
         position = None if row["position"] is None else msgspec.json.decode(row["position"])
         return Progress(row["edits"], row["n"], position)
 
+    async def _keep_out(self, connection: Connection) -> None:
+        """No stream touches what is Headgate's own, or the server's."""
+        try:
+            await keep_out(connection, quoted_path(self._options.table))
+        except Refused as error:
+            raise ConnectorError(error.message, cause=Cause.CONFIG, hint=error.hint) from None
+
     async def _look(self, connection: Connection) -> None:
         """Read the table's columns."""
         self._columns = {}
+        await self._keep_out(connection)
         found = await find(connection, quoted_path(self._options.table))
         if found is not None:
             _, details = await columns_of(connection, found["oid"])
@@ -171,6 +182,7 @@ class PostgresSink:
 
     async def _write(self, grant: Grant, batch: Outgoing) -> None:
         async with self._session() as connection:
+            await self._keep_out(connection)
             if batch.records and not self._columns:
                 await self._create_table(connection, batch)
             if batch.records:

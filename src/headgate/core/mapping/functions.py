@@ -267,7 +267,7 @@ def total(values: object) -> object:
     found: list[Any] = _list(values)
     for value in found:
         if value.__class__ in NUMBERS and answer.__class__ in NUMBERS:
-            answer += value
+            answer = answer + value  # type: ignore[operator]
         elif value is not None:
             answer = add(answer, _number(value))
     return bounded(answer)
