@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from headgate.core.access import ANYONE, Bounds, Caller
 from headgate.core.figures import Figures
 from headgate.errors import StoreError
 from headgate.web import sse
@@ -20,6 +21,8 @@ from headgate.web.doors import asgi
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.overview import Overviews, Snapshot
 from tests.waiting import LONG_S, until
+
+BOUND = Caller(None, "bound", "viewer", Bounds(("orders-*",)))
 
 
 def summary(name: str, records_out: int = 0) -> Summary:
@@ -78,7 +81,7 @@ class Reading:
 async def test_what_differs_is_sent_and_nothing_else() -> None:
     first = await Snapshot.take(overview(summary("orders"), summary("returns"), summary("quotes")), None)
     second = await Snapshot.take(overview(summary("orders", 7), summary("returns"), summary("new")), first)
-    event = said(second.event(first.number))
+    event = said(second.event(first.number, ANYONE))
     assert [(one["name"], one["metrics"]["records_out"]) for one in event["datasources"]] == [("orders", 7), ("new", 0)]
     assert (event["is_whole"], event["gone"]) == (False, ["id-quotes"])
 
@@ -88,38 +91,35 @@ async def test_who_has_missed_a_snapshot_gets_all_of_it() -> None:
     second = await Snapshot.take(overview(summary("orders", 7), summary("returns")), first)
     third = await Snapshot.take(overview(summary("orders", 7), summary("returns", 1)), second)
     for seen in (None, first.number):
-        assert names(third.event(seen)) == ["orders", "returns"]
-        assert said(third.event(seen))["is_whole"]
-    assert names(third.event(second.number)) == ["returns"]
+        assert names(third.event(seen, ANYONE)) == ["orders", "returns"]
+        assert said(third.event(seen, ANYONE))["is_whole"]
+    assert names(third.event(second.number, ANYONE)) == ["returns"]
 
 
 async def test_where_nothing_differs_only_a_sign_of_life_is_sent() -> None:
     first = await Snapshot.take(overview(summary("orders")), None)
     second = await Snapshot.take(overview(summary("orders")), first)
-    assert second.event(first.number) == sse.ALIVE
+    assert second.event(first.number, ANYONE) == sse.ALIVE
     third = await Snapshot.take(overview(summary("orders"), streams=2), second)
-    assert said(third.event(second.number))["nodes"] == [{"name": "alpha", "streams": 2}]
+    assert said(third.event(second.number, ANYONE))["nodes"] == [{"name": "alpha", "streams": 2}]
 
 
 async def test_what_may_not_be_seen_is_neither_shown_nor_said_to_change_nor_to_be_gone() -> None:
-    def sees(name: str) -> bool:
-        return name.startswith("orders")
-
     first = await Snapshot.take(overview(summary("orders-de"), summary("salaries")), None)
-    assert names(first.event(None, "orders-*", sees)) == ["orders-de"]
+    assert names(first.event(None, BOUND)) == ["orders-de"]
     second = await Snapshot.take(overview(summary("orders-de"), summary("salaries", 5)), first)
-    assert second.event(first.number, "orders-*", sees) == sse.ALIVE
+    assert second.event(first.number, BOUND) == sse.ALIVE
     third = await Snapshot.take(overview(summary("orders-de")), second)
-    assert third.event(second.number, "orders-*", sees) == sse.ALIVE
-    assert said(third.event(second.number))["gone"] == ["id-salaries"]
+    assert third.event(second.number, BOUND) == sse.ALIVE
+    assert said(third.event(second.number, ANYONE))["gone"] == ["id-salaries"]
 
 
 async def test_all_who_see_the_same_get_the_same_bytes() -> None:
     first = await Snapshot.take(overview(summary("orders")), None)
     second = await Snapshot.take(overview(summary("orders", 1)), first)
-    assert second.event(None) is second.event(None)
-    assert second.event(first.number) is second.event(first.number)
-    assert second.event(None, "other bounds") is not second.event(None)
+    assert second.event(None, ANYONE) is second.event(None, ANYONE)
+    assert second.event(first.number, ANYONE) is second.event(first.number, ANYONE)
+    assert second.event(None, BOUND) is not second.event(None, ANYONE)
 
 
 async def test_a_snapshot_of_many_lets_others_have_the_loop() -> None:
@@ -145,7 +145,7 @@ async def test_fifty_who_look_cost_one_reading_a_turn() -> None:
     overviews = Overviews(reading, every_s=0.01)
 
     async def look() -> list[bytes]:
-        async with aclosing(overviews.events()) as events:
+        async with aclosing(overviews.events(ANYONE)) as events:
             return [await anext(events) for _ in range(5)]
 
     found = await asyncio.gather(*(look() for _ in range(50)))
@@ -163,13 +163,13 @@ async def test_nothing_is_read_while_nobody_looks() -> None:
     before = reading.times
     await asyncio.sleep(0.02)
     assert reading.times == before
-    assert names(b"data: " + (await overviews.latest()).whole()) == ["orders", "returns"]
+    assert names(b"data: " + (await overviews.latest()).whole(ANYONE)) == ["orders", "returns"]
 
 
 async def test_while_the_database_is_away_nothing_is_sent_and_then_it_goes_on() -> None:
     reading = Reading()
     overviews = Overviews(reading, every_s=0.001)
-    async with aclosing(overviews.events()) as events:
+    async with aclosing(overviews.events(ANYONE)) as events:
         await anext(events)
         reading.fails = True
         following = asyncio.ensure_future(anext(events))

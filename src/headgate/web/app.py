@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
 from litestar import Litestar, Router
 from litestar.datastructures import State
 from litestar.di import Provide
@@ -14,41 +15,49 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, views
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens, views
 from headgate.web.api.datasources import DatasourcesApi
-from headgate.web.auth import Gate, needs
+from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
-from headgate.web.doors.sockets import refuse
+from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
+from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
+from headgate.web.headers import Guarded
 from headgate.web.openapi import describe
 from headgate.web.overview import Overviews
-from headgate.web.problems import HANDLERS
+from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
+PROBLEM = MEDIA_TYPE.encode()
+HOOKS = "/hooks/"
 MOST_BODY_BYTES = 16 * 1024 * 1024
+
+log = structlog.get_logger()
 
 
 class App:
     """What uvicorn calls."""
 
     def __init__(self, node: Node, *, auth: bool) -> None:
-        gate = Gate(node.tokens, auth=auth)
+        gate = Gate(node.access, auth=auth)
         self.door = WebhookDoor(
             node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
         )
         self.push = PushDoor(node, gate)
         self.groups = GroupDoor(node, gate)
-        self._doors: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
+        self.turns = Turns()
+        self.doors: dict[str, Callable[[SocketProtocol], Awaitable[None]]] = {
             "/push": self.push,
             "/groups": self.groups,
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
         state = {
+            "node": node,
             "gate": gate,
             "collector": collector,
             "overviews": Overviews(lambda: views.overview(node)),
@@ -58,18 +67,28 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "websocket":
-            await self._doors.get(scope["path"], refuse)(scope, receive, send)
-        elif scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
-            await self.api({**scope, "path": "/404"}, receive, impatient(send))  # type: ignore[arg-type]
-        elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
+        is_hook = scope["path"].startswith(HOOKS)  # Its answers are short, and there are many.
+        answer = Guarded(scope["path"], send if is_hook else impatient(send))
+        try:
+            await self._answer(scope, receive, answer)
+        except Exception:
+            if answer.has_begun:
+                raise
+            log.exception("a request failed")
+            await answer({"type": "http.response.start", "status": 500, "headers": [(b"content-type", PROBLEM)]})
+            await answer({"type": "http.response.body", "body": encode(problem(500, "a fault of this node"))})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "\0" in scope["path"]:  # No name has one, and the database takes none.
+            await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
+        elif scope["path"].startswith(HOOKS):
             await self.door(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"].startswith("/api/groups/"):
+        elif scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")
-            await self.api({**scope, "path": path}, receive, impatient(send))  # type: ignore[arg-type]
+            await self.api({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
         else:
-            await self.api(scope, receive, impatient(send))  # type: ignore[arg-type]
+            await self.api(scope, receive, send)  # type: ignore[arg-type]
 
 
 def make_api(node: Any, state: State) -> Litestar:
@@ -86,6 +105,7 @@ def make_api(node: Any, state: State) -> Litestar:
         *groups.ROUTES,
         *dumps.ROUTES,
         *secrets.ROUTES,
+        *tokens.ROUTES,
         *connectors.ROUTES,
         *health.ROUTES,
         *CONSOLE,
@@ -103,7 +123,7 @@ def make_api(node: Any, state: State) -> Litestar:
             title="Headgate",
             version=__version__,
             path="/api/schema",
-            openapi_router=Router("/api/schema", route_handlers=[], guards=[needs("viewer")], include_in_schema=False),
+            openapi_router=Router("/api/schema", route_handlers=[], guards=[Needs("learn")], include_in_schema=False),
             use_handler_docstrings=True,
             components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
             security=[{"token": []}],

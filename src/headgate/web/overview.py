@@ -8,28 +8,25 @@ not read apart: all who see the same share the same bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
 import structlog
 
 from headgate.clock import boot_s
+from headgate.core.access import Bounds, Caller, may
 from headgate.errors import StoreError
 from headgate.web import sse
 from headgate.web.bodies.datasources import Overview
 from headgate.web.slices import SLICE, sliced
+from headgate.web.subjects import sees
 
 EVERY_S = 1.0
 SHARE = 10.0  # The next snapshot waits for this many times what the last one took,
 MOST_PAUSE_S = 3.0  # though no longer than this: a console takes a node that is silent for 6 s for lost.
 
 log = structlog.get_logger()
-
-
-def everything(name: str) -> bool:
-    """What somebody sees who may see all datasources."""
-    return True
 
 
 class Snapshot:
@@ -47,7 +44,7 @@ class Snapshot:
         self._changed = [id for id, row in rows.items() if old._rows.get(id) != row]
         self._gone = [(id, name) for id, name in old._names.items() if id not in names]
         self._are_nodes_new = old._nodes != nodes
-        self._texts: dict[Hashable, bytes] = {}
+        self._texts: dict[tuple[str, Bounds | None], bytes] = {}
 
     @classmethod
     async def take(cls, overview: Overview, before: Snapshot | None) -> Snapshot:
@@ -57,32 +54,34 @@ class Snapshot:
             rows.update((one.id, _encoded(one)) for one in some)
         return cls(overview, rows, before)
 
-    def whole(self, bounds: Hashable = None, sees: Callable[[str], bool] = everything) -> bytes:
-        """All that `sees` lets through, as JSON. It is rendered once for all who have the same bounds."""
-        return self._once(("whole", bounds), lambda: self._text(self._rows, (), sees, is_whole=True))
+    def whole(self, caller: Caller) -> bytes:
+        """All that this caller sees, as JSON. It is rendered once for all whose tokens have the same bounds."""
+        return self._once("whole", caller, lambda: self._text(self._rows, (), caller, is_whole=True))
 
-    def event(self, seen: int | None, bounds: Hashable = None, sees: Callable[[str], bool] = everything) -> bytes:
+    def event(self, seen: int | None, caller: Caller) -> bytes:
         """The next server-sent event for somebody who last saw the snapshot of this number."""
         if seen == self.number - 1:
-            return self._once(("changes", bounds), lambda: self._changes(sees))
-        return self._once(("event", bounds), lambda: sse.event(self.whole(bounds, sees)))
+            return self._once("changes", caller, lambda: self._changes(caller))
+        return self._once("event", caller, lambda: sse.event(self.whole(caller)))
 
-    def _once(self, key: Hashable, render: Callable[[], bytes]) -> bytes:
+    def _once(self, what: str, caller: Caller, render: Callable[[], bytes]) -> bytes:
+        key = (what, caller.bounds)
         if key not in self._texts:
             self._texts[key] = render()
         return self._texts[key]
 
-    def _changes(self, sees: Callable[[str], bool]) -> bytes:
-        changed = [id for id in self._changed if sees(self._names[id])]
-        gone = [id for id, name in self._gone if sees(name)]
-        if not changed and not gone and not self._are_nodes_new:
+    def _changes(self, caller: Caller) -> bytes:
+        changed = [id for id in self._changed if sees(caller, self._names[id])]
+        gone = [id for id, name in self._gone if sees(caller, name)]
+        if not changed and not gone and not (self._are_nodes_new and may(caller, "see_all")):
             return sse.ALIVE
-        return sse.event(self._text(changed, gone, everything, is_whole=False))
+        return sse.event(self._text(changed, gone, caller, is_whole=False))
 
-    def _text(self, shown: Iterable[str], gone: Iterable[str], sees: Callable[[str], bool], *, is_whole: bool) -> bytes:
+    def _text(self, shown: Iterable[str], gone: Iterable[str], caller: Caller, *, is_whole: bool) -> bytes:
         """The JSON of an `Overview`, put together from rows that are encoded already."""
-        rows = b",".join(self._rows[id] for id in shown if sees(self._names[id]))
-        parts = (rows, self._nodes, self._at_s, _encoded(is_whole), _encoded(gone))
+        rows = b",".join(self._rows[id] for id in shown if sees(caller, self._names[id]))
+        nodes = self._nodes if may(caller, "see_all") else b"[]"
+        parts = (rows, nodes, self._at_s, _encoded(is_whole), _encoded(gone))
         return b'{"datasources":[%b],"nodes":%b,"at_s":%b,"is_whole":%b,"gone":%b}' % parts
 
 
@@ -102,12 +101,12 @@ class Overviews:
         with self._looking():
             return self._latest or await self._after()
 
-    async def events(self, bounds: Hashable = None, sees: Callable[[str], bool] = everything) -> AsyncIterator[bytes]:
+    async def events(self, caller: Caller) -> AsyncIterator[bytes]:
         """All of it, then what changes."""
         with self._looking():
             seen, snapshot = None, self._latest or await self._after()
             while True:
-                yield snapshot.event(seen, bounds, sees)
+                yield snapshot.event(seen, caller)
                 seen, snapshot = snapshot.number, await self._after()
 
     @contextmanager

@@ -63,9 +63,16 @@ def resumed(request: Req, after: T) -> T:
     return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 
 
-def items(listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int) -> Live:
+def live(request: Req, events: AsyncIterator[bytes]) -> Live:
+    """These events, until the caller leaves or its token ends."""
+    return Live(_while_valid(request, events))
+
+
+def items(
+    request: Req, listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
+) -> Live:
     """Rows with rising ids: each is sent once, in order."""
-    return Live(_items(listener, topic, read, after))
+    return live(request, _items(listener, topic, read, after))
 
 
 async def _items(
@@ -90,3 +97,13 @@ async def _items(
                     await news.wait()
     finally:
         stop()
+
+
+async def _while_valid(request: Req, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """End when the caller's token ends. There is an event every few seconds, if only a sign of life."""
+    ended = asyncio.Event()
+    with request.app.state.gate.hold(request.user, ended.set):
+        async for event in events:
+            if ended.is_set():
+                return
+            yield event

@@ -8,14 +8,16 @@ from litestar import HttpMethod, Response, get, route
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Stream
 
+from headgate.core.access import Caller, may
 from headgate.datasources.health import health
 from headgate.errors import StoreError
 from headgate.runtime.node import Node
 from headgate.telemetry import exposition
 from headgate.telemetry.metrics import NodeCollector
 from headgate.web.api import views
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req, address_of
 from headgate.web.bodies import access
+from headgate.web.subjects import sees
 
 METRICS = {200: ResponseSpec(str, description="The text.", media_type="text/plain", generate_examples=False)}
 READ = (HttpMethod.GET, HttpMethod.HEAD)  # What checks whether a node lives often asks for no body.
@@ -38,24 +40,30 @@ async def readyz(node: Node, request: Req) -> Response[access.Ready]:
     degraded = None
     is_ready = not reasons
     try:
-        token = await request.app.state.gate.identify(request.headers, cookie_allowed=True)
-        if token is not None:
-            degraded = reasons + await _unhealthy(node)
+        caller = await request.app.state.gate.identify(request.headers, address_of(request.scope), cookie_allowed=True)
+        if caller is not None and may(caller, "list"):
+            degraded = reasons + await _unhealthy(node, caller)
     except StoreError:
         is_ready = False
     body = access.Ready(status="ok" if is_ready else "unavailable", degraded=degraded)
     return Response(body, status_code=200 if is_ready else 503)
 
 
-async def _unhealthy(node: Node) -> list[str]:
+async def _unhealthy(node: Node, caller: Caller) -> list[str]:
     return [
         f"datasource {facts.datasource.name}: {word}"
         async for facts, _ in views.all_facts(node)
-        if (word := health(facts)) in ("error", "degraded")
+        if sees(caller, facts.datasource.name) and (word := health(facts)) in ("error", "degraded")
     ]
 
 
-@get("/metrics", guards=[needs("viewer")], tags=["health"], summary="Metrics for Prometheus", responses=METRICS)
+@get("/api/installation", tags=["health"], summary="Which installation this node is of", sync_to_thread=False)
+def installation(node: Node) -> access.Installation:
+    """Open to anyone: programs ask before they send a token, so that it goes to no other installation."""
+    return access.Installation(installation=node.installation)
+
+
+@get("/metrics", guards=[Needs("see_all")], tags=["health"], summary="Metrics for Prometheus", responses=METRICS)
 async def metrics(request: Req) -> Stream:
     """In the text format; zipped for callers that take gzip."""
     collector: NodeCollector = request.app.state.collector
@@ -76,4 +84,4 @@ def _takes_gzip(header: str) -> bool:
     return False
 
 
-ROUTES = [healthz, readyz, metrics]
+ROUTES = [healthz, readyz, installation, metrics]

@@ -7,11 +7,12 @@ from dataclasses import replace
 from uuid import UUID
 
 from headgate.clock import unix_s
+from headgate.core.access import ANYONE, Caller, may
 from headgate.core.figures import Figures
 from headgate.core.push import PUSH
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, health
-from headgate.datasources.registry import Difference
+from headgate.datasources.planned import Difference
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store import events, logs
@@ -21,8 +22,14 @@ from headgate.store.states import StreamState
 from headgate.web import bodies
 from headgate.web.bodies import datasources
 from headgate.web.slices import SLICE, sliced
+from headgate.web.subjects import sees
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
+
+
+def reads_secrets(caller: Caller) -> bool:
+    """Whether an answer may depend on the values of secrets: who may publish sees what runs do with them anyway."""
+    return may(caller, "operate_listed")
 
 
 def version(found: Version) -> datasources.Version:
@@ -88,18 +95,19 @@ def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
     )
 
 
-async def summaries(node: Node) -> list[datasources.Summary]:
-    """Every datasource in one line, by name."""
+async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
+    """Every datasource that this caller sees in one line, by name."""
     found: list[datasources.Summary] = []
     async for facts, has_draft in all_facts(node):
-        found.append(summary(facts, has_draft=has_draft))
+        if sees(caller, facts.datasource.name):
+            found.append(summary(facts, has_draft=has_draft))
     return found
 
 
 async def overview(node: Node) -> datasources.Overview:
-    """Every datasource and every node."""
+    """Every datasource and every node, for all who look."""
     nodes = [datasources.Share(name=one.name, streams=one.streams) for one in await node.nodes.all()]
-    return datasources.Overview(datasources=await summaries(node), nodes=nodes, at_s=unix_s())
+    return datasources.Overview(datasources=await summaries(node, ANYONE), nodes=nodes, at_s=unix_s())
 
 
 async def whole(node: Node, name: str) -> datasources.Datasource:
