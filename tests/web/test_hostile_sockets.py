@@ -160,3 +160,16 @@ async def test_a_sender_of_one_record_per_frame_slows_itself_and_its_records_are
 
         await good.push_during(asyncio.gather(busy.feed(frames), durable()))
     assert await ids(web, table) == list(range(count))
+
+
+@pytest.mark.parametrize("is_one_group", [False, True], ids=["a group each", "one group"])
+async def test_joins_that_come_all_at_once_are_all_answered(web: Web, name: str, is_one_group: bool) -> None:
+    """The last of them is one more than a connection may carry. Nobody beats meanwhile, or confirms anything."""
+    joins = [framed("join", 1, web.node.token, "s", name if is_one_group else f"{name}-{n}") for n in range(1001)]
+    async with intruding(web, "/groups") as eager:
+        sending = eager.feed(b"".join(joins))
+        kinds = []
+        while not kinds or kinds[-1] == "joined":
+            kinds += [kind for kind, *rest in [await eager.hear()] if kind != "active"]
+        assert kinds == ["joined"] * 1000 + ["error"]
+        await sending

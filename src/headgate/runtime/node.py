@@ -163,7 +163,14 @@ class Node:
 
     def _make_cluster(self) -> None:
         self.incarnations = Incarnations(
-            self.url, self.name, self.settings, self.nodes, self.push, self.groups, self._make_manager
+            self.url,
+            self.name,
+            self.settings,
+            self.nodes,
+            self.push,
+            self.groups,
+            self._make_manager,
+            lambda: self.watcher.silent(),
         )
         self.watcher = Watcher(
             self.nodes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
 from litestar import Litestar, Router
 from litestar.datastructures import State
 from litestar.di import Provide
@@ -25,11 +26,15 @@ from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
+from headgate.web.headers import Guarded
 from headgate.web.openapi import describe
-from headgate.web.problems import HANDLERS
+from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
+PROBLEM = MEDIA_TYPE.encode()
 MOST_BODY_BYTES = 16 * 1024 * 1024
+
+log = structlog.get_logger()
 
 
 class App:
@@ -56,6 +61,17 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        answer = Guarded(scope["path"], send)
+        try:
+            await self._answer(scope, receive, answer)
+        except Exception:
+            if answer.has_begun:
+                raise
+            log.exception("a request failed")
+            await answer({"type": "http.response.start", "status": 500, "headers": [(b"content-type", PROBLEM)]})
+            await answer({"type": "http.response.body", "body": encode(problem(500, "a fault of this node"))})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
         elif scope["path"].startswith("/hooks/"):

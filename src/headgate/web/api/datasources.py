@@ -13,7 +13,7 @@ from litestar.response import ServerSentEvent
 from headgate.connectors.api.bulk import StorageError
 from headgate.datasources.documents import Document, read_one
 from headgate.datasources.health import explain, health
-from headgate.datasources.registry import diff
+from headgate.datasources.planned import diff
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
@@ -90,11 +90,14 @@ class DatasourcesApi(Controller):
         return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
 
     @post("/{name:str}/validate", guards=SEE, status_code=200, summary="Everything that is wrong with a document")
-    async def validate(self, node: Node, name: str, data: documents.Document | None = None) -> datasources.Problems:
-        """The document in the body, or the draft if there is none."""
+    async def validate(
+        self, node: Node, request: Req, name: str, data: documents.Document | None = None
+    ) -> datasources.Problems:
+        """The document in the body, or the draft if there is none. What a viewer is told does not depend on the values
+        of secrets."""
         try:
             content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
-            problems = await node.registry.problems(content)
+            problems = await node.registry.problems(content, reads_secrets=views.reads_secrets(request.user))
         except ConfigError as error:
             problems = error.problems
         return datasources.Problems(

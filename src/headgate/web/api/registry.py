@@ -10,7 +10,7 @@ from litestar.response import ServerSentEvent
 
 from headgate.core.access import Action, may
 from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
-from headgate.datasources.registry import PlannedChange
+from headgate.datasources.planned import PlannedChange
 from headgate.errors import Forbidden
 from headgate.runtime.node import Node
 from headgate.web import sse, subjects
@@ -31,10 +31,10 @@ async def _documents(data: Object) -> dict[str, Document]:
 
 @post("/api/plan", guards=[Needs("list")], status_code=200, tags=["registry"], summary="What applying would change")
 async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -> datasources.Changes:
-    """Nothing is changed."""
+    """Nothing is changed. What a viewer is told does not depend on the values of secrets."""
     documents = await _documents(data)
     _check(request, "see", documents, prune=prune)
-    changes = await node.registry.plan(documents, prune=prune)
+    changes = await node.registry.plan(documents, prune=prune, reads_secrets=views.reads_secrets(request.user))
     return _changes(changes)
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from uuid import UUID
 
 from headgate.clock import unix_s
-from headgate.core.access import Caller
+from headgate.core.access import Caller, may
 from headgate.core.figures import Figures
 from headgate.core.push import PUSH
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, health
-from headgate.datasources.registry import Difference
+from headgate.datasources.planned import Difference
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store import events, logs
@@ -24,6 +24,11 @@ from headgate.web.bodies import datasources
 from headgate.web.subjects import sees
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
+
+
+def reads_secrets(caller: Caller) -> bool:
+    """Whether an answer may depend on the values of secrets: who may publish sees what runs do with them anyway."""
+    return may(caller, "operate_listed")
 
 
 def version(found: Version) -> datasources.Version:

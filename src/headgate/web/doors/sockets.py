@@ -35,6 +35,11 @@ class Connection:
         """Whether it has been told that it is over."""
         return self._failure is not None
 
+    @property
+    def has_more(self) -> bool:
+        """Whether frames of it have arrived and were not read yet."""
+        return self.socket.has_more
+
     def fail(self, code: str, text: str) -> None:
         """It is over, from whichever side."""
         if self._failure is None:

@@ -168,6 +168,11 @@ class SocketProtocol(asyncio.Protocol):
             self._flush()
         return not self._has_overflowed()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether something has arrived that the door has not asked for."""
+        return bool(self._messages or self._backlog)
+
     def admit(self, max_bytes: int) -> None:
         """The first frame was accepted. From now on messages may have this many bytes."""
         self._frames.max_message_size = max_bytes
