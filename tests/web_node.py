@@ -98,9 +98,10 @@ class Web:
         """Straight to the database."""
         asyncio.run(execute(self.database, statement))
 
-    def token(self, role: str) -> str:
+    def token(self, role: str, **more: Any) -> str:
         """A new token of this role."""
-        return str(self.call("POST", "/api/tokens", {"name": f"a {role}", "role": role})["token"])
+        body = {"name": f"{role} {next(numbers)}", "role": role, **more}
+        return str(self.call("POST", "/api/tokens", body)["token"])
 
     def events(self, name: str) -> list[str]:
         """The types of what happened to a datasource."""

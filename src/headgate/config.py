@@ -22,7 +22,7 @@ from headgate.errors import ConfigError, Problem
 
 PREFIX = "HEADGATE_"
 FILE = "headgate.toml"
-OF_COMMANDS = ("url", "token")  # Read by the commands that ask a node.
+OF_COMMANDS = ("url", "token", "ca")  # Read by the commands that ask a node.
 OF_TESTS = "HEADGATE_TEST_"  # Variables with this prefix are for tests, and nothing else reads them.
 _SEE = "docs/reference/settings.md lists all settings"
 
@@ -41,6 +41,12 @@ class Settings(BaseSettings):
     node_name: str = Field("", description="A label for this node. Default: the host's name.")
     advertise: str = Field(
         "", description="The URL at which others reach this node; `{port}` in it stands for the node's port."
+    )
+    tls_cert: Path | None = Field(
+        None, description="A certificate in PEM, with its chain: the node speaks HTTPS. Read again when it changes."
+    )
+    tls_key: Path | None = Field(
+        None, description="The certificate's key in PEM, without a passphrase. Absent: in the file of the certificate."
     )
     master_key: SecretStr | None = Field(None, description="Encrypts secrets. Several, separated by commas, to rotate.")
     registry: str = Field("database", description="`database`, or `yaml:FILE` to take datasources from a file.")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from headgate.cli import home as homes
+from headgate.cli.trust import pinned, trusting
 from headgate.errors import (
     ConfigError,
     Forbidden,
@@ -33,6 +34,8 @@ from headgate.errors import (
 from headgate.text import one_line
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 T = TypeVar("T")
@@ -43,7 +46,7 @@ KNOCK_S = 5.0  # It asks for nothing that a node would have to look up.
 ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
 SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked again.
 
-OF_COMMANDS = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_HOME")
+OF_COMMANDS = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_CA", "HEADGATE_HOME")
 
 _KINDS: dict[int, type[HeadgateError]] = {
     401: Unauthorized,
@@ -102,7 +105,8 @@ def refuse_unknown_settings() -> None:
 class Client:
     """A node, as commands see it."""
 
-    def __init__(self, url: str | None, token: str | None) -> None:
+    def __init__(self, url: str | None, token: str | None, ca: str | None = None) -> None:
+        self._ca = ca
         self._home = homes.home()
         self._given = url.rstrip("/") if url else None
         self._token = token or homes.read_token(self._home)
@@ -231,14 +235,25 @@ class Client:
         parts = urlsplit(url)
         is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
         try:
-            # Reading certificates takes longer than the request; plain HTTP has no use for them.
-            return httpx.Client(base_url=url, trust_env=not is_local, verify=parts.scheme != "http")
+            return httpx.Client(base_url=url, trust_env=not is_local, verify=self._trust(url))
         except (httpx.InvalidURL, ValueError) as error:
             raise ConfigError(f"{url} cannot be used: {error}", hint="check --url") from None
+
+    def _trust(self, url: str) -> ssl.SSLContext | bool:
+        """Whose certificates are accepted: of the CA that was named, else the very one that a node of this home shows,
+        whatever names are in it, else of those that everybody trusts."""
+        if urlsplit(url).scheme != "https":
+            return False  # Reading certificates takes longer than the request; plain HTTP has no use for them.
+        if self._ca:
+            return trusting(self._ca)
+        files = [place.certificate for place in homes.places(self._home) if place.url == url]
+        return pinned(files[0]) if files and files[0] else True
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = one_line(error)
         hint = "start a node with `headgate up`, or say where it is with --url or HEADGATE_URL"
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            hint = "name the certificate authority of the node with --ca or HEADGATE_CA"
         return Unreachable(f"no node answers at {self.url}: {reason}", hint=hint)
 
     def _read(self, response: Any, kind: type[T]) -> Reply[T]:

@@ -11,7 +11,6 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,30 +111,15 @@ def _wheel() -> Verdict:
 
 def _database(settings: Settings) -> tuple[list[Verdict], str | None]:
     """What is wrong with the database; and its installation, if that is known."""
-    from headgate.cli import checks
+    from headgate.cli import checks, direct
 
     if settings.database is None and not (settings.home / "postgres" / "data").exists():
         return [warn("database", f"none yet in {settings.home}", "headgate up makes one")], None
     try:
-        with _url(settings) as url:
+        with direct.reached(settings) as url:
             return asyncio.run(checks.examine(url, settings))
     except HeadgateError as error:
         return [fail("database", error.message, error.hint)], None
-
-
-@contextmanager
-def _url(settings: Settings) -> Iterator[str]:
-    """Where the database is; the embedded one runs at least until we are done."""
-    if settings.database is not None:
-        yield settings.database.get_secret_value()
-        return
-    from headgate.store.embedded import EmbeddedServer
-
-    server = EmbeddedServer.join(settings.home)
-    try:
-        yield server.url
-    finally:
-        server.leave()
 
 
 def _node(call: Call, installation: str | None) -> Verdict:

@@ -33,6 +33,7 @@ class Place:
 
     url: str
     pid: int
+    certificate: str | None = None  # The file of what it shows, if it speaks HTTPS.
 
 
 def home() -> Path:
@@ -125,7 +126,7 @@ def is_alive(pid: int) -> bool:
 def _change(home: Path, change: Callable[[list[Place]], list[Place]]) -> None:
     with _locked(home):
         file = home / NODES
-        left = [{"url": one.url, "pid": one.pid} for one in change(places(home))]
+        left = [_written(one) for one in change(places(home))]
         if left:
             first, *others = left
             _replace(file, json.dumps({**first, "others": others} if others else first))
@@ -146,9 +147,18 @@ def _locked(home: Path) -> Iterator[None]:
 def _place(found: object) -> Place | None:
     match found:
         case {"url": str(url), **rest}:
-            pid = rest.get("pid")
-            return Place(url.rstrip("/"), pid if isinstance(pid, int) else 0)
+            pid, certificate = rest.get("pid"), rest.get("certificate")
+            return Place(
+                url.rstrip("/"),
+                pid if isinstance(pid, int) else 0,
+                certificate if isinstance(certificate, str) else None,
+            )
     return None
+
+
+def _written(place: Place) -> dict[str, object]:
+    found: dict[str, object] = {"url": place.url, "pid": place.pid}
+    return found | ({"certificate": place.certificate} if place.certificate else {})
 
 
 def _read(file: Path) -> str | None:

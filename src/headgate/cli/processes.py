@@ -45,6 +45,7 @@ from headgate.cli.up import (
     first_token,
     load_demo,
     make_home,
+    place_of,
     started,
     stop_signal,
 )
@@ -65,6 +66,7 @@ from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
 from headgate.web.auth import check_no_auth
 from headgate.web.server import bind, url_of
+from headgate.web.tls import certificate_of
 
 AGAIN_S = 1.0  # Until a database that is away is asked again.
 DATABASE_LOOK_S = 2.0
@@ -88,7 +90,8 @@ async def up_many(settings: Settings, count: int, *, demo: bool, search_port: bo
     name = settings.node_name or socket.gethostname()
     async with contextlib.AsyncExitStack() as stack:
         ports = _reserve(settings.host, settings.port, count, search=search_port, stack=stack)
-        children = [_Child(f"{name}-{number}", port) for number, port in enumerate(ports, 1)]
+        is_tls = certificate_of(settings) is not None
+        children = [_Child(f"{name}-{number}", port, is_tls=is_tls) for number, port in enumerate(ports, 1)]
         parent = _Parent(settings, children, demo=demo)
         url = await database_url(settings, stack, _server_settings(count))
         if not await started(parent.prepare(url, stack), parent.stop):
@@ -119,10 +122,10 @@ def _reserve(
 class _Child:
     """One node: its name, its address, and the process that runs it now."""
 
-    def __init__(self, name: str, port: socket.socket) -> None:
+    def __init__(self, name: str, port: socket.socket, *, is_tls: bool) -> None:
         self.name = name
         self.port = port.getsockname()[1]
-        self.url = url_of(port)
+        self.url = url_of(port, is_tls=is_tls)
         self.process: asyncio.subprocess.Process | None = None
         self.is_up = False
         self.was_up = asyncio.Event()  # At least once.
@@ -277,7 +280,8 @@ class _Parent:
             self._point()
 
     async def _note_when_up(self, child: _Child) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=None) as client:
+        # Our own child, on a port that we hold; nothing is sent. Its certificate is for others.
+        async with httpx.AsyncClient(trust_env=False, timeout=None, verify=False) as client:
             while not child.is_up:
                 with contextlib.suppress(httpx.HTTPError):
                     child.is_up = (await client.get(f"{child.url}/healthz")).is_success
@@ -291,7 +295,7 @@ class _Parent:
             return
         for child in self._children:
             if child.is_up:
-                homes.add(self._settings.home, homes.Place(child.url, os.getpid()))
+                homes.add(self._settings.home, place_of(self._settings, child.url))
             else:
                 homes.remove(self._settings.home, child.url)
 
@@ -329,6 +333,9 @@ def _environment(settings: Settings) -> dict[str, str]:
     }
     if settings.database is not None:
         changed["HEADGATE_DATABASE"] = settings.database.get_secret_value()
+    for name, file in (("HEADGATE_TLS_CERT", settings.tls_cert), ("HEADGATE_TLS_KEY", settings.tls_key)):
+        if file is not None:
+            changed[name] = str(file)
     return {**os.environ, **changed}
 
 

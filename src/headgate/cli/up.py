@@ -43,6 +43,12 @@ def up(
     advertise: Annotated[
         str | None, typer.Option(help="The URL at which others reach this node. {port} in it: its port.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="A certificate in PEM: the node speaks HTTPS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, if that is in another file.")
+    ] = None,
     home: Annotated[Path | None, typer.Option(help="Where the embedded database and the keys live.")] = None,
     processes: Annotated[
         int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in its own process.")
@@ -61,6 +67,8 @@ def up(
         port=port,
         node_name=name,
         advertise=advertise,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
         home=home,
         auth=False if no_auth else None,
     )
@@ -82,14 +90,17 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     from headgate.store.secrets import load_keyring
     from headgate.web.auth import check_no_auth
     from headgate.web.server import bind, make_server, serving, url_of
+    from headgate.web.tls import certificate_of
 
     if not settings.auth:
         check_no_auth(settings.host)
+    certificate = certificate_of(settings)
     stop = stop_signal()
     if settings.process is not None:
         _watch_parent(stop)
     make_home(settings.home)
     sock = bind(settings.host, settings.port, search=search_port)
+    address = url_of(sock, is_tls=certificate is not None)
     advertise = settings.advertise.replace("{port}", str(sock.getsockname()[1]))
     settings = settings.model_copy(update={"advertise": advertise})
     async with contextlib.AsyncExitStack() as stack:
@@ -98,20 +109,23 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         node = Node(settings, url, keyring, shipper)
         if not await started(node.prepare(), stop):
             return
-        server = make_server(node, auth=settings.auth)  # Before the first beat: a node that beats answers.
+        # Before the first beat: a node that beats answers.
+        server = make_server(node, auth=settings.auth, tls=certificate.context if certificate else None)
         await node.begin()
         stack.push_async_callback(node.stop)
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
         await stack.enter_async_context(serving(server, sock))
-        await node.incarnations.set_address(url_of(sock))
+        if certificate is not None:
+            stack.callback(asyncio.create_task(certificate.watch()).cancel)
+        await node.incarnations.set_address(address)
         if settings.process is None:  # Else our parent does it, once for all its nodes.
             homes.settle(settings.home, str(node.installation))
             token = await first_token(settings.home, node.tokens) if settings.auth else None
             if demo:
                 await load_demo(node.registry, url)
-            stack.callback(homes.remove, settings.home, url_of(sock))
-            announce(settings, url_of(sock), token, demo=demo)
+            stack.callback(homes.remove, settings.home, address)
+            announce(settings, address, token, demo=demo)
         _settle_memory()
         await stop.wait()
         if settings.process is None:
@@ -237,15 +251,14 @@ class Kept:
 
 
 async def first_token(home: Path, tokens: Tokens) -> Kept | None:
-    """A database without tokens gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    """A database that has never had a token gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    from headgate.store.tokens import hash_of
+
     kept = homes.read_token(home)
-    if kept is not None and await tokens.find(kept) is not None:
+    if kept is not None and any(not found.has_ended for found in await tokens.find([hash_of(kept)])):
         return Kept(kept, is_new=False)
-    if await tokens.all() and kept is None:
-        return None
-    _, text = await tokens.create("first", "admin")
-    homes.keep_token(home, text)
-    return Kept(text, is_new=True)
+    text = await tokens.create_first("first", lambda text: homes.keep_token(home, text))
+    return None if text is None else Kept(text, is_new=True)
 
 
 async def load_demo(registry: Registry, url: str) -> None:
@@ -274,7 +287,7 @@ def announce(
     settings: Settings, url: str, token: Kept | None, *, demo: bool, nodes: Mapping[str, str] | None = None
 ) -> None:
     """Say where to look; of several nodes, where each is. What is not a terminal keeps what we say: no token then."""
-    homes.add(settings.home, homes.Place(url, os.getpid()))
+    homes.add(settings.home, place_of(settings, url))
     file = settings.home / homes.TOKEN
     is_shown = sys.stdout.isatty()
     lines = [f"Headgate is up: {url}"]
@@ -282,7 +295,7 @@ def announce(
     if not settings.auth:
         lines.append("  no token is asked for")
     elif token is None:
-        lines.append("  token    as created before: headgate tokens create, on a machine that has one")
+        lines.append("  token    as created before; headgate tokens recover makes another")
     else:
         lines.append(f"  console  {url}/?token={token.text}" if is_shown else f"  console  {url}")
         is_once = is_shown and token.is_new
@@ -294,6 +307,11 @@ def announce(
             f"  then     {_command()} sql 'SELECT * FROM demo_orders'",
         ]
     typer.echo("\n".join(lines))
+
+
+def place_of(settings: Settings, url: str) -> homes.Place:
+    """Where commands on this machine find a node of ours."""
+    return homes.Place(url, os.getpid(), str(settings.tls_cert.absolute()) if settings.tls_cert else None)
 
 
 def _command() -> str:

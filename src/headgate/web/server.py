@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import AsyncIterator
 
 import uvicorn
 
-from headgate.core.frames import MAX_FRAME_BYTES
 from headgate.errors import ConfigError
 from headgate.runtime.node import Node
 from headgate.web.app import App
+from headgate.web.doors.wire import SocketProtocol
 
 NEXT_PORTS = 50  # How far to look for a free port.
 
@@ -36,11 +37,11 @@ def bind(host: str, port: int, *, search: bool) -> socket.socket:
     raise ConfigError(f"port {port} on {host} is taken", hint="--port another, or --port 0 for any")
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, *, is_tls: bool = False) -> str:
     """The address that people type."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
+    return f"http{'s' if is_tls else ''}://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -52,15 +53,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def make_server(node: Node, *, auth: bool) -> uvicorn.Server:
+def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
     """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
     config = uvicorn.Config(
         App(node, auth=auth),
         http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=4 * MAX_FRAME_BYTES,  # A frame that is a little too large is answered, not just cut off.
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,  # Programs beat, and are told so.
+        ws=SocketProtocol,
         loop="none",
         lifespan="off",
         log_level="warning",
@@ -71,6 +69,7 @@ def make_server(node: Node, *, auth: bool) -> uvicorn.Server:
         timeout_graceful_shutdown=2,
     )
     config.load()
+    config.ssl = tls
     return _Server(config)
 
 

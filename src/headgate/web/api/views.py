@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from headgate.clock import unix_s
+from headgate.core.access import Caller
 from headgate.core.figures import Figures
 from headgate.core.push import PUSH
 from headgate.datasources.documents import Document
@@ -20,6 +21,7 @@ from headgate.store.nodes import Node as NodeRow
 from headgate.store.states import StreamState
 from headgate.web import bodies
 from headgate.web.bodies import datasources
+from headgate.web.subjects import sees
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
 
@@ -87,9 +89,13 @@ def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
     )
 
 
-async def summaries(node: Node) -> list[datasources.Summary]:
-    """Every datasource in one line, by name."""
-    return [summary(facts, has_draft=has_draft) for facts, has_draft in await all_facts(node)]
+async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
+    """Every datasource that this caller sees in one line, by name."""
+    return [
+        summary(facts, has_draft=has_draft)
+        for facts, has_draft in await all_facts(node)
+        if sees(caller, facts.datasource.name)
+    ]
 
 
 async def whole(node: Node, name: str) -> datasources.Datasource:

@@ -17,15 +17,15 @@ import structlog
 
 from headgate.clock import unix_s
 from headgate.connectors.webhook import WebhookOptions, verify
+from headgate.core.access import OfDatasource
 from headgate.core.reconcile import Entry
 from headgate.datasources.registry import Registry
-from headgate.errors import HeadgateError, StoreError
+from headgate.errors import Forbidden, HeadgateError, StoreError
 from headgate.ids import is_name
 from headgate.runtime.inbox import InboxHub
 from headgate.store.inbox import InboxTable, Limit, Payload
-from headgate.store.tokens import ROLES
 from headgate.store.wake import Waker
-from headgate.web.auth import Gate
+from headgate.web.auth import Gate, address_of
 from headgate.web.doors.asgi import Receive, Scope, Send
 from headgate.web.problems import encode, problem
 
@@ -115,7 +115,7 @@ class WebhookDoor:
             raise _Answer(503, "this node may not act now")
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         body = await _body(headers, receive, route.options.max_body_bytes)
-        replay_key = await self._authenticate(route.options, headers, body)
+        replay_key = await self._authenticate(name, route.options, headers, body, address_of(scope))
         if route.options.format == "json":
             self._check_json(body)
         signed = route.options.signature.header.lower() if route.options.signature else ""
@@ -160,19 +160,25 @@ class WebhookDoor:
             raise _Answer(404, f"{entry.name!r} is not a webhook")
         return _Route(entry.datasource, entry.revision, options)
 
-    async def _authenticate(self, options: WebhookOptions, headers: dict[str, str], body: bytes) -> str | None:
-        """The replay key of a genuine call. Without a signature, a token that may operate is needed."""
+    async def _authenticate(
+        self, name: str, options: WebhookOptions, headers: dict[str, str], body: bytes, address: str
+    ) -> str | None:
+        """The replay key of a genuine call. Without a signature, a token that may send is needed."""
         if options.signature is not None:
             replay_key = verify(options.signature, headers, body, unix_s())
             if replay_key is False:
                 raise _Answer(401)
             return replay_key or None
         try:
-            token = await self._gate.identify(headers, cookie_allowed=False)
+            caller = await self._gate.identify(headers, address, cookie_allowed=False)
         except StoreError:
             raise _Answer(503, "the database is away") from None
-        if token is None or ROLES.index(token.role) < ROLES.index("operator"):
+        if caller is None:
             raise _Answer(401)
+        try:
+            self._gate.check(caller, "send", OfDatasource(name), address)
+        except Forbidden as error:
+            raise _Answer(403, error.message) from None
         return None
 
     def _check_json(self, body: bytes) -> None:
