@@ -51,7 +51,7 @@ def reach_of(*rules: str) -> Reach:
 def test_every_spelling_of_an_address_is_that_address(text: str) -> None:
     assert str(address_of(text)) == "127.0.0.1"
     assert judge_written(reach_of("127.0.0.1:5432"), text, 5432) is Verdict.ALLOWED
-    for rules in ([], ["127.0.0.2:5432"], ["127.0.0.1:5433"], ["10.0.0.0/8:*"], ["db:5432"], ["*.0.0.1:5432"][:0]):
+    for rules in ([], ["127.0.0.2:5432"], ["127.0.0.1:5433"], ["10.0.0.0/8:*"], ["db:5432"]):
         assert judge_written(reach_of(*rules), text, 5432) is Verdict.REFUSED
 
 
@@ -159,7 +159,7 @@ def test_a_path_is_in_a_folder_or_it_is_not(path: str, is_allowed: bool) -> None
 
 def test_a_module_is_on_the_list_or_in_a_package_that_is() -> None:
     reach = Reach(modules=("mine", "other.storages"))
-    assert [allows_module(reach, name) for name in ("mine", "mine.orders", "other.storages", "other.storages.a")]
+    assert all(allows_module(reach, name) for name in ("mine", "mine.orders", "other.storages", "other.storages.a"))
     assert not any(allows_module(reach, name) for name in ("os", "minefield", "other", "other.storage", ""))
 
 

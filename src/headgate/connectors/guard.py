@@ -104,7 +104,9 @@ class Guard:
             raise OutOfReach(f"{named} is Headgate's own", hint="name another file or folder")
         for bound in self.bounds:
             if not reach.allows_path(bound.reach, resolved):
-                raise _refused(bound, Kind.FOLDER, resolved if resolved == named else f"{named} ({resolved})", resolved)
+                # Where it leads is not said: who reads this need not know what symlinks there are.
+                leads = "leads to no folder" if os.path.abspath(named) != resolved else "is in no folder"
+                raise OutOfReach(f"{named} {leads} that may be reached", hint=bound.hint(Kind.FOLDER, "FOLDER"))
         return resolved
 
     def open(
@@ -162,8 +164,7 @@ class Guard:
         for bound in self.bounds:
             allowed = [one for one in addresses if reach.allows_address(bound.reach, host, ip_address(one), port)]
             if addresses and not allowed:
-                named = host if host in addresses else f"{host} ({addresses[0]})"
-                raise _refused(bound, Kind.ADDRESS, f"{named}:{port}", f"{addresses[0]}:{port}")
+                raise _refused(bound, Kind.ADDRESS, f"{host}:{port}")
             addresses = allowed
         return addresses
 
@@ -172,9 +173,9 @@ class Guard:
         return _GuardedLoop(asyncio.get_running_loop(), self) if self.judges_addresses else None
 
 
-def _refused(bound: Bound, kind: Kind, named: str, wanted: str = "") -> OutOfReach:
-    what = {Kind.FOLDER: "is in no folder", Kind.ADDRESS: "is no address", Kind.MODULE: "is no Python module"}[kind]
-    return OutOfReach(f"{named} {what} that may be reached", hint=bound.hint(kind, wanted or named))
+def _refused(bound: Bound, kind: Kind, named: str) -> OutOfReach:
+    what = "address" if kind is Kind.ADDRESS else "Python module"
+    return OutOfReach(f"{named} is no {what} that may be reached", hint=bound.hint(kind, named))
 
 
 class _GuardedLoop:

@@ -44,7 +44,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AddressRule:
     """One line of the list of addresses: a name, or a range, and a port."""
 
     host: str = ""  # In lower case; `*.example.com` is every name below.
@@ -68,7 +68,7 @@ class Reach:
     """What may be reached. None: everything of that kind."""
 
     folders: tuple[str, ...] | None = None  # Absolute and resolved.
-    addresses: tuple[Rule, ...] | None = None
+    addresses: tuple[AddressRule, ...] | None = None
     modules: tuple[str, ...] | None = None
 
 
@@ -172,7 +172,7 @@ def _number(text: str) -> int | None:
 # The lists.
 
 
-def rule_from_text(text: str) -> Rule:
+def rule_from_text(text: str) -> AddressRule:
     """`db.example.com:5432`, `*.example.com:443`, `10.0.0.0/8:5432`, `[fd00::]/8:*`. Raises ValueError."""
     host, colon, port_text = text.strip().rpartition(":")
     if not colon or not host or (":" in host and not host.startswith("[")):
@@ -185,14 +185,14 @@ def rule_from_text(text: str) -> Rule:
             network = ip_network(host.replace("[", "").replace("]", ""))
         except ValueError:
             raise ValueError("is not a range of addresses") from None
-        return Rule(network=_plain_network(network), port=port)
+        return AddressRule(network=_plain_network(network), port=port)
     if (address := address_of(host)) is not None:
-        return Rule(network=ip_network(address), port=port)
+        return AddressRule(network=ip_network(address), port=port)
     name = host.lower().rstrip(".")
     labels = name.removeprefix("*.").split(".")
     if not all(label and label.replace("-", "").replace("_", "").isalnum() for label in labels) or len(name) > 253:
         raise ValueError("is not the name of a host")
-    return Rule(host=name, port=port)
+    return AddressRule(host=name, port=port)
 
 
 def _plain_network(network: Network) -> Network:
