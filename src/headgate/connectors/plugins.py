@@ -21,6 +21,7 @@ from headgate.connectors.api import Connector, Reader, Writer
 from headgate.connectors.guard import OPEN, Guard, guarding
 from headgate.connectors.urls import path_of, redacted, scheme_of
 from headgate.errors import ConfigError, NotFound
+from headgate.hidden import remember_url
 
 GROUP = "headgate.connectors"
 
@@ -143,6 +144,7 @@ def open_writer(url: str, factories: Sequence[str] = (), guard: Guard = OPEN) ->
 
 
 def _connector_of(url: str, factories: Sequence[str], guard: Guard) -> Connector:
+    remember_url(url)  # A driver may put it into the text of an error.
     scheme = scheme_of(url)
     return by_scheme(scheme) or own.connector_of(scheme, factories, _schemes(), guard)
 

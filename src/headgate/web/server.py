@@ -15,6 +15,7 @@ from headgate.errors import ConfigError
 from headgate.runtime.node import Node
 from headgate.web.app import App
 from headgate.web.doors.wire import SocketProtocol
+from headgate.web.headers import ALWAYS
 
 NEXT_PORTS = 50  # How far to look for a free port.
 
@@ -64,6 +65,7 @@ def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) ->
         log_level="warning",
         access_log=False,
         server_header=False,
+        headers=ALWAYS,
         proxy_headers=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,

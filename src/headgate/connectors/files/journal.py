@@ -2,8 +2,9 @@
 
 A sink that is killed in the middle leaves half a line. Only what it wrote itself may it remove, and the file alone does
 not say who wrote its end. So the sink first writes down the piece that it is about to append, where, and to which
-file: `.NAME.headgate`. The sink that appends next finds it, and takes back what stands at the end of the file only if it is,
-byte by byte, the beginning of that piece, in the same file, at the same place. The journal is removed with the append.
+file: `.NAME.headgate`. The sink that appends next finds it, and takes back what stands at the end of the file
+only if it is, byte by byte, the beginning of that piece, in the same file, at the same place. The journal is removed
+with the append.
 
 It is not synced. After a loss of power it may be missing, and then nothing is taken back: the half line is ended
 instead, as any line is that somebody else left without its end.
