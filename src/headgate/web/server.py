@@ -57,7 +57,7 @@ class _Server(uvicorn.Server):
 def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
     """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
     config = uvicorn.Config(
-        App(node, auth=auth),
+        App(node, auth=auth, is_tls=tls is not None),
         http="httptools",
         ws=SocketProtocol,
         loop="none",
