@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from headgate.core.lease import LEASE_S, SHORTEST_LEASE_S
 from headgate.errors import ConfigError, Problem
+from headgate.hidden import remember, remember_url
 
 PREFIX = "HEADGATE_"
 FILE = "headgate.toml"
@@ -98,6 +99,11 @@ def load(**flags: Any) -> Settings:
         ]
     if problems:
         raise ConfigError(problems)
+    if found.database is not None:
+        remember_url(found.database.get_secret_value())
+    if found.master_key is not None:
+        for key in found.master_key.get_secret_value().split(","):
+            remember(key)
     return found
 
 

@@ -15,12 +15,12 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens, views
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.cookies import Cookies
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.turns import Turns
@@ -29,10 +29,12 @@ from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
 from headgate.web.headers import Guarded
 from headgate.web.openapi import describe
+from headgate.web.overview import Overviews
 from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
 PROBLEM = MEDIA_TYPE.encode()
+HOOKS = "/hooks/"
 MOST_BODY_BYTES = 16 * 1024 * 1024
 
 log = structlog.get_logger()
@@ -55,14 +57,19 @@ class App:
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
-        self.api = make_api(
-            node,
-            State({"node": node, "gate": gate, "collector": collector, "verifications": dumps.Verifications()}),
-        )
+        state = {
+            "node": node,
+            "gate": gate,
+            "collector": collector,
+            "overviews": Overviews(lambda: views.overview(node)),
+            "verifications": dumps.Verifications(),
+        }
+        self.api = make_api(node, State(state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        answer = Guarded(scope["path"], send)
+        is_hook = scope["path"].startswith(HOOKS)  # Its answers are short, and there are many.
+        answer = Guarded(scope["path"], send if is_hook else impatient(send))
         try:
             await self._answer(scope, receive, answer)
         except Exception:
@@ -75,7 +82,7 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
-        elif scope["path"].startswith("/hooks/"):
+        elif scope["path"].startswith(HOOKS):
             await self.door(scope, receive, send)
         elif scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.

@@ -24,7 +24,7 @@ from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import common, translated
 from headgate.connectors.values.kinds import TEXT, canonical
 from headgate.core.chunks import Range
-from headgate.datasources.documents import Prepared
+from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
 from headgate.errors import NotFound, Refused
 from headgate.ids import new_id

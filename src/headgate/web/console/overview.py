@@ -33,7 +33,7 @@ async def overview_page(node: Node, request: Req, code: str | None = None) -> Re
     except StoreError:
         return database_away()
     except Forbidden as error:
-        return session.sign_in_page(problem=f"Another token is needed here: {error.message}.")
+        return session.sign_in_page(problem=f"Another token is needed here: {error.message}.", status=403)
     if is_foreign(request.headers):
         # The cookie stayed behind. When our own page asks, it is sent.
         return page("notice.html", again_s=0, again_at="/", title="One moment", text="Opening the console.")
