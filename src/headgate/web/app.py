@@ -1,4 +1,4 @@
-"""The ASGI application of a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
+"""What answers at a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, needs
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.commits import Commits
 from headgate.web.doors.groups import GroupDoor
+from headgate.web.doors.hooks import Hooks
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.sockets import refuse
 from headgate.web.doors.webhooks import WebhookDoor
@@ -32,13 +34,12 @@ MOST_BODY_BYTES = 16 * 1024 * 1024
 
 
 class App:
-    """What uvicorn calls."""
+    """What uvicorn calls. Webhooks do not come this way: `door` is for the connections themselves."""
 
     def __init__(self, node: Node, *, auth: bool) -> None:
         gate = Gate(node.tokens, auth=auth)
-        self.door = WebhookDoor(
-            node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
-        )
+        hooks = Hooks(node.registry, node.lists)
+        self.door = WebhookDoor(hooks, Commits(node.inbox, node.inboxes, node.waker), gate, node.trust_left_s)
         self.push = PushDoor(node, gate)
         self.groups = GroupDoor(node, gate)
         self._doors: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
@@ -55,8 +56,6 @@ class App:
             await self._doors.get(scope["path"], refuse)(scope, receive, send)
         elif scope["type"] == "http" and "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
-        elif scope["type"] == "http" and scope["path"].startswith("/hooks/"):
-            await self.door(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")
