@@ -31,7 +31,7 @@ up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the cons
 # Most tests wait for processes, so there are three workers for each of two cores. A file's tests stay together, because
 # they share a node; files begin in the order that tests/conftest.py gives them, the longest first.
 test: $(VENV)/.ready packages check ## Set up everything, then run all tests (at most 12 minutes on two cores)
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	scripts/tests
 
 quick: $(VENV)/.ready check ## The inner loop, under 90 s: lint, types, the core, and one node that moves a record
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/core tests/acceptance/test_one_node.py
@@ -46,7 +46,7 @@ sim: $(VENV)/.ready ## Simulate thousands of faulty runs (SEED=… for one of th
 ifdef SEED
 	$(BIN)/python -m simulation --seed $(SEED) --trace
 else
-	HEADGATE_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --timeout 900
+	HEADGATE_TEST_WALK_STATES=200000 $(BIN)/python -m pytest tests/core --timeout 900
 	$(BIN)/python -m simulation --seeds 2000
 endif
 

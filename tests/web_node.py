@@ -28,7 +28,8 @@ BLACKHOLE = {"type": "blackhole"}
 numbers = itertools.count()  # For names that no other test uses.
 
 
-async def _execute(url: str, statement: str) -> None:
+async def execute(url: str, statement: str) -> None:
+    """Straight to a database."""
     connection = await asyncpg.connect(url)
     await connection.execute(statement)
     await connection.close()
@@ -95,11 +96,12 @@ class Web:
 
     def execute(self, statement: str) -> None:
         """Straight to the database."""
-        asyncio.run(_execute(self.database, statement))
+        asyncio.run(execute(self.database, statement))
 
-    def token(self, role: str) -> str:
+    def token(self, role: str, **more: Any) -> str:
         """A new token of this role."""
-        return str(self.call("POST", "/api/tokens", {"name": f"a {role}", "role": role})["token"])
+        body = {"name": f"{role} {next(numbers)}", "role": role, **more}
+        return str(self.call("POST", "/api/tokens", body)["token"])
 
     def events(self, name: str) -> list[str]:
         """The types of what happened to a datasource."""
@@ -127,14 +129,14 @@ class Databases:
     def make(self) -> str:
         """The URL of a new one."""
         name = f"w{os.getpid()}_{next(numbers)}"
-        asyncio.run(_execute(self._server.url, f"CREATE DATABASE {name} TEMPLATE template_headgate STRATEGY FILE_COPY"))
+        asyncio.run(execute(self._server.url, f"CREATE DATABASE {name} TEMPLATE template_headgate STRATEGY FILE_COPY"))
         self._made.append(name)
         return self._server.url.replace("/headgate?", f"/{name}?")
 
     def drop(self) -> None:
         """All of them."""
         for name in self._made:
-            asyncio.run(_execute(self._server.url, f"DROP DATABASE {name} WITH (FORCE)"))
+            asyncio.run(execute(self._server.url, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 @contextmanager

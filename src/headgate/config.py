@@ -1,8 +1,15 @@
-"""Settings: flags win over the environment, the environment wins over `headgate.toml`."""
+"""Settings: flags win over the environment, the environment wins over `headgate.toml`.
+
+A name that is no setting is an error, with the name that may have been meant: a limit or a key that is misspelled
+would otherwise be ignored in silence.
+"""
 
 from __future__ import annotations
 
+import difflib
+import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -12,13 +19,20 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from headgate.core.lease import LEASE_S, SHORTEST_LEASE_S
 from headgate.errors import ConfigError, Problem
+from headgate.hidden import remember, remember_url
+
+PREFIX = "HEADGATE_"
+FILE = "headgate.toml"
+OF_COMMANDS = ("url", "token", "ca")  # Read by the commands that ask a node.
+OF_TESTS = "HEADGATE_TEST_"  # Variables with this prefix are for tests, and nothing else reads them.
+_SEE = "docs/reference/settings.md lists all settings"
 
 
 class Settings(BaseSettings):
     """What a node, and the commands that talk to the database, need to know."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HEADGATE_", toml_file="headgate.toml", extra="ignore", frozen=True, hide_input_in_errors=True
+        env_prefix=PREFIX, toml_file=FILE, extra="ignore", frozen=True, hide_input_in_errors=True
     )
 
     database: SecretStr | None = Field(None, description="A PostgreSQL URL. Absent: embedded, in `home`.")
@@ -28,6 +42,12 @@ class Settings(BaseSettings):
     node_name: str = Field("", description="A label for this node. Default: the host's name.")
     advertise: str = Field(
         "", description="The URL at which others reach this node; `{port}` in it stands for the node's port."
+    )
+    tls_cert: Path | None = Field(
+        None, description="A certificate in PEM, with its chain: the node speaks HTTPS. Read again when it changes."
+    )
+    tls_key: Path | None = Field(
+        None, description="The certificate's key in PEM, without a passphrase. Absent: in the file of the certificate."
     )
     master_key: SecretStr | None = Field(None, description="Encrypts secrets. Several, separated by commas, to rotate.")
     registry: str = Field("database", description="`database`, or `yaml:FILE` to take datasources from a file.")
@@ -72,18 +92,55 @@ class Settings(BaseSettings):
 
 
 def load(**flags: Any) -> Settings:
-    """Read the settings; flags that are None were not given."""
+    """Read the settings; flags that are None were not given. Raises everything that is wrong with them."""
+    problems = unknown_names()
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([Problem("headgate.toml", str(error))]) from None
+        found = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
-        raise ConfigError(
-            [
-                Problem(
-                    f"HEADGATE_{'_'.join(map(str, item['loc'])).upper()}",
-                    item["msg"].removeprefix("Value error, "),
-                )
-                for item in error.errors(include_input=False, include_context=False)
-            ]
-        ) from None
+        problems += [
+            Problem(f"{PREFIX}{'_'.join(map(str, item['loc'])).upper()}", item["msg"].removeprefix("Value error, "))
+            for item in error.errors(include_input=False, include_context=False)
+        ]
+    if problems:
+        raise ConfigError(problems)
+    if found.database is not None:
+        remember_url(found.database.get_secret_value())
+    if found.master_key is not None:
+        for key in found.master_key.get_secret_value().split(","):
+            remember(key)
+    return found
+
+
+def unknown_names() -> list[Problem]:
+    """What the environment and the file name that is no setting. Raises if the file cannot be read at all."""
+    names = [*Settings.model_fields, *OF_COMMANDS]
+    of_environment = [f"{PREFIX}{name.upper()}" for name in names]
+    problems = [
+        Problem(given, "is not a setting", _meant(given.upper(), of_environment))
+        for given in sorted(os.environ)
+        if given.upper().startswith(PREFIX) and not given.startswith(OF_TESTS)
+        if given.upper() not in of_environment
+    ]
+    return problems + [
+        Problem(FILE, f"{given!r} is not a setting", _meant(given.lower().replace("-", "_"), Settings.model_fields))
+        for given in _file()
+        if given not in Settings.model_fields
+    ]
+
+
+def _file() -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(FILE).read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError:
+        raise ConfigError([Problem(FILE, "is not UTF-8", "save it as UTF-8")]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([Problem(FILE, str(error))]) from None
+    except OSError as error:
+        raise ConfigError([Problem(FILE, f"cannot be read: {error.strerror}")]) from None
+
+
+def _meant(given: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(given, list(known), 1)
+    return f"did you mean {near[0]}?" if near else _SEE

@@ -154,7 +154,6 @@ def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_
         first = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})
         found = first.wait_for("demo-clicks", lambda found: found["worker_status"] == "RUNNING")
         assert found["published_version"] == 1
-        (home / "node.json").unlink()
         second = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})
         try:
             assert second.url != first.url

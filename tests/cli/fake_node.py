@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from typer.testing import Result
 
 Run = Callable[..., Result]
+INSTALLATION = "6a0c1f0e-0000-4000-8000-00000000000a"
 
 
 class Asked(NamedTuple):
@@ -32,6 +34,9 @@ class FakeNode:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
         self.asked: list[Asked] = []
         self.default: tuple[int, Any] | None = None
+        self.installation: str | None = INSTALLATION  # What it says to who asks whose node it is.
+        self.knocks: list[str] = []  # The token that came with each such question.
+        self.redirects: dict[str, str] = {}
         node = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -66,9 +71,22 @@ class FakeNode:
         raw = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if parts.path in self.redirects:
+            request.send_response(307)
+            request.send_header("Location", self.redirects[parts.path])
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
+        if parts.path == "/api/installation" and self.installation is not None:
+            self.knocks.append(token)
+            self._answer(request, 200, {"installation": self.installation})
+            return
         self.asked.append(Asked(request.command, parts.path, query, json.loads(raw) if raw else None, token))
         missing = {"title": "Not Found", "status": 404, "detail": f"no {parts.path}", "hint": "look again"}
         status, body = self.default or self.answers.get((request.command, parts.path), (404, missing))
+        self._answer(request, status, body)
+
+    def _answer(self, request: BaseHTTPRequestHandler, status: int, body: Any) -> None:
         request.send_response(status)
         if isinstance(body, list):
             request.send_header("Content-Type", "text/event-stream")
@@ -82,6 +100,13 @@ class FakeNode:
         request.send_header("Content-Length", str(len(text)))
         request.end_headers()
         request.wfile.write(text)
+
+
+def free_url() -> str:
+    """Where nobody answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def minutes_ago(minutes: float) -> str:

@@ -15,8 +15,8 @@ from headgate.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 SOURCE = Path(__file__).parents[2] / "src/headgate"
-SHARED = {"--url", "--token", "--json"}
-WITHOUT_NODE = ("headgate up", "headgate sql", "headgate dump")
+SHARED = {"--url", "--token", "--ca", "--json"}
+WITHOUT_NODE = ("headgate up", "headgate sql", "headgate dump", "headgate schema", "headgate tokens recover")
 
 
 def commands(found: Any, path: str = "headgate") -> Iterator[tuple[str, Any]]:

@@ -33,6 +33,12 @@ SCHEMA = {
 
 NODE = "5f1c8e7e-aaaa-4000-8000-000000000001"
 TOKEN = "aa11aa11-aaaa-4000-8000-000000000001"
+ISSUED = {
+    "datasources": ["orders-*"],
+    "groups": [],
+    "created_at": minutes_ago(0),
+    "expires_at": "2030-01-31T00:00:00Z",
+}
 DS = "/api/datasources/orders"
 ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/datasources"): {"items": [summary()]},
@@ -94,9 +100,9 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("DELETE", "/api/secrets/warehouse"): None,
     ("POST", "/api/secrets/rotate"): {"rewrapped": 3, "stuck": []},
     ("GET", "/api/tokens"): {
-        "items": [{"id": TOKEN, "name": "ci", "role": "viewer", "created_at": minutes_ago(0)}],
+        "items": [{**ISSUED, "id": TOKEN, "name": "ci", "role": "viewer", "author": "ada", "used_at": minutes_ago(3)}],
     },
-    ("POST", "/api/tokens"): {"id": TOKEN, "name": "ci", "role": "viewer", "token": "hg_secret"},
+    ("POST", "/api/tokens"): {**ISSUED, "id": TOKEN, "name": "ci", "role": "viewer", "token": "hg_secret"},
     ("DELETE", f"/api/tokens/{TOKEN}"): None,
     ("GET", "/api/connectors"): {"items": [{"name": "files", "summary": "JSON Lines.", "sides": ["source", "sink"]}]},
     ("GET", "/api/connectors/files"): {
@@ -143,7 +149,8 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("secrets delete warehouse", ["deleted secret warehouse"]),
     ("secrets rotate", ["3 secrets rewrapped"]),
     ("tokens create ci --role viewer", ["hg_secret"]),
-    ("tokens list", ["ci", "viewer", TOKEN]),
+    ("tokens create ci --role sender --datasource orders-* --group a/b --expires 30d", ["hg_secret"]),
+    ("tokens list", ["ci", "viewer", "orders-*", "2030-01-31", " min ago"]),
     ("tokens revoke ci", ["revoked ci"]),
     ("connectors list", ["files", "source + sink", "JSON Lines."]),
     ("connectors show files", ["append|upsert", "integer", "required", "It has no options."]),
@@ -306,12 +313,17 @@ def test_only_the_token_itself_is_on_stdout(run: Run) -> None:
     assert run("tokens", "create", "ci", "--role", "admin").stdout == "hg_secret\n"
 
 
-def test_an_ambiguous_token_name_is_refused(run: Run, node: FakeNode) -> None:
-    twice = [{"id": id, "name": "ci", "role": "viewer", "created_at": minutes_ago(1)} for id in (TOKEN, NODE)]
-    node.on("GET", "/api/tokens", {"items": twice})
-    result = run("tokens", "revoke", "ci")
-    assert result.exit_code == 4
-    assert f"{TOKEN}, {NODE}" in result.stderr
+def test_a_token_that_is_called_like_the_id_of_another_does_not_shield_it(run: Run, node: FakeNode) -> None:
+    issued = {**ISSUED, "role": "viewer", "author": "ada", "used_at": None}
+    both = [{**issued, "id": NODE, "name": TOKEN}, {**issued, "id": TOKEN, "name": "ci"}]
+    node.on("GET", "/api/tokens", {"items": both})
+    assert run("tokens", "revoke", TOKEN).stdout == "revoked ci\n"
+
+
+@pytest.mark.parametrize("when", ["", "soon", "-1d", "30", "2030-02-31", "1e400d", "999999999999999d"])
+def test_a_token_does_not_end_at_what_is_no_time(run: Run, node: FakeNode, when: str) -> None:
+    result = run("tokens", "create", "ci", "--role", "viewer", "--expires", when)
+    assert (result.exit_code != 0, node.asked) == (True, [])
 
 
 def test_an_export_goes_to_a_file(run: Run, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_node import FakeNode, Run, full, summary
+from fake_node import INSTALLATION, FakeNode, Run, free_url, full, summary
 
 from headgate.cli import ds
 from headgate.cli.call import Call
@@ -23,12 +22,6 @@ from headgate.errors import Refused
 from tests.waiting import LONG_S
 
 COMMAND = [sys.executable, "-c", "from headgate.cli import main; main()"]
-
-
-def free_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +183,7 @@ def test_the_node_and_the_token_of_this_home_are_found(
     monkeypatch.delenv("HEADGATE_URL")
     (home / "node.json").write_text(json.dumps({"url": node.url}))
     (home / "token").write_text("hg_file\n")
+    (home / "installation").write_text(INSTALLATION)
     node.on("GET", "/api/nodes", {"items": []})
     assert run("nodes", "list").exit_code == 0
     monkeypatch.setenv("HEADGATE_TOKEN", "hg_env")
@@ -204,8 +198,21 @@ def test_a_home_named_in_the_settings_file_is_found(
     monkeypatch.delenv("HEADGATE_HOME")
     (tmp_path / "headgate.toml").write_text('home = "home"\n')
     (home / "token").write_text("hg_file")
+    (home / "installation").write_text(INSTALLATION)
     run("nodes", "list")
     assert node.asked[0].token == "hg_file"
+
+
+def test_a_misspelled_setting_is_an_error_of_every_command_before_a_node_is_asked(
+    run: Run, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("headgate_tokn", "hg_x")
+    (tmp_path / "headgate.toml").write_text('hom = "home"\n')
+    result = run("nodes", "list")
+    assert result.exit_code == 3
+    assert "headgate_tokn: is not a setting (did you mean HEADGATE_TOKEN?)" in result.stderr
+    assert "headgate.toml: 'hom' is not a setting (did you mean home?)" in result.stderr
+    assert node.asked == []
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(

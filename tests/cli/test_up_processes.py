@@ -22,6 +22,8 @@ import httpx
 import pytest
 from fake_node import Run
 
+from headgate.cli import home as homes
+from headgate.cli.home import Place
 from headgate.testing.processes import NodeProcess
 from tests.waiting import LONG_S, wait_until
 
@@ -177,9 +179,10 @@ def test_commands_on_this_machine_find_a_node_that_answers(start: Callable[..., 
     family = start(count=2)
     first, second = [row["address"] for row in family.rows()]
     file = family.parent.home / "node.json"
-    assert json.loads(file.read_text()) == {"url": first, "pid": family.parent.process.pid}
+    places = [Place(url, family.parent.process.pid) for url in (first, second)]
+    family.wait_until(lambda: homes.places(family.parent.home) == places)
     family.kill("ada-1", signal.SIGTERM)
-    family.wait_until(lambda: json.loads(file.read_text())["url"] == second)
+    family.wait_until(lambda: homes.places(family.parent.home) == places[1:])
     family.parent.end()
     assert not file.exists()
 

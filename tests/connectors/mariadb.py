@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -127,8 +128,11 @@ class MariaDb:
                 return
             except pymysql.OperationalError:
                 if self.process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError((self.home / "log").read_text()[-2000:]) from None
+                    raise RuntimeError(self._last_words()) from None
                 time.sleep(0.05)
+
+    def _last_words(self) -> str:
+        return (self.home / "log").read_text()[-2000:]
 
     def connect(self, database: str | None = None) -> Any:
         """A connection of root, which commits each statement."""
@@ -159,7 +163,10 @@ class MariaDb:
 
     @contextmanager
     def database(self) -> Iterator[Database]:
-        """A new database."""
+        """A new database. A server that has crashed since the last one (MariaDB 10.11 sometimes does) is run again."""
+        if self.process is not None and self.process.poll() is not None:
+            warnings.warn(f"mariadbd ended with {self.process.returncode}: {self._last_words()}", stacklevel=2)
+            self.start()
         name = f"t{next(_numbers)}"
         connection = self.connect()
         connection.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")

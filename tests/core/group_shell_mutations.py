@@ -258,20 +258,20 @@ REQUESTS = (
 
 def _same_for_all(due_orders: Callable[..., Any]) -> Callable[..., Any]:
     """An order for another connection is sent here too."""
-    return lambda sent, orders, here, now_s: due_orders(
+    return lambda sent, orders, here, now_s, unread=(): due_orders(
         sent, orders, {o.consumer: o.incarnation for o in orders}, now_s
     )
 
 
 def _from_the_last_sending(due_orders: Callable[..., Any]) -> Callable[..., Any]:
     """An order that is sent again has all the time in the world."""
-    return lambda sent, orders, here, now_s: due_orders(
+    return lambda sent, orders, here, now_s, unread=(): due_orders(
         {key: (last_s, last_s) for key, (_, last_s) in sent.items()}, orders, here, now_s
     )
 
 
 def _never_again(due_orders: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda sent, orders, here, now_s: due_orders(
+    return lambda sent, orders, here, now_s, unread=(): due_orders(
         {key: (first_s, math.inf) for key, (first_s, _) in sent.items()}, orders, here, now_s
     )
 

@@ -31,7 +31,7 @@ from headgate.errors import Refused
 from tests.core.chunk_walk import walk, walk_plans
 from tests.core.chunk_world import ALPHABET, HIGHEST, KINDS, MOVES, Kind, Source, World
 
-SEEDS = int(os.environ.get("HEADGATE_WALK_STATES", "20000")) // 100
+SEEDS = int(os.environ.get("HEADGATE_TEST_WALK_STATES", "20000")) // 100
 EXAMPLES = SEEDS // 4
 STEPS = 150  # At most; a world that is stopped earlier ends in the midst of things.
 CHOICES = st.lists(st.integers(0, 100_000), min_size=20, max_size=100)  # One for each step of a history.

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.core.groups import deadlines, delivery
 from headgate.core.groups.deadlines import FORGOTTEN_S, Silent, observed, request_of
-from headgate.core.groups.delivery import ADRIFT_S, ANSWER_S, LEASE_S, RESEND_S, Link, Order
+from headgate.core.groups.delivery import ADRIFT_S, ANSWER_S, JOINING_S, LEASE_S, RESEND_S, Link, Order
 from headgate.core.groups.machine import DisconnectedTimeout
 from headgate.core.groups.requests import Bury, ConnectionEnded, Drop, Joined
 
@@ -45,10 +45,32 @@ def test_the_longest_lease_of_a_connection_counts() -> None:
     assert link(place(A, lease_s=3.0), place(B, lease_s=7.0)).lease_s == 7.0
 
 
-def test_a_second_consumer_does_not_make_a_silent_connection_heard_of() -> None:
+def test_a_connection_is_not_silent_while_consumers_join_on_it() -> None:
+    """A thousand joins that come at once take longer than a lease, and the first beat is sent after them."""
     found = delivery.joined(link(place(A), at_s=0.0), place(B), 4.0)
-    assert not found.is_silent(5.0)
-    assert found.is_silent(5.1)
+    assert not found.is_silent(9.0)
+    assert found.is_silent(9.1)
+
+
+@pytest.mark.parametrize(
+    ("has_more", "now_s", "may_have"),
+    [(True, 30.0, True), (False, 30.0, False), (True, 20.0 + JOINING_S, False)],
+)
+def test_an_answer_may_have_come_while_there_is_more_to_read_but_not_for_long(
+    has_more: bool, now_s: float, may_have: bool
+) -> None:
+    found = delivery.joined(link(place(A), at_s=20.0), place(B), 25.0)
+    assert delivery.may_have_answered(found, has_more, now_s) is may_have
+
+
+def test_an_order_whose_answer_may_wait_to_be_read_is_sent_again_and_mutes_nobody() -> None:
+    sent, _ = delivery.due_orders({}, [order()], {A: 0}, 0.0)
+    sent, due = delivery.due_orders(sent, [order()], {A: 0}, ANSWER_S + 1.0, {A})
+    assert due == [("send", order())]
+    _, due = delivery.due_orders(sent, [order()], {A: 0}, 2 * ANSWER_S + 1.0)
+    assert due == [("send", order())]
+    _, due = delivery.due_orders(sent, [order()], {A: 0}, 2 * ANSWER_S + 1.1)
+    assert due == [("mute", order())]
 
 
 def test_the_end_of_a_connection_is_proof_only_if_no_beat_was_echoed_for_a_lease() -> None:

@@ -1,8 +1,9 @@
 """Groups in a world that knows who believes to be active: an exhaustive walk, and long random histories.
 
 The walk meets the states of three consumers that can be reached, nearest first, up to a number of states that
-`HEADGATE_WALK_STATES` raises; of two consumers it meets all. In each it tries everything that can happen, and looks
-whether the group ends well if nothing more goes wrong: with everyone back, and with whoever is cut off silent for good.
+`HEADGATE_TEST_WALK_STATES` raises; of two consumers it meets all. In each it tries everything that can happen, and
+looks whether the group ends well if nothing more goes wrong: with everyone back, and with whoever is cut off silent
+for good.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.core.group_world import Broken, Key, Setting
 
-LIMIT = int(os.environ.get("HEADGATE_WALK_STATES", "20000")) // 16  # For each setting; in seconds, all together.
+LIMIT = int(os.environ.get("HEADGATE_TEST_WALK_STATES", "20000")) // 16  # For each setting; in seconds, all together.
 EXAMPLES = LIMIT // 4
 CHOICES = st.lists(st.integers(0, 10_000), min_size=20, max_size=100)  # One for each step of a history.
 

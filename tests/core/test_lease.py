@@ -20,8 +20,10 @@ from headgate.core.lease import (
     Expired,
     NodeBeat,
     Observer,
+    Reachable,
     Sighting,
     Trust,
+    addresses,
     beat_answered,
     beat_refused,
     observed,
@@ -221,3 +223,20 @@ def test_a_node_never_trusts_itself_when_an_observer_expires_it(
     ended_at_s, trust = Race(node_rate, observer_rate, iter(waits)).run(pauses)
     assert trust.left_s(ended_at_s * node_rate) == 0.0
     assert trust.until_s <= ended_at_s * node_rate
+
+
+# Where programs can go.
+
+
+def test_programs_are_sent_to_nodes_that_live_and_do_not_drain_each_once_and_here_last() -> None:
+    nodes = [
+        Reachable(NODE, "http://me", False),
+        Reachable(UUID(int=2), "http://two", False),
+        Reachable(UUID(int=3), "http://drains", True),
+        Reachable(UUID(int=4), "http://dead", False),
+        Reachable(UUID(int=5), None, False),
+        Reachable(UUID(int=6), "http://two", False),  # The same process, before it was killed and started again.
+        Reachable(UUID(int=7), "http://me", False),
+    ]
+    assert addresses(nodes, NODE, [UUID(int=4)]) == ["http://two", "http://me"]
+    assert addresses(nodes, UUID(int=9), []) == ["http://dead", "http://two", "http://me"]

@@ -65,7 +65,8 @@ BAD_RECORD = Failure(Cause.BAD_RECORD, "not a number")
 BUG = Failure(Cause.BUG, "KeyError: 'id'")
 NEW = Worker()
 FIRST = Wanted(1, None, 0)
-WALK = int(os.environ.get("HEADGATE_WALK_STATES", "20000"))  # Enough to meet every kind of interleaving, in seconds.
+# Enough to meet every kind of interleaving, in seconds.
+WALK = int(os.environ.get("HEADGATE_TEST_WALK_STATES", "20000"))
 
 
 def after(*events: lifecycle.Event, worker: Worker = NEW) -> Step:

@@ -145,6 +145,8 @@ async def test_a_holder_abandons_a_run_that_does_not_stop_and_the_stream_goes_on
 class Program:
     """What a program was told."""
 
+    has_more = False
+
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
 

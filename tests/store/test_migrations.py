@@ -43,3 +43,32 @@ async def test_names_change_and_nothing_is_lost(empty_url: str, monkeypatch: pyt
         assert version["options"].replace(" ", "") == '{"description":"all","streams":4,"assignment":"modulo"}'
     finally:
         await database.close()
+
+
+BEFORE_OWN_SCHEMA = 10  # The last migration before which tables of others may lie in Headgate's schema.
+
+
+async def test_tables_of_others_leave_headgates_schema_and_its_own_stay(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user called `headgate` used to make tables in the schema of that name."""
+    database = await Database.open(empty_url)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                migrating, "migrations", lambda: [one for one in migrations() if one[0] <= BEFORE_OWN_SCHEMA]
+            )
+            await migrate(database)
+        await database.execute(
+            "CREATE TABLE headgate.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);"
+            "CREATE TABLE headgate.headgate_position (epoch bigint); CREATE TABLE headgate.kept ();"
+            "CREATE TABLE public.kept ();"
+            "INSERT INTO headgate.headgate_position VALUES (7)"
+        )
+        await migrate(database)
+        query = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' ORDER BY 1"
+        assert [row["relname"] for row in await database.fetch(query)] == ["headgate_position", "kept", "orders"]
+        (row,) = await database.fetch("SELECT epoch FROM public.headgate_position")
+        assert row["epoch"] == 7
+    finally:
+        await database.close()

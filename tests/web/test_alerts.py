@@ -104,19 +104,24 @@ def test_the_alert_of_a_failing_stream_fires_for_a_quarantined_one_and_for_no_ot
 def test_a_stream_at_rest_is_reported_by_one_node_and_by_another_when_that_one_is_gone(
     databases: Databases, tmp_path: Path
 ) -> None:
-    wanted = ["finished:0", "quarantined:0", "running:0", "stopped:0"]
+    every = ["finished:0", "quarantined:0", "running:0", "stopped:0"]
+    failing, waiting = documented("HeadgateStreamFailing"), documented("HeadgateStreamNotRunning")
+
+    def seen(web: Web) -> tuple[list[str], set[str], set[str]]:
+        """All streams that a node reports, and those for which an alert fires."""
+        text = scrape(web)
+        return streams(text), firing(failing, text), firing(waiting, text)
+
+    # Figures of streams at rest may be some seconds old, so every state is waited for.
     with started(tmp_path / "first", databases.make(), HEADGATE_MASTER_KEY=KEY) as first:
         with joined(first, tmp_path / "second", "second", HEADGATE_MASTER_KEY=KEY) as second:
             id = this(first)["id"]
             first.call("POST", f"/api/nodes/{id}/drain")
             every_kind(first)
-            text = first.until(lambda: scrape(second), lambda text: streams(text) == wanted)
-            assert streams(scrape(first)) == []
-            assert firing(documented("HeadgateStreamFailing"), text) == {"quarantined:0"}
-        text = first.until(lambda: scrape(first), lambda text: streams(text) == wanted)
-        assert firing(documented("HeadgateStreamFailing"), text) == {"quarantined:0"}
+            first.until(lambda: seen(second), lambda found: found == (every, {"quarantined:0"}, set()))
+            first.until(lambda: seen(first), lambda found: found == ([], set(), set()))
         # Nobody takes over what the other node ran.
-        assert firing(documented("HeadgateStreamNotRunning"), text) == {"running:0"}
+        first.until(lambda: seen(first), lambda found: found == (every, {"quarantined:0"}, {"running:0"}))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ every_call = pytest.mark.parametrize(("method", "path", "body"), [*VIEWER, *OPER
 @pytest.fixture(scope="module")
 def tokens(web: Web) -> dict[str, str]:
     """A token of each role."""
-    return {role: web.token(role) for role in ("viewer", "operator", "admin")}
+    return {role: web.token(role, name=f"a {role}") for role in ("viewer", "operator", "admin")}
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_token_is_shown_once_and_its_text_is_kept_nowhere(web: Web) -> None:
     created = web.call("POST", "/api/tokens", {"name": "ci", "role": "operator"})
     assert (created["name"], created["role"]) == ("ci", "operator")
     listed = next(item for item in web.call("GET", "/api/tokens")["items"] if item["id"] == created["id"])
-    assert listed.keys() == {"id", "name", "role", "created_at"}
+    assert "token" not in listed
     assert created["token"] not in str(web.rows("SELECT t::text FROM headgate.token t"))
     assert created["token"] not in web.node.log()
 
@@ -179,7 +179,7 @@ def test_a_revoked_token_is_worth_nothing_at_once(web: Web) -> None:
 def test_a_token_that_is_revoked_elsewhere_is_worth_nothing_soon(web: Web) -> None:
     created = web.call("POST", "/api/tokens", {"name": "elsewhere"})
     assert web.ask("GET", "/api/nodes", headers=bearer(created["token"])).is_success
-    web.execute("DELETE FROM headgate.token WHERE name = 'elsewhere'")
+    web.execute("UPDATE headgate.token SET ended_at = now() WHERE name = 'elsewhere'")
     web.until(
         lambda: web.ask("GET", "/api/nodes", headers=bearer(created["token"])), lambda answer: answer.status_code == 401
     )

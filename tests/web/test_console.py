@@ -147,7 +147,7 @@ def test_answers_without_a_browser(node: NodeProcess) -> None:
         page = client.get("/")
         assert page.status_code == 200
         assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
-        assert page.headers["referrer-policy"] == "no-referrer"
+        assert page.headers["referrer-policy"] == "same-origin"
         assert client.post("/login", data={"token": "hg_wrong"}).status_code == 401
         assert client.post("/login", data={}).status_code == 401
         foreign = client.post("/login", data={"token": node.token}, headers={"Sec-Fetch-Site": "cross-site"})

@@ -173,7 +173,7 @@ def test_whoever_may_only_look_has_no_buttons(
     node: NodeProcess, places: dict[str, str], context: BrowserContext
 ) -> None:
     made = _begin(node, places, "tags=looked_at")
-    token = node.call("POST", "/api/tokens", {"name": "a viewer", "role": "viewer"})["token"]
+    token = node.call("POST", "/api/tokens", {"name": "one viewer", "role": "viewer"})["token"]
     page, _ = _open(context, node, f"/dumps/{made['id']}", token)
     expect(page.locator("#status")).to_have_text("completed")
     expect(page.locator("#actions")).to_have_count(0)
@@ -182,7 +182,7 @@ def test_whoever_may_only_look_has_no_buttons(
 def test_answers_without_a_browser(node: NodeProcess, places: dict[str, str]) -> None:
     """A cookie alone changes nothing: another site's page could send it."""
     id = _begin(node, places, "tags=asked_for", rate="1", chunk_rows=10)["id"]
-    viewer = node.call("POST", "/api/tokens", {"name": "a viewer", "role": "viewer"})["token"]
+    viewer = node.call("POST", "/api/tokens", {"name": "another viewer", "role": "viewer"})["token"]
     with httpx.Client(base_url=node.url) as client:
         assert client.get("/dumps").status_code == 401
         assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 401

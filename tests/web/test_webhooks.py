@@ -186,18 +186,20 @@ def test_a_badly_signed_call_gets_401_without_a_word_and_is_counted(web: Web, na
     assert web.counted(name, 401) == len(attempts)
 
 
-def test_without_a_signature_a_token_that_may_operate_is_needed(web: Web, name: str) -> None:
+def test_without_a_signature_a_token_that_may_send_is_needed(web: Web, name: str) -> None:
     path = hook(web, name)
     for headers in (
         {"Authorization": ""},
         bearer("wrong"),
-        bearer(web.token("viewer")),
         {"Authorization": "Basic eDp5"},
     ):
         assert refused(web.ask("POST", path, content=ORDER, headers=headers), 401).keys() == {"type", "title", "status"}
     raw = [(b"Authorization", b"Bearer \xe9\xff")]
     refused(web.ask("POST", path, content=ORDER, headers=raw), 401)
-    assert web.ask("POST", path, content=ORDER, headers=bearer(web.token("operator"))).status_code == 202
+    for token in (web.token("viewer"), web.token("sender", datasources=[f"{name}-not"])):
+        refused(web.ask("POST", path, content=ORDER, headers=bearer(token)), 403)
+    for token in (web.token("operator"), web.token("sender", datasources=[name])):
+        assert web.ask("POST", path, content=ORDER, headers=bearer(token)).status_code == 202
 
 
 def test_a_cookie_is_no_token_for_a_webhook(web: Web, name: str) -> None:

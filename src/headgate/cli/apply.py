@@ -1,4 +1,4 @@
-"""`headgate plan|apply|import|export`: all datasources as one file.
+"""`headgate plan|apply|import|export|schema`: all datasources as one file.
 
 `import` and `export` also work without a node, straight on the database: with `--database`, or when no node answers and
 `HEADGATE_DATABASE` is set.
@@ -93,6 +93,19 @@ def export(
     except OSError as error:
         raise HeadgateError(f"{file} cannot be written: {error.strerror}") from None
     complain(f"wrote {file}")
+
+
+def schema(
+    call: Call,
+    one: Annotated[
+        bool, typer.Option("--one", help="Of one datasource without its name, not of a whole file.")
+    ] = False,
+) -> None:
+    """Print the JSON Schema of a file of datasources: editors complete and check the file with it. Asks no node."""
+    from headgate.datasources.schema import document_schema, file_schema
+
+    del call  # It is JSON with and without --json.
+    say(to_json(document_schema() if one else file_schema()))
 
 
 def _either(ask: Callable[[], T], straight: Callable[[str], T], database: str | None) -> T:

@@ -1,4 +1,4 @@
-"""What all commands have in common: `--json`, `--url`, `--token`, and a node to ask.
+"""What all commands have in common: `--json`, `--url`, `--token`, `--ca`, and a node to ask.
 
 A command is a function whose first parameter is a `Call`; `command` registers it and adds the shared options, so none
 can be without them. Modules that only a few commands need are imported inside those, to keep the start fast.
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headgate.cli.client import Client, Reply
+from headgate.cli.client import Client, Reply, refuse_unknown_settings
 from headgate.cli.output import say, to_json, visible
 from headgate.errors import NotFound, Refused
 from headgate.ids import is_name
@@ -26,6 +26,10 @@ Url = Annotated[
 Token = Annotated[
     str | None,
     typer.Option("--token", envvar="HEADGATE_TOKEN", metavar="TOKEN", help="Who asks."),
+]
+Ca = Annotated[
+    str | None,
+    typer.Option("--ca", envvar="HEADGATE_CA", metavar="FILE", help="The certificate authority of the node, in PEM."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for machines.")]
 
@@ -39,15 +43,19 @@ T = TypeVar("T")
 class Call:
     """One invocation: the node it asks, and how it answers."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, as_json: bool = False) -> None:
+    def __init__(
+        self, url: str | None = None, token: str | None = None, as_json: bool = False, ca: str | None = None
+    ) -> None:
         self.as_json = as_json
         self._url = url
         self._token = token
+        self._ca = ca
 
     @cached_property
     def node(self) -> Client:
         """The node to ask."""
-        return Client(self._url, self._token)
+        refuse_unknown_settings()
+        return Client(self._url, self._token, self._ca)
 
     def show(self, data: T, render: Callable[[T], str]) -> None:
         """Answer with data: as JSON, or as text made from it."""
@@ -89,8 +97,10 @@ def command(app: typer.Typer, name: str, *, asks_node: bool = True) -> Callable[
         own = list(signature.parameters.values())[1:]
         keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared.values())]
 
-        def invoke(*, as_json: bool, url: str | None = None, token: str | None = None, **given: Any) -> None:
-            run(Call(url, token, as_json), **given)
+        def invoke(
+            *, as_json: bool, url: str | None = None, token: str | None = None, ca: str | None = None, **given: Any
+        ) -> None:
+            run(Call(url, token, as_json, ca), **given)
 
         invoke.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
         invoke.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
@@ -101,7 +111,7 @@ def command(app: typer.Typer, name: str, *, asks_node: bool = True) -> Callable[
     return register
 
 
-def _shared(url: Url = None, token: Token = None, as_json: Json = False) -> None:
+def _shared(url: Url = None, token: Token = None, ca: Ca = None, as_json: Json = False) -> None:
     """The options of every command."""
 
 

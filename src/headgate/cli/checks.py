@@ -13,6 +13,7 @@ from headgate.config import Settings
 from headgate.core.lease import BEAT_S
 from headgate.errors import HeadgateError
 from headgate.store.database import Database, connect, refusals_in_words, split_url
+from headgate.store.datasources import Datasources
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets
@@ -24,8 +25,8 @@ CHANNEL = "headgate_doctor"
 SET_UP = "headgate.migration"
 
 
-async def examine(url: str, settings: Settings) -> list[Verdict]:
-    """Everything, in the order in which to fix it."""
+async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | None]:
+    """Everything, in the order in which to fix it; and the installation, if there is one."""
     async with opened(url) as database:
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
@@ -34,7 +35,8 @@ async def examine(url: str, settings: Settings) -> list[Verdict]:
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
             found.append(await _guarded("secrets", _secrets(database, settings)))
             found.append(await _guarded("nodes", _nodes(database)))
-        return found
+            return found, str(await Datasources(database).installation())
+        return found, None
 
 
 async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:

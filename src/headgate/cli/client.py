@@ -1,14 +1,17 @@
 """Asks a node over HTTP, and turns its answers into values or into the errors that the rest of Headgate raises.
 
-Where the node is: `--url`, else `HEADGATE_URL`, else what the node of this `HEADGATE_HOME` wrote to `node.json`, else
+Where the node is: `--url`, else `HEADGATE_URL`, else what the nodes of this `HEADGATE_HOME` wrote to `node.json`, else
 the default port on this machine. Who asks: `--token`, else `HEADGATE_TOKEN`, else the file `token` in that folder.
+
+A token goes to the installation that it is of. A port may have come to belong to another node, or to another program:
+unless both the URL and the token were given, the node is first asked, without the token, for its installation, and
+what it says must be what the home remembers. No redirect is followed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from headgate.cli import home as homes
+from headgate.cli.trust import pinned, trusting
 from headgate.errors import (
     ConfigError,
     Forbidden,
@@ -29,14 +34,19 @@ from headgate.errors import (
 from headgate.text import one_line
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 CONNECT_S = 5.0
+KNOCK_S = 5.0  # It asks for nothing that a node would have to look up.
 ANSWER_S = 60.0  # Applying a file of a thousand datasources is one request.
 SILENCE_S = 20.0  # A node sends a comment every few seconds; one that is silent for longer is gone, and asked again.
+
+OF_COMMANDS = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_CA", "HEADGATE_HOME")
 
 _KINDS: dict[int, type[HeadgateError]] = {
     401: Unauthorized,
@@ -82,44 +92,36 @@ def read(sent: Any, kind: type[T], where: str) -> Reply[T]:
         ) from None
 
 
-def home() -> Path:
-    """`HEADGATE_HOME`, read without the settings of a node: commands start fast."""
-    if named := os.environ.get("HEADGATE_HOME"):
-        return Path(named)
-    try:
-        found = tomllib.loads(Path("headgate.toml").read_text("utf-8")).get("home")
-    except (OSError, ValueError):
-        found = None
-    return Path(found) if isinstance(found, str) else Path(".headgate")
+def refuse_unknown_settings() -> None:
+    """A misspelled setting is an error here too. The settings are imported only if there is something to judge."""
+    named = [name for name in os.environ if name.upper().startswith("HEADGATE_") and name not in OF_COMMANDS]
+    if named or Path("headgate.toml").exists():
+        from headgate.config import unknown_names
 
-
-def find_url(given: str | None) -> str:
-    """Where the node is."""
-    if given:
-        return given.rstrip("/")
-    try:
-        found = json.loads((home() / "node.json").read_text("utf-8"))["url"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return DEFAULT_URL
-    return found.rstrip("/") if isinstance(found, str) else DEFAULT_URL
-
-
-def find_token(given: str | None) -> str | None:
-    """Who we are."""
-    if given:
-        return given
-    try:
-        return (home() / "token").read_text("utf-8").strip() or None
-    except (OSError, ValueError):
-        return None
+        if problems := unknown_names():
+            raise ConfigError(problems)
 
 
 class Client:
     """A node, as commands see it."""
 
-    def __init__(self, url: str | None, token: str | None) -> None:
-        self.url = find_url(url)
-        self._token = find_token(token)
+    def __init__(self, url: str | None, token: str | None, ca: str | None = None) -> None:
+        self._ca = ca
+        self._home = homes.home()
+        self._given = url.rstrip("/") if url else None
+        self._token = token or homes.read_token(self._home)
+        self._was_all_given = self._given is not None and (token or None) == self._token
+
+    @cached_property
+    def url(self) -> str:
+        """Where the node is. Of several in this home, the first that answers for its installation."""
+        if self._given:
+            return self._given
+        places = [place.url for place in homes.places(self._home)]
+        if len(places) > 1:
+            expected = homes.installation(self._home)
+            return next((url for url in places if self._is_of(url, expected)), places[0])
+        return places[0] if places else DEFAULT_URL
 
     def get(self, path: str, kind: type[T], **params: Any) -> Reply[T]:
         """Read."""
@@ -155,7 +157,9 @@ class Client:
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"this cannot be sent as JSON: {error}") from None
         try:
-            return self._http.request(method, path, json=body, params=given, timeout=_timeout(answer_s))
+            return self._http.request(
+                method, path, json=body, params=given, headers=self._credentials, timeout=_timeout(answer_s)
+            )
         except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
             raise self._unreachable(error) from error
 
@@ -163,7 +167,7 @@ class Client:
         """Server-sent events, each as its data. Raises Interrupted when the connection ends."""
         import httpx
 
-        accept = {"Accept": "text/event-stream"}
+        accept = {"Accept": "text/event-stream", **self._credentials}
         try:
             with self._http.stream("GET", path, params=params, headers=accept, timeout=_timeout(SILENCE_S)) as response:
                 if not response.is_success:
@@ -177,27 +181,79 @@ class Client:
             raise Interrupted(f"{self.url} ended the stream: {error}") from error
         raise Interrupted(f"{self.url} ended the stream")
 
+    # Whose node it is.
+
     @cached_property
-    def _http(self) -> httpx.Client:
+    def _credentials(self) -> dict[str, str]:
+        """The token, once it is known that it may go there."""
+        expected = homes.installation(self._home)
+        if not self._was_all_given and expected is not None:
+            if self.installation() != expected:
+                raise Refused(
+                    f"{self.url} is a node of another installation than {self._home}",
+                    hint="say which node with --url, and give its token with --token",
+                )
+        elif not self._was_all_given and self._token is not None:
+            raise Refused(
+                f"nobody knows of which installation the token is, and {self.url} may be of another",
+                hint="say both --url and --token, or start the node of this HEADGATE_HOME again",
+            )
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def installation(self, answer_s: float = KNOCK_S) -> str:
+        """The installation that the node says it is of. It is not told who asks."""
         import httpx
 
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            found = _installation(self._http, answer_s)
+        except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from error
+        if found is None:
+            raise HeadgateError(
+                f"{self.url} is not a Headgate node of this release", hint="check --url; it was sent no token"
+            )
+        return found
+
+    def _is_of(self, url: str, expected: str | None) -> bool:
+        import httpx
+
+        try:
+            with self._open(url) as http:
+                found = _installation(http)
+        except (httpx.TransportError, HeadgateError, ValueError):
+            return False
+        return found is not None and expected in (None, found)
+
+    @cached_property
+    def _http(self) -> httpx.Client:
+        return self._open(self.url)
+
+    def _open(self, url: str) -> httpx.Client:
+        import httpx
+
         # A proxy of the environment leads elsewhere, and cannot see this machine's loopback.
-        parts = urlsplit(self.url)
+        parts = urlsplit(url)
         is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
         try:
-            # Reading certificates takes longer than the request; plain HTTP has no use for them.
-            return httpx.Client(
-                base_url=self.url, headers=headers, trust_env=not is_local, verify=parts.scheme != "http"
-            )
+            return httpx.Client(base_url=url, trust_env=not is_local, verify=self._trust(url))
         except (httpx.InvalidURL, ValueError) as error:
-            raise ConfigError(
-                f"{self.url} or the token cannot be used: {error}", hint="check --url and --token"
-            ) from None
+            raise ConfigError(f"{url} cannot be used: {error}", hint="check --url") from None
+
+    def _trust(self, url: str) -> ssl.SSLContext | bool:
+        """Whose certificates are accepted: of the CA that was named, else the very one that a node of this home shows,
+        whatever names are in it, else of those that everybody trusts."""
+        if urlsplit(url).scheme != "https":
+            return False  # Reading certificates takes longer than the request; plain HTTP has no use for them.
+        if self._ca:
+            return trusting(self._ca)
+        files = [place.certificate for place in homes.places(self._home) if place.url == url]
+        return pinned(files[0]) if files and files[0] else True
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = one_line(error)
         hint = "start a node with `headgate up`, or say where it is with --url or HEADGATE_URL"
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            hint = "name the certificate authority of the node with --ca or HEADGATE_CA"
         return Unreachable(f"no node answers at {self.url}: {reason}", hint=hint)
 
     def _read(self, response: Any, kind: type[T]) -> Reply[T]:
@@ -212,6 +268,19 @@ class Client:
         if not response.is_success:
             raise _failure(response)
         return response
+
+
+def _installation(http: httpx.Client, answer_s: float = KNOCK_S) -> str | None:
+    """The installation that a node says it is of; None if this is no node."""
+    response = http.get("/api/installation", timeout=_timeout(answer_s))
+    try:
+        found = response.json() if response.status_code == 200 else None
+    except ValueError:
+        return None
+    match found:
+        case {"installation": str(id)}:
+            return id
+    return None
 
 
 def _timeout(read_s: float) -> Any:

@@ -6,14 +6,15 @@ import asyncio
 import getpass
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from headgate.config import load
+from headgate.config import Settings, load
 from headgate.store.database import Database, refusals_in_words
 from headgate.store.migrate import migrate
 from headgate.store.secrets import Secrets, load_keyring
@@ -32,7 +33,7 @@ def apply(url: str, text: str, file: str) -> dict[str, Any]:
     found = read_yaml(text, file)
 
     async def act(registry: Registry) -> dict[str, Any]:
-        done = await registry.apply(found, _actor())
+        done = await registry.apply(found, _actor("import"))
         return {"changes": [asdict(change) for change in done]}
 
     return asyncio.run(_with_registry(url, act))
@@ -46,6 +47,20 @@ def export(url: str) -> str:
         return write_yaml(await registry.export())
 
     return asyncio.run(_with_registry(url, act))
+
+
+async def recover(url: str) -> tuple[str, str]:
+    """A new admin token, its name and its text, for those who have the database."""
+    from headgate.store.tokens import Tokens
+
+    async with opened(url) as database:
+        await migrate(database)
+        name = f"recovered {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+        _, text = await Tokens(database).create(name, "admin", _actor("recover"), recovered=True)
+        waker = Waker(database)
+        waker.wake("events")
+        await waker.close()
+    return name, text
 
 
 async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T:
@@ -62,6 +77,21 @@ async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T
             return await act(Registry(database, secrets, waker, read_only=read_only))
         finally:
             await waker.close()
+
+
+@contextmanager
+def reached(settings: Settings) -> Iterator[str]:
+    """Where the database is; the embedded one runs at least until we are done."""
+    if settings.database is not None:
+        yield settings.database.get_secret_value()
+        return
+    from headgate.store.embedded import EmbeddedServer
+
+    server = EmbeddedServer.join(settings.home)
+    try:
+        yield server.url
+    finally:
+        server.leave()
 
 
 @asynccontextmanager
@@ -84,9 +114,9 @@ def quiet() -> None:
     )
 
 
-def _actor() -> str:
+def _actor(doing: str) -> str:
     """Who did it, for the events."""
     try:
-        return f"{getpass.getuser()} (import)"
+        return f"{getpass.getuser()} ({doing})"
     except (KeyError, OSError):  # A container may run as a user without a name.
-        return "import"
+        return doing

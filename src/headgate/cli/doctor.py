@@ -11,7 +11,6 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +22,7 @@ from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.failures import FAILED
 from headgate.cli.output import one_line
 from headgate.cli.verdict import Verdict, fail, ok, warn
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Refused
 from headgate.text import size
 
 if TYPE_CHECKING:
@@ -66,8 +65,9 @@ def _examine(call: Call, database: str | None) -> Iterator[Verdict]:
     yield _connectors()
     if settings.database is None:
         yield _wheel()
-    yield from _database(settings)
-    yield _node(call)
+    found, installation = _database(settings)
+    yield from found
+    yield _node(call, installation)
 
 
 def _python() -> Verdict:
@@ -109,41 +109,34 @@ def _wheel() -> Verdict:
     return ok("embedded", "PostgreSQL is installed")
 
 
-def _database(settings: Settings) -> list[Verdict]:
-    from headgate.cli import checks
+def _database(settings: Settings) -> tuple[list[Verdict], str | None]:
+    """What is wrong with the database; and its installation, if that is known."""
+    from headgate.cli import checks, direct
 
     if settings.database is None and not (settings.home / "postgres" / "data").exists():
-        return [warn("database", f"none yet in {settings.home}", "headgate up makes one")]
+        return [warn("database", f"none yet in {settings.home}", "headgate up makes one")], None
     try:
-        with _url(settings) as url:
+        with direct.reached(settings) as url:
             return asyncio.run(checks.examine(url, settings))
     except HeadgateError as error:
-        return [fail("database", error.message, error.hint)]
+        return [fail("database", error.message, error.hint)], None
 
 
-@contextmanager
-def _url(settings: Settings) -> Iterator[str]:
-    """Where the database is; the embedded one runs at least until we are done."""
-    if settings.database is not None:
-        yield settings.database.get_secret_value()
-        return
-    from headgate.store.embedded import EmbeddedServer
-
-    server = EmbeddedServer.join(settings.home)
-    try:
-        yield server.url
-    finally:
-        server.leave()
-
-
-def _node(call: Call) -> Verdict:
+def _node(call: Call, installation: str | None) -> Verdict:
+    """Whether the node answers that commands would ask, and is one of this database."""
     from headgate.web.bodies.access import Ready
 
     try:
+        theirs = call.node.installation(READY_S)
+        if installation is not None and theirs != installation:
+            detail = f"{call.node.url} is a node of another installation than the database"
+            return fail("node", detail, "say which node with --url, or which database with --database")
         response = call.node.send("GET", "/readyz", answer_s=READY_S)
         said = read(response.json(), Ready, call.node.url).value
     except Unreachable:
         return warn("node", f"none answers at {call.node.url}", "headgate up starts one; --url says where another is")
+    except Refused as error:
+        return fail("node", error.message, error.hint)
     except (ValueError, HeadgateError):
         return fail("node", f"{call.node.url} is not a Headgate node", "check --url")
     detail = f"{call.node.url}: " + "; ".join([said.status, *(said.degraded or [])])

@@ -34,19 +34,20 @@ import httpx
 import structlog
 import typer
 
+from headgate.cli import home as homes
 from headgate.cli.failures import NOT_FOUND, REFUSED, USAGE
 from headgate.cli.up import (
     LONGEST_STOP_S,
     STOPPING,
+    Kept,
     announce,
     database_url,
     first_token,
     load_demo,
     make_home,
-    point_to,
+    place_of,
     started,
     stop_signal,
-    withdraw,
 )
 from headgate.clock import boot_s
 from headgate.config import Settings
@@ -56,6 +57,7 @@ from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
 from headgate.store.database import Database
+from headgate.store.datasources import Datasources
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
@@ -64,6 +66,7 @@ from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
 from headgate.web.auth import check_no_auth
 from headgate.web.server import bind, url_of
+from headgate.web.tls import certificate_of
 
 AGAIN_S = 1.0  # Until a database that is away is asked again.
 DATABASE_LOOK_S = 2.0
@@ -87,7 +90,8 @@ async def up_many(settings: Settings, count: int, *, demo: bool, search_port: bo
     name = settings.node_name or socket.gethostname()
     async with contextlib.AsyncExitStack() as stack:
         ports = _reserve(settings.host, settings.port, count, search=search_port, stack=stack)
-        children = [_Child(f"{name}-{number}", port) for number, port in enumerate(ports, 1)]
+        is_tls = certificate_of(settings) is not None
+        children = [_Child(f"{name}-{number}", port, is_tls=is_tls) for number, port in enumerate(ports, 1)]
         parent = _Parent(settings, children, demo=demo)
         url = await database_url(settings, stack, _server_settings(count))
         if not await started(parent.prepare(url, stack), parent.stop):
@@ -118,10 +122,10 @@ def _reserve(
 class _Child:
     """One node: its name, its address, and the process that runs it now."""
 
-    def __init__(self, name: str, port: socket.socket) -> None:
+    def __init__(self, name: str, port: socket.socket, *, is_tls: bool) -> None:
         self.name = name
         self.port = port.getsockname()[1]
-        self.url = url_of(port)
+        self.url = url_of(port, is_tls=is_tls)
         self.process: asyncio.subprocess.Process | None = None
         self.is_up = False
         self.was_up = asyncio.Event()  # At least once.
@@ -144,7 +148,7 @@ class _Parent:
         self._children = children
         self._demo = demo
         self._code = 0
-        self._token: str | None = None
+        self._token: Kept | None = None
         self.stop = stop_signal(self._kill)
 
     async def prepare(self, url: str, stack: contextlib.AsyncExitStack) -> None:
@@ -161,6 +165,7 @@ class _Parent:
         stack.push_async_callback(self._waker.close)
         if settings.database is None:
             stack.callback(asyncio.create_task(self._keep_running(database)).cancel)
+        homes.settle(settings.home, str(await Datasources(database).installation()))
         if settings.auth:
             self._token = await first_token(settings.home, Tokens(database))
         await self._fill_registry(database, url, keyring)
@@ -192,7 +197,7 @@ class _Parent:
             for task in others:
                 task.cancel()
         for child in self._children:
-            withdraw(self._settings.home / "node.json", child.url)
+            homes.remove(self._settings.home, child.url)
         return self._code
 
     async def _announce(self) -> None:
@@ -200,6 +205,7 @@ class _Parent:
             await child.was_up.wait()
         nodes = {child.name: child.url for child in self._children}
         announce(self._settings, self._children[0].url, self._token, demo=self._demo, nodes=nodes)
+        self._point()
 
     async def _stop_children(self) -> None:
         """They drain together. One that cannot is killed."""
@@ -274,7 +280,8 @@ class _Parent:
             self._point()
 
     async def _note_when_up(self, child: _Child) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=None) as client:
+        # Our own child, on a port that we hold; nothing is sent. Its certificate is for others.
+        async with httpx.AsyncClient(trust_env=False, timeout=None, verify=False) as client:
             while not child.is_up:
                 with contextlib.suppress(httpx.HTTPError):
                     child.is_up = (await client.get(f"{child.url}/healthz")).is_success
@@ -283,10 +290,14 @@ class _Parent:
         child.was_up.set()
 
     def _point(self) -> None:
-        """Commands on this machine ask the first child that answers."""
-        first = next((child for child in self._children if child.is_up), None)
-        if first is not None and self._are_all_known():
-            point_to(self._settings.home, first.url)
+        """Commands on this machine ask a child that answers."""
+        if not self._are_all_known():
+            return
+        for child in self._children:
+            if child.is_up:
+                homes.add(self._settings.home, place_of(self._settings, child.url))
+            else:
+                homes.remove(self._settings.home, child.url)
 
     async def _end(self, process: UUID) -> int:
         """End its incarnations, and have its streams granted elsewhere; returns how many it still had."""
@@ -322,6 +333,9 @@ def _environment(settings: Settings) -> dict[str, str]:
     }
     if settings.database is not None:
         changed["HEADGATE_DATABASE"] = settings.database.get_secret_value()
+    for name, file in (("HEADGATE_TLS_CERT", settings.tls_cert), ("HEADGATE_TLS_KEY", settings.tls_key)):
+        if file is not None:
+            changed[name] = str(file)
     return {**os.environ, **changed}
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headgate.cli import home as homes
 
 if TYPE_CHECKING:
     from headgate.config import Settings
@@ -40,6 +43,12 @@ def up(
     advertise: Annotated[
         str | None, typer.Option(help="The URL at which others reach this node. {port} in it: its port.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="A certificate in PEM: the node speaks HTTPS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, if that is in another file.")
+    ] = None,
     home: Annotated[Path | None, typer.Option(help="Where the embedded database and the keys live.")] = None,
     processes: Annotated[
         int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in its own process.")
@@ -58,6 +67,8 @@ def up(
         port=port,
         node_name=name,
         advertise=advertise,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
         home=home,
         auth=False if no_auth else None,
     )
@@ -79,14 +90,17 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     from headgate.store.secrets import load_keyring
     from headgate.web.auth import check_no_auth
     from headgate.web.server import bind, make_server, serving, url_of
+    from headgate.web.tls import certificate_of
 
     if not settings.auth:
         check_no_auth(settings.host)
+    certificate = certificate_of(settings)
     stop = stop_signal()
     if settings.process is not None:
         _watch_parent(stop)
     make_home(settings.home)
     sock = bind(settings.host, settings.port, search=search_port)
+    address = url_of(sock, is_tls=certificate is not None)
     advertise = settings.advertise.replace("{port}", str(sock.getsockname()[1]))
     settings = settings.model_copy(update={"advertise": advertise})
     async with contextlib.AsyncExitStack() as stack:
@@ -95,19 +109,23 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         node = Node(settings, url, keyring, shipper)
         if not await started(node.prepare(), stop):
             return
-        server = make_server(node, auth=settings.auth)  # Before the first beat: a node that beats answers.
+        # Before the first beat: a node that beats answers.
+        server = make_server(node, auth=settings.auth, tls=certificate.context if certificate else None)
         await node.begin()
         stack.push_async_callback(node.stop)
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
         await stack.enter_async_context(serving(server, sock))
-        await node.incarnations.set_address(url_of(sock))
+        if certificate is not None:
+            stack.callback(asyncio.create_task(certificate.watch()).cancel)
+        await node.incarnations.set_address(address)
         if settings.process is None:  # Else our parent does it, once for all its nodes.
+            homes.settle(settings.home, str(node.installation))
             token = await first_token(settings.home, node.tokens) if settings.auth else None
             if demo:
                 await load_demo(node.registry, url)
-            announce(settings, url_of(sock), token, demo=demo)
-            stack.callback(withdraw, settings.home / "node.json", url_of(sock))
+            stack.callback(homes.remove, settings.home, address)
+            announce(settings, address, token, demo=demo)
         _settle_memory()
         await stop.wait()
         if settings.process is None:
@@ -224,27 +242,41 @@ async def _keep_database_running(node: Node) -> None:
                 await asyncio.to_thread(again.leave)
 
 
-async def first_token(home: Path, tokens: Tokens) -> str | None:
-    """A database without tokens gets one, kept in HEADGATE_HOME for the commands on this machine."""
-    file = home / "token"
-    if file.exists():
-        text = file.read_text().strip()
-        if await tokens.find(text) is not None:
-            return text
-    if await tokens.all() and not file.exists():
-        return None
-    _, text = await tokens.create("first", "admin")
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text + "\n")
-    return text
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The token of this home."""
+
+    text: str
+    is_new: bool  # Only then is it shown, once.
+
+
+async def first_token(home: Path, tokens: Tokens) -> Kept | None:
+    """A database that has never had a token gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    from headgate.errors import ConfigError
+    from headgate.store.tokens import hash_of
+
+    kept = homes.read_token(home)
+    if kept is not None and any(not found.has_ended for found in await tokens.find([hash_of(kept)])):
+        return Kept(kept, is_new=False)
+
+    def keep(text: str) -> None:
+        try:
+            homes.keep_token(home, text)
+        except OSError as error:
+            raise ConfigError(f"{home / homes.TOKEN} cannot be written: {error.strerror}") from None
+
+    text = await tokens.create_first("first", keep)
+    return None if text is None else Kept(text, is_new=True)
 
 
 async def load_demo(registry: Registry, url: str) -> None:
-    """The demo's datasources, writing into the node's own database. What somebody has changed stays."""
+    """The demo's datasources, writing into the node's database as the demo's user. What somebody has changed stays."""
     from headgate.datasources.documents import read_yaml
+    from headgate.store.demo_user import url_of_demo_user
 
-    if (await registry.secrets.read(["demo-database"])).get("demo-database") != url:
+    known = (await registry.secrets.read(["demo-database"])).get("demo-database")
+    url = await url_of_demo_user(url, await registry.datasources.installation(), known)
+    if known != url:
         await registry.set_secret("demo-database", url, "demo")
     documents = read_yaml(demo_text(), "demo.yaml")
     present = {found.name for found in await registry.datasources.all()}
@@ -260,20 +292,24 @@ def demo_text() -> str:
 
 
 def announce(
-    settings: Settings, url: str, token: str | None, *, demo: bool, nodes: Mapping[str, str] | None = None
+    settings: Settings, url: str, token: Kept | None, *, demo: bool, nodes: Mapping[str, str] | None = None
 ) -> None:
-    """Say where to look; of several nodes, where each is."""
-    point_to(settings.home, url)
+    """Say where to look; of several nodes, where each is. What is not a terminal keeps what we say: no token then."""
+    homes.add(settings.home, place_of(settings, url))
+    file = settings.home / homes.TOKEN
+    is_shown = sys.stdout.isatty()
     lines = [f"Headgate is up: {url}"]
     lines += [f"  node     {name}  {address}" for name, address in (nodes or {}).items()]
-    if token:
-        lines += [f"  console  {url}/?token={token}", f"  token    {token}  (also in {settings.home / 'token'})"]
-    elif settings.auth:
-        lines.append("  token    as created before: headgate tokens create, on a machine that has one")
-    else:
+    if not settings.auth:
         lines.append("  no token is asked for")
+    elif token is None:
+        lines.append("  token    as created before; headgate tokens recover makes another")
+    else:
+        lines.append(f"  console  {url}/?token={token.text}" if is_shown else f"  console  {url}")
+        is_once = is_shown and token.is_new
+        lines.append(f"  token    {token.text}  (shown once; it is in {file})" if is_once else f"  token    in {file}")
     if demo:
-        header = f"-H 'Authorization: Bearer {token}' " if token else ""
+        header = f'-H "Authorization: Bearer $(cat {shlex.quote(str(file))})" ' if token else ""
         lines += [
             f"  try      curl {header}-d '{DEMO_ORDER}' {url}/hooks/demo-orders",
             f"  then     {_command()} sql 'SELECT * FROM demo_orders'",
@@ -281,9 +317,9 @@ def announce(
     typer.echo("\n".join(lines))
 
 
-def point_to(home: Path, url: str) -> None:
-    """Let commands on this machine find us."""
-    _write(home / "node.json", {"url": url, "pid": os.getpid()})
+def place_of(settings: Settings, url: str) -> homes.Place:
+    """Where commands on this machine find a node of ours."""
+    return homes.Place(url, os.getpid(), str(settings.tls_cert.absolute()) if settings.tls_cert else None)
 
 
 def _command() -> str:
@@ -292,17 +328,3 @@ def _command() -> str:
     if program.name != "headgate" or shutil.which("headgate") == str(program.absolute()):
         return "headgate"
     return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
-
-
-def withdraw(file: Path, url: str) -> None:
-    """Commands must not look for us here any more; another node's word stays."""
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(file.read_text()).get("url") == url:
-            file.unlink()
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    """All at once: a reader never sees half of it."""
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(content))
-    fresh.replace(file)

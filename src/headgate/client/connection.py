@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from abc import abstractmethod
 from typing import Generic, NoReturn, Protocol, Self, TypeVar
 
@@ -69,11 +70,14 @@ class Wire(Generic[Heard, Answer]):
         self._socket = socket
 
     @classmethod
-    async def open(cls, address: str, hello: HelloFrame | JoinFrame, timeout_s: float) -> tuple[Self, Answer]:
+    async def open(
+        cls, address: str, hello: HelloFrame | JoinFrame, timeout_s: float, tls: ssl.SSLContext | None = None
+    ) -> tuple[Self, Answer]:
         """Connect and say hello, or what stands for it; what the node answered."""
         async with asyncio.timeout(timeout_s):
             socket = await connect(
                 address,
+                ssl=(tls or True) if address.startswith("wss:") else None,  # True: whom everybody trusts.
                 compression=None,  # It would cost more than everything else together.
                 open_timeout=None,
                 ping_interval=None,  # The protocol has its own beats.

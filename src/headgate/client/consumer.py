@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias
@@ -66,6 +67,7 @@ class Consumer:
         label: str | None = None,
         lease_s: float | None = None,
         open_timeout_s: float = OPEN_S,
+        tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = boot_s,
     ) -> None:
         if not (1 <= len(stream) <= 200 and 1 <= len(group) <= 200):
@@ -82,6 +84,7 @@ class Consumer:
         self._label = label or f"{socket.gethostname()}:{os.getpid()}"
         self._lease_s = lease_s
         self._open_timeout_s = open_timeout_s
+        self._tls = tls
         self._clock = clock
         self._believer = Believer()
         self._turn: Turn | None = None
@@ -266,7 +269,7 @@ class Consumer:
     async def _use(self, address: str) -> NoReturn:
         """Connect, and work until the connection ends; raises the reason."""
         believer = self._believer
-        connection, joined = await GroupConnection.open(address, self._join(), self._open_timeout_s)
+        connection, joined = await GroupConnection.open(address, self._join(), self._open_timeout_s, self._tls)
         log.info("connected to %s", address)
         self._addresses.learn(joined.nodes)
         conversation = Conversation(believer, self._clock, self._look)

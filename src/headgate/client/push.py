@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import socket
+import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import NoReturn, Self
@@ -52,6 +53,7 @@ class PushClient:
         instance: str | None = None,
         buffer: int = BUFFER,
         open_timeout_s: float = OPEN_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         if buffer < 1:
             raise ValueError("the buffer must hold at least one record")
@@ -61,6 +63,7 @@ class PushClient:
         self._program = program
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
         self._open_timeout_s = open_timeout_s
+        self._tls = tls
         self._room = Room(buffer)
         self._streams: dict[str, Outgoing] = {}
         self._session: Session | None = None
@@ -167,7 +170,7 @@ class PushClient:
     async def _use(self, address: str) -> NoReturn:
         """Connect, and work until the connection ends; raises the reason."""
         hello = HelloFrame(frames.VERSION, self._token, self._datasource, self._program, self._instance)
-        connection, ok = await Connection.open(address, hello, self._open_timeout_s)
+        connection, ok = await Connection.open(address, hello, self._open_timeout_s, self._tls)
         log.info("connected to %s", address)
         self._addresses.learn(ok.nodes)
         session = self._session = Session(address, ok, self._streams)

@@ -67,7 +67,8 @@ from headgate.connectors.values.convert import ROWS, Normalizes
 from headgate.connectors.values.infer import inferred
 from headgate.connectors.values.kinds import canonical, type_from_text
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
-from headgate.text import counted, error_line
+from headgate.hidden import error_said
+from headgate.text import counted
 
 FAMILY = "own"
 SAMPLED = 1000
@@ -94,9 +95,9 @@ async def call(made: Any, method: str, *args: Any) -> Any:
     except HeadgateError:
         raise
     except (ConnectionError, TimeoutError) as error:
-        raise StorageGone(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
+        raise StorageGone(f"{_name(made)}.{method}: {error_said(error, 300)}") from error
     except Exception as error:
-        raise StorageError(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
+        raise StorageError(f"{_name(made)}.{method}: {error_said(error, 300)}") from error
 
 
 def _name(made: Any) -> str:

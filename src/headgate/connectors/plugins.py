@@ -20,6 +20,7 @@ from headgate.connectors import own
 from headgate.connectors.api import Connector, Reader, Writer
 from headgate.connectors.urls import path_of, redacted, scheme_of
 from headgate.errors import ConfigError, NotFound
+from headgate.hidden import remember_url
 
 GROUP = "headgate.connectors"
 
@@ -140,6 +141,7 @@ def open_writer(url: str, factories: Sequence[str] = ()) -> Writer:
 
 
 def _connector_of(url: str, factories: Sequence[str]) -> Connector:
+    remember_url(url)  # A driver may put it into the text of an error.
     scheme = scheme_of(url)
     return by_scheme(scheme) or own.connector_of(scheme, factories, _schemes())
 

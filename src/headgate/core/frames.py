@@ -39,6 +39,9 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     payload: bytes | None = None
 
 
+Messages: TypeAlias = Annotated[list[Message], msgspec.Meta(max_length=WINDOW)]  # No one has credits for more.
+
+
 class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
     """What all frames have in common."""
 
@@ -87,7 +90,7 @@ class MessagesFrame(_Frame, frozen=True, tag="messages"):
     """Records of one stream; ids rise."""
 
     stream: Name
-    messages: list[Message]
+    messages: Messages
 
 
 class AckFrame(_Frame, frozen=True, tag="ack"):

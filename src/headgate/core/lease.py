@@ -19,7 +19,7 @@ may begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -138,3 +138,26 @@ def silent_s(observer: Observer, node: UUID, now_s: float) -> float:
 def silent(observer: Observer, now_s: float) -> list[UUID]:
     """The nodes that have been silent for so long that they should get nothing new."""
     return [node for node in observer.seen if silent_s(observer, node, now_s) > SILENT_S]
+
+
+# Where can programs go?
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """Where a node's row says that it is."""
+
+    node: UUID
+    address: str | None  # None until its port is known.
+    is_draining: bool
+
+
+def addresses(nodes: Iterable[Reachable], me: UUID, silent: Collection[UUID]) -> list[str]:
+    """Where programs can go: not to a node that drains or seems dead. Each address once, that of this node last.
+
+    A process that was killed and started again has two rows for a while, with one address.
+    """
+    found = [one for one in nodes if one.address and not one.is_draining and one.node not in silent]
+    found.sort(key=lambda one: one.node == me)
+    last_first = dict.fromkeys(one.address for one in reversed(found) if one.address)
+    return list(reversed(last_first))

@@ -16,6 +16,7 @@ from headgate.connectors.api import INBOX_IDENTITY
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import HeadgateError, StoreError
+from headgate.runtime.access import Access
 from headgate.runtime.cluster import quarantine
 from headgate.runtime.cluster.beat import label_tasks
 from headgate.runtime.cluster.housekeeping import Housekeeper
@@ -82,7 +83,7 @@ class Node:
         self._make_cluster()
         if self._file is not None:
             await self._file.load()
-        self._installation = await self.registry.datasources.installation()
+        self.installation = await self.registry.datasources.installation()
         for name in await self.registry.datasources.connectors():
             with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
                 plugins.get(name)
@@ -146,6 +147,7 @@ class Node:
         self.worker_groups = WorkerGroups(database)
         self.group_rows = Groups(database, self.settings.lease_s)
         self.tokens = Tokens(database)
+        self.access = Access(self.tokens, self.name)
         self.logs = Logs(database)
         self.inbox = InboxTable(database, INBOX_IDENTITY)
         self.dumps = Dumps(database, self._keyring)
@@ -161,7 +163,14 @@ class Node:
 
     def _make_cluster(self) -> None:
         self.incarnations = Incarnations(
-            self.url, self.name, self.settings, self.nodes, self.push, self.groups, self._make_manager
+            self.url,
+            self.name,
+            self.settings,
+            self.nodes,
+            self.push,
+            self.groups,
+            self._make_manager,
+            lambda: self.watcher.silent(),
         )
         self.watcher = Watcher(
             self.nodes,
@@ -181,6 +190,8 @@ class Node:
             self.streams,
             self.group_rows,
             self.placement,
+            self.tokens,
+            self.waker,
         )
         self._keeper = DumpKeeper(
             self.dumps, self.settings.home, self.incarnations.may_work, self.registry, self.settings.source_timeout_s
@@ -189,7 +200,7 @@ class Node:
     def _make_manager(self, incarnation: UUID, trust_left_s: Callable[[], float]) -> WorkerManager:
         self.registry.forget()  # A new manager has to hear of every datasource.
         return WorkerManager(
-            self.registry, self.streams, incarnation, self._installation, trust_left_s, self.inboxes, self.lists
+            self.registry, self.streams, incarnation, self.installation, trust_left_s, self.inboxes, self.lists
         )
 
     # Loops.
@@ -205,6 +216,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
         if (file := self._file) is not None:
@@ -219,6 +231,7 @@ class Node:
         on("streams", self._woken)
         on("inbox", self.inboxes.look)
         on("groups", self.groups.look)
+        on("tokens", self.access.forget)
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""

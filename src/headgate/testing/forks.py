@@ -40,7 +40,6 @@ _MODULES = (
     "headgate.runtime.node",
     "headgate.web.server",
     "uvicorn.protocols.http.httptools_impl",
-    "uvicorn.protocols.websockets.websockets_sansio_impl",
     "uvloop",
 )
 

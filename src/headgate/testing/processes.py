@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 
 import httpx
 
+from headgate.cli import home as homes
 from headgate.testing.forks import Forked, Forks
 
 LONG_S = 180.0  # On a machine that may be busy. Only what fails takes so long.
@@ -49,7 +49,6 @@ class NodeProcess:
         `token` is for a node whose database has tokens already.
         """
         home.mkdir(parents=True, exist_ok=True)
-        (home / "node.json").unlink(missing_ok=True)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
         variables = {**inherited, "HEADGATE_HOME": str(home), "HEADGATE_LOG": "json", **(environment or {})}
         if database is not None:
@@ -77,8 +76,10 @@ class NodeProcess:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the node ended while starting:\n{self.log()[-3000:]}")
-            if (self.home / "node.json").exists():
-                self.url = json.loads((self.home / "node.json").read_text())["url"]
+            if (
+                place := next((one for one in homes.places(self.home) if one.pid == self.process.pid), None)
+            ) is not None:
+                self.url = place.url
                 token = self.home / "token"
                 self.token = self.token or (token.read_text().strip() if token.exists() else "")
                 return

@@ -8,25 +8,23 @@ a diagram cannot say what the code does not do. The same code always gives the s
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from litestar.datastructures import State
-from litestar.routes import HTTPRoute
-
-from headgate.config import Settings
+from headgate.config import OF_TESTS, Settings
 from headgate.core import lifecycle as machine
+from headgate.core.access import ROLES
 from headgate.core.groups import machine as groups
 from headgate.errors import Cause
 from headgate.telemetry import metrics
+from headgate.testing import roles
 from headgate.testing.codes import CODES
-from headgate.web.app import make_api
 
 BEGIN, END = "<!-- begin generated diagram -->", "<!-- end generated diagram -->"
+BEGIN_TABLE, END_TABLE = "<!-- begin generated table -->", "<!-- end generated table -->"
 NOTE = "<!-- Written by `make docs` from the code; edit the code instead. -->\n"
 
 # What the code cannot say of itself: pages, and paths that the framework or the webhook door answers.
@@ -41,7 +39,7 @@ DESCRIBED = {
     "/static/{name}": "Styles and scripts of the console.",
     "/api/schema": "OpenAPI, as JSON.",
 }
-HOOKS = ("/hooks/{datasource}", "POST", "operator, or a signature", "Hand over a payload; 202 once it is durable.")
+HOOKS = ("/hooks/{datasource}", "POST", "sender, or a signature", "Hand over a payload; 202 once it is durable.")
 
 DEPTH = 6  # Steps of the walk. Deeper walks find no other transition; a test looks.
 
@@ -54,6 +52,7 @@ def pages(folder: Path) -> dict[Path, str]:
         folder / "settings.md": settings_page(),
         folder / "metrics.md": metrics_page(),
         folder / "http.md": http_page(),
+        folder / "roles.md": with_matrix((folder / "roles.md").read_text("utf-8")),
         life: with_diagram(life.read_text("utf-8"), diagram()),
         group: with_diagram(group.read_text("utf-8"), group_diagram()),
     }
@@ -81,7 +80,9 @@ def settings_page() -> str:
         "# Settings\n\n" + NOTE + "\nA flag of `headgate up` wins over the environment, and the environment over "
         "`headgate.toml` in the working directory. In the file a setting has its short name, as in `port = 8470`.\n\n"
         + _table(("environment", "in `headgate.toml`", "default", "meaning"), rows)
-        + "\nThe commands also read `HEADGATE_URL` and `HEADGATE_TOKEN`; see [Commands](cli.md).\n"
+        + "\nThe commands also read `HEADGATE_URL` and `HEADGATE_TOKEN`; see [Commands](cli.md).\n\nA variable that "
+        "begins with `HEADGATE_`, or a key of the file, that is none of these is an error: it names the setting that "
+        f"may have been meant, and nothing starts. Variables that begin with `{OF_TESTS}` are left alone.\n"
     )
 
 
@@ -124,14 +125,15 @@ def http_page() -> str:
     rows = sorted([HOOKS, *_paths()], key=lambda row: (not row[0].startswith("/api"), row[0], row[1]))
     table = [(f"`{path}`", method, role, text) for path, method, role, text in rows]
     return (
-        "# HTTP\n\n" + NOTE + "\nBodies and answers are JSON. Send a token as `Authorization: Bearer TOKEN`; each role "
-        "may do what those before it may: viewer, operator, admin. The OpenAPI document is at `/api/schema`.\n\n"
+        "# HTTP\n\n" + NOTE + "\nBodies and answers are JSON. Send a token as `Authorization: Bearer TOKEN`; the "
+        "role is the least one that is needed; [Roles](roles.md) has all of them, and what a token's bounds mean. The "
+        "OpenAPI document is at `/api/schema`.\n\n"
         + _table(("path", "method", "role", "what it does"), table)
         + "\nAn error is a problem of RFC 9457 (`application/problem+json`) with `title`, `status`, `detail`, `code`, "
         "`hint` and, where a document has several, `problems`, each with `path`, `message` and `hint`. "
-        "400: not readable. 401: no valid token. 403: not with this role. 404: not found. 405: another method; `Allow` "
-        "names those that are right. 409: refused. 413: the body is larger than 16 MiB. 422: the document or the body "
-        "is wrong. 503: not now, with `Retry-After`.\n\n"
+        "400: not readable. 401: no valid token. 403: not with this token. 404: not found. 405: another method; "
+        "`Allow` names those that are right. 409: refused. 413: the body is larger than 16 MiB. 422: the document or "
+        "the body is wrong. 503: not now, with `Retry-After`.\n\n"
         'Bodies are read strictly: a field that nobody knows is refused, and so is a value of another type: `"true"` '
         'is not `true` and `"1"` is not `1`. A body that the OpenAPI document does not call required may be left '
         "out, but must not be `null`. Answers may gain fields; ignore those that you do not know. `/healthz` and "
@@ -148,18 +150,16 @@ def http_page() -> str:
 
 
 def _paths() -> Iterator[tuple[str, str, str, str]]:
-    for route in make_api(None, State()).routes:
-        path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
-        if not isinstance(route, HTTPRoute) or path.startswith("/api/schema/"):
-            continue
-        for handler in route.route_handlers:
-            for method in sorted(handler.http_methods - {"OPTIONS"}):
-                yield path, str(method), _role(handler), DESCRIBED.get(path) or _summary(handler)
+    for line in roles.lines():
+        role = "open" if line.rule is None else line.rule.roles[0]
+        yield line.path, line.method, role, DESCRIBED.get(line.path) or _summary(line.handler)
 
 
-def _role(handler: Any) -> str:
-    roles = [inspect.getclosurevars(guard).nonlocals.get("role") for guard in handler.resolve_guards()]
-    return next((str(role) for role in roles if role), "open")
+def with_matrix(text: str) -> str:
+    """The page about roles with the table of all paths between its markers."""
+    before, after = text.partition(BEGIN_TABLE)[0], text.partition(END_TABLE)[2]
+    table = _table(("path", "method", *ROLES, "with bounds"), roles.matrix())
+    return f"{before}{BEGIN_TABLE}\n\n{table}\n{END_TABLE}{after}"
 
 
 def _summary(handler: Any) -> str:

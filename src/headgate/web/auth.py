@@ -1,8 +1,10 @@
-"""Who may do what. Tokens come in the Authorization header; a browser may keep one in a cookie, for reading only."""
+"""Who asks, and whether that is allowed. Tokens come in the Authorization header; a browser may keep one in a cookie,
+for reading only. What a role may do stands in `headgate.core.access`, and nowhere else."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 
@@ -10,32 +12,31 @@ from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
 from litestar.handlers import BaseRouteHandler
 
-from headgate.clock import boot_s
+from headgate.core import access
+from headgate.core.access import ANYONE, Action, Caller, Subject
 from headgate.errors import Forbidden, Refused, Unauthorized
-from headgate.store.tokens import ROLES, Token, Tokens, hash_of
+from headgate.runtime.access import Access
 
 COOKIE = "headgate_token"
-KNOWN_S = 2.0  # A revoked token works no longer than this.
-MOST_KNOWN = 10_000
-Req: TypeAlias = Request[Token, None, State]
-"""A request that a guard has let in: `user` is its token."""
+Req: TypeAlias = Request[Caller, None, State]
+"""A request that a guard has let in: `user` is who asks."""
 
-Connection: TypeAlias = ASGIConnection[Any, Token, None, State]
+Connection: TypeAlias = ASGIConnection[Any, Caller, None, State]
+
+Finder: TypeAlias = Callable[[Connection], Awaitable[Subject | None]]
+"""Finds what a request is about."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
-ANYONE = Token(id=None, name="anyone", role="admin")  # type: ignore[arg-type]  # With --no-auth, on loopback.
-
 
 class Gate:
-    """Finds the token behind a request."""
+    """Finds out who asks, and refuses what is not allowed."""
 
-    def __init__(self, tokens: Tokens, *, auth: bool) -> None:
-        self._tokens = tokens
+    def __init__(self, access: Access, *, auth: bool) -> None:
+        self._access = access
         self._auth = auth
-        self._known: dict[bytes, tuple[float, Token | None]] = {}  # By hash: anyone may send any text of any length.
 
-    async def identify(self, headers: Mapping[str, str], *, cookie_allowed: bool) -> Token | None:
+    async def identify(self, headers: Mapping[str, str], address: str, *, cookie_allowed: bool) -> Caller | None:
         """Whose request this is. Header names are in lower case."""
         if not self._auth:
             return ANYONE if _is_local(headers.get("host", "")) and not _is_from_elsewhere(headers) else None
@@ -44,28 +45,37 @@ class Gate:
             text = _cookie(headers.get("cookie", ""))
         elif scheme.lower() != "bearer":
             return None
-        return await self._find(text.strip()) if text else None
+        return await self._find(text.strip(), address)
 
-    async def identify_text(self, text: str, headers: Mapping[str, str]) -> Token | None:
+    async def identify_text(self, text: str, headers: Mapping[str, str], address: str) -> Caller | None:
         """The same for a token that does not come in a header."""
         if not self._auth:
-            return await self.identify(headers, cookie_allowed=False)
-        return await self._find(text) if text else None
+            return await self.identify(headers, address, cookie_allowed=False)
+        return await self._find(text, address)
+
+    def check(self, caller: Caller, action: Action, subject: Subject | None, address: str) -> None:
+        """Refuse what this caller may not do."""
+        if (refusal := access.refusal(caller, action, subject)) is not None:
+            self._access.failed("forbidden", address)
+            raise Forbidden(refusal)
+
+    def hold(self, caller: Caller, end: Callable[[], None]) -> AbstractContextManager[None]:
+        """For a connection that stays open: call `end` when the caller's token ends before the block does."""
+        return self._access.hold(caller, end)
 
     def forget(self) -> None:
-        """A token was revoked."""
-        self._known.clear()
+        """A token was made or revoked."""
+        self._access.forget()
 
-    async def _find(self, text: str) -> Token | None:
-        key = hash_of(text)
-        known = self._known.get(key)
-        if known is not None and known[0] > boot_s():
-            return known[1]
-        token = await self._tokens.find(text)
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[key] = (boot_s() + KNOWN_S, token)
-        return token
+    async def _find(self, text: str, address: str) -> Caller | None:
+        if not text:
+            return None
+        found = await self._access.find(text)
+        if found is None or found.has_ended:
+            self._access.failed("unknown" if found is None else "ended", address)
+            return None
+        self._access.used(found.caller, address)
+        return found.caller
 
 
 def _is_local(host: str) -> bool:
@@ -90,20 +100,36 @@ def _cookie(header: str) -> str:
     return morsel.value if morsel else ""
 
 
-def needs(role: str) -> Callable[[Connection, BaseRouteHandler], Awaitable[None]]:
-    """A guard: the request must carry a token of this role or a higher one."""
+def address_of(scope: Mapping[str, Any]) -> str:
+    """Where a request comes from. Behind a proxy, that is the proxy."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
-    async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
+
+class Needs:
+    """A guard: who asks must be allowed this action, on what `find` finds."""
+
+    def __init__(self, action: Action, find: Finder | None = None) -> None:
+        self.action = action
+        self._find = find
+
+    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
+        """Let the request in, or raise."""
         gate: Gate = connection.app.state.gate
         reading = connection.scope["method"] in ("GET", "HEAD")  # type: ignore[typeddict-item]
-        token = await gate.identify(connection.headers, cookie_allowed=reading)
-        if token is None:
+        address = address_of(connection.scope)
+        caller = await gate.identify(connection.headers, address, cookie_allowed=reading)
+        if caller is None:
             raise Unauthorized("the token is missing or not valid")
-        if ROLES.index(token.role) < ROLES.index(role):
-            raise Forbidden(f"the token {token.name!r} has the role {token.role}; this needs {role}")
-        connection.scope["user"] = token
+        await self.check(connection, caller)
+        connection.scope["user"] = caller
 
-    return guard
+    async def check(self, connection: Connection, caller: Caller) -> None:
+        """Refuse what this caller may not do. What a path is about is looked up only for those to whom it matters."""
+        gate, subject = connection.app.state.gate, None
+        if caller.bounds is not None and self._find is not None and caller.role in access.RULES[self.action].roles:
+            subject = await self._find(connection)
+        gate.check(caller, self.action, subject, address_of(connection.scope))
 
 
 def check_no_auth(host: str) -> None:

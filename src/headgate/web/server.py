@@ -13,16 +13,17 @@ from collections.abc import AsyncIterator
 import uvicorn
 
 from headgate.config import Settings
-from headgate.core.frames import MAX_FRAME_BYTES
 from headgate.errors import ConfigError
 from headgate.runtime.node import Node
 from headgate.web.app import App
 from headgate.web.doors.webhooks import WebhookDoor
-from headgate.web.wire.answers import Phrases
-from headgate.web.wire.asgi import AsgiServer
-from headgate.web.wire.census import Census
-from headgate.web.wire.connection import Connection
-from headgate.web.wire.limits import HEAD_S, Limits
+from headgate.web.doors.wire import SocketProtocol
+from headgate.web.headers import ALWAYS
+from headgate.web.http.answers import Phrases
+from headgate.web.http.asgi import AsgiServer
+from headgate.web.http.census import Census
+from headgate.web.http.connection import Connection
+from headgate.web.http.limits import HEAD_S, Limits
 
 NEXT_PORTS = 50  # How far to look for a free port.
 BACKLOG = 2048
@@ -47,11 +48,11 @@ def bind(host: str, port: int, *, search: bool) -> socket.socket:
     raise ConfigError(f"port {port} on {host} is taken", hint="--port another, or --port 0 for any")
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, *, is_tls: bool = False) -> str:
     """The address that people type."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
+    return f"http{'s' if is_tls else ''}://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -113,15 +114,13 @@ def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) ->
     config = uvicorn.Config(
         app,
         http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=4 * MAX_FRAME_BYTES,  # A frame that is a little too large is answered, not just cut off.
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,  # Programs beat, and are told so.
+        ws=SocketProtocol,
         loop="none",
         lifespan="off",
         log_level="warning",
         access_log=False,
         server_header=False,
+        headers=ALWAYS,
         proxy_headers=False,
         timeout_graceful_shutdown=2,
     )

@@ -45,10 +45,10 @@ def resumed(request: Req, after: T) -> T:
 
 
 def items(
-    listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
+    request: Req, listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
 ) -> ServerSentEvent:
     """Rows with rising ids: each is sent once, in order."""
-    return ServerSentEvent(_items(listener, topic, read, after))
+    return ServerSentEvent(_while_valid(request, _items(listener, topic, read, after)))
 
 
 async def _items(
@@ -75,7 +75,7 @@ async def _items(
         stop()
 
 
-def snapshots(read: Callable[[], Awaitable[object]], every_s: float) -> ServerSentEvent:
+def snapshots(request: Req, read: Callable[[], Awaitable[object]], every_s: float) -> ServerSentEvent:
     """The whole of something, again and again; only when it has changed."""
 
     async def produce() -> AsyncIterator[ServerSentEventMessage]:
@@ -90,4 +90,16 @@ def snapshots(read: Callable[[], Awaitable[object]], every_s: float) -> ServerSe
                 last = text
             await asyncio.sleep(every_s)
 
-    return ServerSentEvent(produce())
+    return ServerSentEvent(_while_valid(request, produce()))
+
+
+async def _while_valid(
+    request: Req, messages: AsyncIterator[ServerSentEventMessage]
+) -> AsyncIterator[ServerSentEventMessage]:
+    """End when the caller's token ends. There is a message at least every two seconds, if only an empty one."""
+    ended = asyncio.Event()
+    with request.app.state.gate.hold(request.user, ended.set):
+        async for message in messages:
+            if ended.is_set():
+                return
+            yield message

@@ -8,12 +8,12 @@ import msgspec
 from litestar import Request
 from litestar.datastructures import State
 
+from headgate.core.access import Caller
 from headgate.errors import ConfigError, Problem
-from headgate.store.tokens import Token
 from headgate.web.problems import body_problem
 
 
-class StrictRequest(Request[Token, None, State]):
+class StrictRequest(Request[Caller, None, State]):
     """A request whose JSON must have the very types that its handler names."""
 
     async def json(self) -> object:

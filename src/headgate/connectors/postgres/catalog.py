@@ -10,6 +10,7 @@ from asyncpg import Connection, Record
 
 from headgate.connectors.api.bulk import Column, Foreign, Index
 from headgate.connectors.postgres.types import type_of
+from headgate.connectors.postgres.walls import REGISTRIES, keep_out
 from headgate.connectors.sql.quoting import quoted
 
 LEAST_PAGES = 10  # The server assumes at least this size for a table that was never analyzed.
@@ -33,8 +34,8 @@ SELECT CASE WHEN pg_table_is_visible(c.oid) THEN quote_ident(c.relname)
             ELSE quote_ident(n.nspname) || '.' || quote_ident(c.relname) END AS name
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
-  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', 'headgate')
-  AND c.relname NOT IN ('headgate_dump_chunk', 'headgate_position') AND c.relname !~ '__hg_[0-9a-f]{8}$'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND n.oid NOT IN ({registries})
+  AND c.relname NOT IN ('headgate_dump_chunk', 'headgate_position') AND c.relname !~ '__hg_[0-9a-f]{{8}}$'
   AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
 ORDER BY 1
 """
@@ -126,8 +127,10 @@ async def parts_of(connection: Connection, name: str) -> list[str]:
 
 
 async def find(connection: Connection, table: str) -> Record | None:
-    """The catalog's row of a table; None: there is none."""
-    return await connection.fetchrow(_FIND, await proper(connection, table))
+    """The catalog's row of a table; None: there is none, and one may be made. What is not ours to touch is refused."""
+    name = await proper(connection, table)
+    await keep_out(connection, name)
+    return await connection.fetchrow(_FIND, name)
 
 
 async def must_find(connection: Connection, table: str) -> Record:
@@ -139,7 +142,7 @@ async def must_find(connection: Connection, table: str) -> Record:
 
 async def tables(connection: Connection) -> list[str]:
     """All tables that are not ours, by the name that finds them."""
-    return [row["name"] for row in await connection.fetch(_TABLES)]
+    return [row["name"] for row in await connection.fetch(_TABLES.format(registries=REGISTRIES))]
 
 
 async def about_rows(connection: Connection, found: Record, relation: str) -> int | None:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 
 from headgate.connectors.api import Options, identity
+from headgate.connectors.postgres.declared import parse_type
 
 
 class PostgresOptions(Options):
@@ -27,6 +28,24 @@ class PostgresOptions(Options):
             raise ValueError("must begin with postgresql://")
         if not _is_whole(text):
             raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
+        return value
+
+    @field_validator("table")
+    @classmethod
+    def _table_form(cls, value: str) -> str:
+        parts = value.split(".")
+        if "\0" in value or len(parts) > 2 or not all(parts):
+            raise ValueError("must be a table's name, or schema.table")
+        return value
+
+    @field_validator("columns")
+    @classmethod
+    def _types(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, type in value.items():
+            try:
+                parse_type(type)
+            except ValueError as error:
+                raise ValueError(f"{name[:80]!r}: {type[:80]!r} {error}") from None
         return value
 
 

@@ -48,6 +48,7 @@ from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
 from headgate.connectors.postgres.schema import details
 from headgate.connectors.postgres.session import close, connect, where_is
 from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
+from headgate.connectors.postgres.walls import keep_out
 from headgate.connectors.sql.keys import other_kinds, plain_order
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.digest import MASK
@@ -166,6 +167,7 @@ class PostgresReader:
         if table.by is By.OFFSET:
             return ("1",)  # No way to cut it: one chunk, read in one statement.
         async with self._asking(table.name) as connection:
+            await keep_out(connection, table.name)
             if table.by is By.BLOCK:
                 # Read for its lock, which stays until the snapshot ends: a table that is rewritten has other blocks.
                 await connection.execute(f"SELECT FROM {relation(table)} LIMIT 0")
@@ -185,6 +187,7 @@ class PostgresReader:
             begin = int(after[0]) if after else -1
             return (str(min(blocks - 1, begin + max(1, rows // of_a_block))),)
         async with self._asking(table.name) as connection:
+            await keep_out(connection, table.name)
             if not table.exact and await self._apart(connection, table, top) <= GAPS:
                 begin = self._lowest[table.name] - 1 if after is None else int(after[0])
                 return (str(min(int(top[0]), begin + rows)),)
@@ -227,6 +230,7 @@ class PostgresReader:
         nullable = [(name, column) for name, column in zip(names, table.columns, strict=True) if column.nullable]
         counts = "".join(f", count({name})" for name, _ in nullable)
         async with self._asking(table.name) as connection:
+            await keep_out(connection, table.name)
             row = await connection.fetchrow(
                 f"SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0)::numeric{counts}"
                 f" FROM {relation(table)} WHERE {condition(table, range)}"
@@ -243,6 +247,8 @@ class PostgresReader:
             names = [rendered(column, name, native) for column, name in zip(table.columns, names, strict=True)]
         query = f"SELECT {', '.join(names)} FROM {relation(table)} WHERE {condition(table, range)}"
         connection = await self.session()
+        with translate_errors(where_is(self._url), table.name):
+            await keep_out(connection, table.name)
         if language is Language.COPY:
             flowing = copy_out(connection, query)
         else:

@@ -15,6 +15,7 @@ from asyncpg import Connection, Pool
 
 from headgate.connectors.api.bulk import StorageGone
 from headgate.connectors.postgres.errors import Fault, error_text, fault_of
+from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
 from headgate.errors import ConfigError, HeadgateError
 
 CONNECT_S = 10.0
@@ -70,9 +71,14 @@ async def connect(url: str, **settings: str) -> Connection:
     """A session of a dump."""
     try:
         connection = await asyncpg.connect(
-            url, timeout=CONNECT_S, server_settings={**_SETTINGS, **settings}, statement_cache_size=0
+            url,
+            timeout=CONNECT_S,
+            server_settings={**_SETTINGS, **settings},
+            statement_cache_size=0,
+            connection_class=WalledSession,
         )
         await connection.execute(_PLAIN)
+        await leave_own_schema(connection)
     except ValueError:  # Its text may hold a piece of the password.
         raise ConfigError("the URL of a PostgreSQL server is wrong", hint=_WRONG_URL) from None
     except Exception as error:
@@ -89,7 +95,7 @@ async def connect(url: str, **settings: str) -> Connection:
     return connection
 
 
-class _Pooled(Connection):  # type: ignore[misc]
+class _Pooled(WalledSession):
     """A pooled session that is not reset between uses: nothing of ours outlives its transaction."""
 
     def get_reset_query(self) -> str:
@@ -104,6 +110,7 @@ async def make_pool(url: str) -> Pool:
         max_size=POOL_SIZE,
         timeout=CONNECT_S,
         connection_class=_Pooled,
+        init=leave_own_schema,
         max_inactive_connection_lifetime=IDLE_S,
     )
 

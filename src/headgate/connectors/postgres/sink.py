@@ -32,15 +32,19 @@ from asyncpg import Connection, Pool
 
 from headgate.connectors.api import Context, Grant, Outgoing, Progress
 from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
+from headgate.connectors.postgres.declared import parse_type, resolve
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
 from headgate.connectors.postgres.types import type_for_value
-from headgate.connectors.postgres.values import as_json_rows, fitted, only
+from headgate.connectors.postgres.values import as_json_rows, fitted, key_of, only
+from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.sql.quoting import quoted
-from headgate.errors import Cause, ConnectorError, Fenced
+from headgate.errors import Cause, ConnectorError, Fenced, Refused
 
 OPEN_S = 15.0
+ROWS_AT_ONCE = 2_000  # What is made ready for the driver, or by it, in one go: a few milliseconds.
+LONGEST = 63  # Bytes of a name. PostgreSQL would cut a longer one, and not find it again.
 
 # The columns `edits` and `n` are the generation and the commits. They keep these names: existing tables have them, and
 # a user who may write to such a table need not be its owner, who alone could rename them.
@@ -97,11 +101,14 @@ class PostgresSink:
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
         with steer_worker(self._address, self._options.table):
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
+            connection = await asyncpg.connect(self._url, timeout=CONNECT_S, connection_class=WalledSession)
             try:
+                await leave_own_schema(connection)
                 await self._look(connection)
-                if not self._columns and not self._options.create:
-                    raise self._no_table()
+                if not self._columns:
+                    if not self._options.create:
+                        raise self._no_table()
+                    await self._declared_types(connection)
             finally:
                 await close(connection)
 
@@ -111,6 +118,7 @@ class PostgresSink:
         self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url))
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
+                await self._keep_out(connection)
                 await self._ensure_position_table(connection)
                 progress = await self._raise_epoch(connection, grant)
                 await self._look(connection)
@@ -155,9 +163,17 @@ class PostgresSink:
         position = None if row["position"] is None else msgspec.json.decode(row["position"])
         return Progress(row["edits"], row["n"], position)
 
+    async def _keep_out(self, connection: Connection) -> None:
+        """No stream touches what is Headgate's own, or the server's."""
+        try:
+            await keep_out(connection, quoted_path(self._options.table))
+        except Refused as error:
+            raise ConnectorError(error.message, cause=Cause.CONFIG, hint=error.hint) from None
+
     async def _look(self, connection: Connection) -> None:
         """Read the table's columns."""
         self._columns = {}
+        await self._keep_out(connection)
         found = await find(connection, quoted_path(self._options.table))
         if found is not None:
             _, details = await columns_of(connection, found["oid"])
@@ -166,10 +182,14 @@ class PostgresSink:
 
     async def _write(self, grant: Grant, batch: Outgoing) -> None:
         async with self._session() as connection:
+            await self._keep_out(connection)
             if batch.records and not self._columns:
                 await self._create_table(connection, batch)
             if batch.records:
-                columns, rows = self._rows(batch.records)
+                # One payload may have become any number of records.
+                is_large = len(batch.records) > ROWS_AT_ONCE
+                made = asyncio.to_thread(self._rows, batch.records) if is_large else None
+                columns, rows = self._rows(batch.records) if made is None else await made
             await connection.execute(_BEGIN.format(key=lock_key(grant.installation, grant.stream)))
             if batch.records:
                 await self._insert(connection, columns, rows, batch)
@@ -223,13 +243,15 @@ class PostgresSink:
 
     async def _insert(self, connection: Connection, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
         schema, _, table = self._options.table.rpartition(".")
-        if not self._as_json:
-            await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=rows)
-            return
         if self._options.mode == "upsert":
             places = [columns.index(field) for field in batch.key]
-            rows = list({tuple(row[place] for place in places): row for row in rows}.values())  # The last one wins.
-        await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, rows))
+            rows = list({key_of(row, places): row for row in rows}.values())  # The last one wins.
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[begin : begin + ROWS_AT_ONCE]
+            if self._as_json:
+                await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, some))
+            else:
+                await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=some)
 
     def _statement(self, columns: list[str], key: tuple[str, ...]) -> str:
         table, names = quoted_path(self._options.table), ", ".join(map(quoted, columns))
@@ -248,7 +270,13 @@ class PostgresSink:
         if not self._options.create:
             raise self._no_table()
         fields = dict.fromkeys(field for record in batch.records for field in record)
-        lines = [f"{quoted(field)} {self._type(field, batch.records)}" for field in fields]
+        for field in fields:
+            if len(field.encode()) > LONGEST:
+                raise ConnectorError(
+                    f"field {field[:80]!r} has a name of more than {LONGEST} bytes", cause=Cause.CONFIG
+                )
+        declared = await self._declared_types(connection)
+        lines = [f"{quoted(field)} {declared.get(field) or _guessed(field, batch.records)}" for field in fields]
         if self._options.mode == "upsert":
             lines.append(f"PRIMARY KEY ({', '.join(map(quoted, batch.key))})")
         async with connection.transaction():
@@ -259,13 +287,24 @@ class PostgresSink:
         self._context.log.info("table created", table=self._options.table)
         await self._look(connection)
 
-    def _type(self, field: str, records: list[dict[str, Any]]) -> str:
-        if field in self._options.columns:
-            return self._options.columns[field]
-        value = next((record[field] for record in records if record.get(field) is not None), None)
-        return type_for_value(value)
+    async def _declared_types(self, connection: Connection) -> dict[str, str]:
+        """The types of the option `columns` as the server knows them."""
+        found = {}
+        for field, text in self._options.columns.items():
+            type = await resolve(connection, parse_type(text))
+            if type is None:
+                raise ConnectorError(
+                    f"columns: {field!r}: the server has no type {text!r}", cause=Cause.CONFIG, hint="create it first"
+                )
+            found[field] = type
+        return found
 
     def _no_table(self) -> ConnectorError:
         return ConnectorError(
             f"table {self._options.table} does not exist", cause=Cause.CONFIG, hint="create it, or set create: true"
         )
+
+
+def _guessed(field: str, records: list[dict[str, Any]]) -> str:
+    """The type of the first value."""
+    return type_for_value(next((record[field] for record in records if record.get(field) is not None), None))

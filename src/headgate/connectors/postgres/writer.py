@@ -34,6 +34,7 @@ from headgate.connectors.postgres.relay import copy_in
 from headgate.connectors.postgres.session import close, connect, roll_back, where_is
 from headgate.connectors.postgres.swap import copy_shape, dress, refuse_dependents, swap
 from headgate.connectors.postgres.types import FAMILY
+from headgate.connectors.postgres.walls import keep_out
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.convert import Normalizes, json_text
@@ -94,6 +95,7 @@ class PostgresWriter(Normalizes):
         """The table that chunks go into, and the ledger. All at once: what is refused leaves nothing."""
         with translate_errors(where_is(self._url), job.target):
             async with self._transaction() as connection:
+                await keep_out(connection, await proper(connection, job.target))
                 await self._make_ledger(connection)
                 name, apart = await proper(connection, job.target), await self._apart(connection, job)
                 found = await find(connection, name)
@@ -187,6 +189,7 @@ class PostgresWriter(Normalizes):
         with translate_errors(where_is(self._url), job.target):
             try:
                 async with self._transaction() as connection:
+                    await keep_out(connection, table.name)
                     await self._announce(connection, job, range)
                     if again:
                         await self._erase(connection, job, table, range)
@@ -294,6 +297,7 @@ class PostgresWriter(Normalizes):
         """Indexes, constraints and sequences; then the swap and the last line, together."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
+            await keep_out(connection, await proper(connection, job.target))
             if await self._is_finished(connection, job):
                 return
             name, apart = await proper(connection, job.target), await self._apart(connection, job)
@@ -340,6 +344,7 @@ class PostgresWriter(Normalizes):
         """Remove what was built apart, and its lines."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
+            await keep_out(connection, await proper(connection, job.target))
             if not job.is_apart or await self._is_finished(connection, job):
                 return
             apart = await self._apart(connection, job)

@@ -24,6 +24,7 @@ from headgate.core.groups.requests import ConnectionEnded, Joined
 LEASE_S = 10.0  # Unless the first consumer of a group asks for another.
 ANSWER_S = 10.0  # How long an order may be unanswered.
 RESEND_S = 2.0
+JOINING_S = 60.0  # A node reads a thousand joins, and what was sent after them, in less.
 ADRIFT_S = 10.0  # How long a consumer may be connected to this node in the rows only: joining takes less.
 
 
@@ -36,7 +37,8 @@ class Link:
 
     consumers: Mapping[UUID, Joined] = field(default_factory=dict)
     muted: frozenset[UUID] = frozenset()  # Consumers that left an order unanswered.
-    echoed_at_s: float | None = None  # When the last beat was echoed, or the first consumer joined.
+    began_at_s: float = 0.0  # When the first consumer joined.
+    echoed_at_s: float | None = None  # When the last beat was echoed, or the last consumer joined.
     is_over: bool = False
 
     @property
@@ -54,12 +56,16 @@ class Link:
 
 
 def joined(link: Link, place: Joined, now_s: float) -> Link:
-    """A consumer has joined on this connection."""
+    """A consumer has joined on this connection.
+
+    A program may send a thousand joins at once, and then its first beat: while the node works on them it is not silent.
+    """
     return replace(
         link,
         consumers={**link.consumers, place.consumer: place},
         muted=link.muted | {place.consumer} if place.muted else link.muted,
-        echoed_at_s=now_s if link.echoed_at_s is None else link.echoed_at_s,
+        began_at_s=now_s if link.echoed_at_s is None else link.began_at_s,
+        echoed_at_s=now_s,
     )
 
 
@@ -67,6 +73,14 @@ def without(link: Link, consumer: UUID) -> Link:
     """A consumer is not on this connection any more."""
     kept = {id: one for id, one in link.consumers.items() if id != consumer}
     return replace(link, consumers=kept, muted=link.muted - {consumer})
+
+
+def may_have_answered(link: Link, has_more: bool, now_s: float) -> bool:
+    """Whether answers may be among what a program has sent and this node has not read: then it is not late.
+
+    Only for a while after it began: a program that always sends more must not hold its group up.
+    """
+    return has_more and now_s - link.began_at_s < JOINING_S
 
 
 def ended(link: Link, now_s: float) -> tuple[Link, list[tuple[UUID, ConnectionEnded]]]:
@@ -104,12 +118,12 @@ Sent: TypeAlias = Mapping[OrderKey, tuple[float, float]]
 
 
 def due_orders(
-    sent: Sent, orders: Iterable[Order], here: Mapping[UUID, int], now_s: float
+    sent: Sent, orders: Iterable[Order], here: Mapping[UUID, int], now_s: float, unread: Collection[UUID] = ()
 ) -> tuple[dict[OrderKey, tuple[float, float]], list[tuple[Literal["send", "mute"], Order]]]:
     """What to remember of the orders that are unanswered, and what to do now.
 
     `here` has the incarnation of each consumer that is connected. An order for another one is left alone: its consumer
-    is on its way to another connection.
+    is on its way to another connection. The answers of those in `unread` may have come, so their time begins again.
     """
     remembered: dict[OrderKey, tuple[float, float]] = {}
     due: list[tuple[Literal["send", "mute"], Order]] = []
@@ -120,6 +134,8 @@ def due_orders(
                 remembered[order.key] = was
             continue
         first_s, last_s = was if was is not None else (now_s, -math.inf)
+        if order.consumer in unread:
+            first_s = now_s
         if now_s - first_s > ANSWER_S:
             due.append(("mute", order))
         elif now_s - last_s >= RESEND_S:

@@ -15,6 +15,8 @@ from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.placement import Placement
 from headgate.store.streams import Streams
+from headgate.store.tokens import Tokens
+from headgate.store.wake import Waker
 
 HOUSEKEEPING_S = 30.0
 PAUSE_S = 0.1  # Between two pieces of a large inbox.
@@ -33,6 +35,8 @@ class Housekeeper:
     streams: Streams
     groups: Groups
     placement: Placement
+    tokens: Tokens
+    waker: Waker
 
     async def run(self) -> None:
         """Keep house until cancelled."""
@@ -47,5 +51,7 @@ class Housekeeper:
         await self.datasources.purge()
         await self.streams.trim_history()
         await self.groups.clean()
+        if await self.tokens.end_expired():
+            self.waker.wake("events")
         if freed := await self.placement.sweep():
             log.warning("streams of owners that are gone were freed", streams=freed)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 import structlog
 
+from headgate.clock import boot_s
 from headgate.config import Settings
+from headgate.core import lease
+from headgate.core.lease import Reachable
 from headgate.errors import StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.beat import Beat
@@ -25,6 +28,7 @@ from headgate.runtime.streams.manager import WorkerManager
 from headgate.store.nodes import Nodes
 
 RETRY_S = 2.0
+ADDRESSES_S = 0.5
 LAST_S = 3.0  # For a database that is away when we leave.
 
 log = structlog.get_logger()
@@ -42,6 +46,7 @@ class Incarnations:
         push: PushListener,
         groups: GroupListener,
         make_manager: Callable[[UUID, Callable[[], float]], WorkerManager],
+        silent: Callable[[], Collection[UUID]],
     ) -> None:
         self._url = url
         self._name = name
@@ -50,6 +55,8 @@ class Incarnations:
         self._push = push
         self._groups = groups
         self._make_manager = make_manager
+        self._silent = silent  # The nodes that seem dead.
+        self._known_addresses: tuple[float, list[str]] = (-ADDRESSES_S, [])  # And since when.
         self.beat: Beat | None = None
         self.manager: WorkerManager | None = None
         self.address = settings.advertise or None
@@ -155,16 +162,22 @@ class Incarnations:
         await self._nodes.set_address(self.id, self.address)
 
     async def addresses(self) -> list[str]:
-        """Where programs can push: the nodes that are not draining, this one last."""
-        found = [node for node in await self._nodes.all() if not node.draining]
-        found.sort(key=lambda node: node.id == self.id)
-        return [node.address for node in found if node.address]
+        """Where programs can go, as of a moment ago: very many of them may ask at once."""
+        known_at_s, found = self._known_addresses
+        if boot_s() - known_at_s > ADDRESSES_S:
+            found = await self._addresses()
+            self._known_addresses = boot_s(), found
+        return found
 
     async def other_address(self) -> str | None:
         """Where a program can go that should leave this node."""
         with contextlib.suppress(StoreError):
-            return next((one for one in await self.addresses() if one != self.address), None)
+            return next((one for one in await self._addresses() if one != self.address), None)
         return None
+
+    async def _addresses(self) -> list[str]:
+        rows = await self._nodes.all()
+        return lease.addresses((Reachable(row.id, row.address, row.draining) for row in rows), self.id, self._silent())
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -42,6 +42,10 @@ log = structlog.get_logger()
 class Peer(Protocol):
     """What a program is sent."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether frames of it have arrived and were not read yet."""
+
     def active(self, consumer: UUID, incarnation: int, epoch: int, partition: int | None) -> None:
         """It is active."""
 
@@ -214,10 +218,18 @@ class GroupListener:
             with contextlib.suppress(StoreError):
                 orders = await self._groups.orders(self._node())
                 here = {id: session.consumers[id].incarnation for id, session in self._sessions.items()}
-                self._sent, due = delivery.due_orders(self._sent, orders, here, boot_s())
+                self._sent, due = delivery.due_orders(self._sent, orders, here, boot_s(), self._unread())
                 for order in (one for what, one in due if what == "send"):
                     self._send(order)
                 await self._mute([one for what, one in due if what == "mute"])
+
+    def _unread(self) -> set[UUID]:
+        """Consumers whose answers may have arrived and wait for us."""
+        return {
+            id
+            for id, session in self._sessions.items()
+            if delivery.may_have_answered(session.link, session.peer.has_more, boot_s())
+        }
 
     def _send(self, order: Order) -> None:
         peer = self._sessions[order.consumer].peer

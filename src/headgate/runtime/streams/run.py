@@ -1,9 +1,10 @@
 """One run: source → mapping → sink → ack, under one grant.
 
 The next batch is read and mapped while the last one is written; nothing more is read ahead, so a slow sink slows the
-source. Mapping gives way to others every few hundred records, so that a large batch holds up neither the write that is
-waiting for its answer nor other streams. A batch is acknowledged only after the sink has it durably. Draining lets the
-write under way finish and drops what was read ahead: it was not acknowledged, and is read again.
+source. Mapping gives way to others every few milliseconds (`runtime.streams.slices`), so that a large batch, or a dear
+record, holds up neither the write that is waiting for its answer nor other streams. A batch is acknowledged only after
+the sink has it durably. Draining lets the write under way finish and drops what was read ahead: that was not
+acknowledged, and is read again.
 
 Without trust nothing is written. A write that outlasts our trust is cut off, not awaited.
 """
@@ -26,7 +27,7 @@ from headgate.core.figures import Figures
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
-from headgate.datasources.documents import Prepared
+from headgate.datasources.prepared import Prepared
 from headgate.errors import (
     BadRecord,
     Cause,
@@ -39,16 +40,16 @@ from headgate.errors import (
     RetryLater,
     StoreError,
 )
+from headgate.hidden import error_said
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.parts import Share
-from headgate.text import error_line
+from headgate.runtime.streams.slices import map_all
 
 CLOSE_S = 2.0
 CHECK_S = 30.0
 TRUST_POLL_S = 0.1
 RENEW_S = 0.1
-SLICE = 500  # Records mapped in one go: about half a millisecond.
 WHOLE = Share()
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ def failure_of(error: BaseException) -> Failure:
 def _failure_of(error: BaseException) -> Failure:
     match error:
         case ConnectorError():
-            return Failure(error.cause, error_line(error))
+            return Failure(error.cause, error_said(error))
         case ConfigError():
             return Failure(Cause.CONFIG, error.message)
         case StoreError():
@@ -173,9 +174,9 @@ def _failure_of(error: BaseException) -> Failure:
         case HeadgateError():
             return Failure(Cause.CONFIG, error.message)
         case OSError():
-            return Failure(Cause.NETWORK, error_line(error))
+            return Failure(Cause.NETWORK, error_said(error))
         case _:
-            return Failure(Cause.BUG, error_line(error))
+            return Failure(Cause.BUG, error_said(error))
 
 
 class Run:
@@ -264,20 +265,7 @@ class Run:
     async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
         batch = await source.read()
         _check_position(batch.position)
-        apply, meta = self._prepared.mapping.apply, batch.meta
-        if len(batch.records) <= SLICE:
-            return batch, apply(batch.records, meta)
-        records: list[dict[str, Any]] = []
-        failed: list[tuple[int, str]] = []
-        skipped = 0
-        for begin in range(0, len(batch.records), SLICE):
-            end = begin + SLICE
-            part = apply(batch.records[begin:end], None if meta is None else meta[begin:end])
-            records += part.records
-            failed += [(begin + index, text) for index, text in part.failed]
-            skipped += part.skipped
-            await asyncio.sleep(0)
-        return batch, Mapped(records, failed, skipped)
+        return batch, await map_all(self._prepared.mapping, batch.records, batch.meta)
 
     async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, progress: Progress) -> None:
         stats = self._stats

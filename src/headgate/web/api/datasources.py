@@ -13,17 +13,17 @@ from litestar.response import ServerSentEvent
 from headgate.connectors.api.bulk import StorageError
 from headgate.datasources.documents import Document, read_one
 from headgate.datasources.health import explain, health
-from headgate.datasources.registry import diff
+from headgate.datasources.planned import diff
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
 from headgate.store.datasources import Version
-from headgate.web import sse
+from headgate.web import sse, subjects
 from headgate.web.api import documents, views
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
 
-VIEW, OPERATE, ADMIN = [needs("viewer")], [needs("operator")], [needs("admin")]
+SEE, OPERATE = [Needs("see", subjects.datasource)], [Needs("operate", subjects.datasource)]
 
 
 def _document(name: object, data: Object) -> Document:
@@ -46,18 +46,20 @@ class DatasourcesApi(Controller):
     path = "/api/datasources"
     tags = ("datasources",)
 
-    @get("/", guards=VIEW, summary="All datasources, with their health")
-    async def list_all(self, node: Node) -> datasources.Datasources:
+    @get("/", guards=[Needs("list")], summary="All datasources, with their health")
+    async def list_all(self, node: Node, request: Req) -> datasources.Datasources:
         """All datasources."""
-        return datasources.Datasources(items=await views.summaries(node))
+        return datasources.Datasources(items=await views.summaries(node, request.user))
 
-    @post("/", guards=OPERATE, summary="Create a datasource with a draft")
+    @post("/", guards=[Needs("operate_listed")], summary="Create a datasource with a draft")
     async def create(self, node: Node, request: Req, data: documents.NamedDocument) -> datasources.Datasource:
         """A new datasource. Its draft runs once it is published."""
-        await node.registry.create(_document(data.get("name", ""), data), request.user.name)
+        document = _document(data.get("name", ""), data)
+        subjects.check_each(request, "operate", [document.name])
+        await node.registry.create(document, request.user.name)
         return await views.whole(node, str(data["name"]))
 
-    @get("/{name:str}", guards=VIEW, summary="One datasource, with its versions and states")
+    @get("/{name:str}", guards=SEE, summary="One datasource, with its versions and states")
     async def show(self, node: Node, name: str) -> datasources.Datasource:
         """One datasource."""
         return await views.whole(node, name)
@@ -87,12 +89,15 @@ class DatasourcesApi(Controller):
         content = _document(name, data).content
         return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
 
-    @post("/{name:str}/validate", guards=VIEW, status_code=200, summary="Everything that is wrong with a document")
-    async def validate(self, node: Node, name: str, data: documents.Document | None = None) -> datasources.Problems:
-        """The document in the body, or the draft if there is none."""
+    @post("/{name:str}/validate", guards=SEE, status_code=200, summary="Everything that is wrong with a document")
+    async def validate(
+        self, node: Node, request: Req, name: str, data: documents.Document | None = None
+    ) -> datasources.Problems:
+        """The document in the body, or the draft if there is none. What a viewer is told does not depend on the values
+        of secrets."""
         try:
             content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
-            problems = await node.registry.problems(content)
+            problems = await node.registry.problems(content, reads_secrets=views.reads_secrets(request.user))
         except ConfigError as error:
             problems = error.problems
         return datasources.Problems(
@@ -136,7 +141,7 @@ class DatasourcesApi(Controller):
         await node.registry.reload(name, request.user.name)
         return datasources.Done(name=name, action="reload")
 
-    @post("/{name:str}/backfill", guards=ADMIN, status_code=201, summary="Send old records through it")
+    @post("/{name:str}/backfill", guards=[Needs("administer")], status_code=201, summary="Send old records through it")
     async def backfill(
         self, node: Node, request: Req, name: str, data: datasources.Backfill | None = None
     ) -> datasources.BackfillBegun:
@@ -152,19 +157,19 @@ class DatasourcesApi(Controller):
         await node.registry.record_event(found.id, "backfill_begun", {"dump": str(dump)}, request.user.name)
         return datasources.BackfillBegun(name=found.name, action="backfill", dump=str(dump))
 
-    @get("/{name:str}/versions", guards=VIEW, summary="All versions")
+    @get("/{name:str}/versions", guards=SEE, summary="All versions")
     async def versions(self, node: Node, name: str) -> datasources.Versions:
         """Oldest first."""
         found = await node.registry.get(name)
         all_versions = await node.registry.datasources.versions(found.id)
         return datasources.Versions(items=[views.version(one) for one in all_versions])
 
-    @get("/{name:str}/versions/{number:int}", guards=VIEW, summary="One version")
+    @get("/{name:str}/versions/{number:int}", guards=SEE, summary="One version")
     async def one_version(self, node: Node, name: str, number: int) -> datasources.Version:
         """By number."""
         return views.version(await _version(node, name, str(number)))
 
-    @get("/{name:str}/diff", guards=VIEW, summary="How two versions differ")
+    @get("/{name:str}/diff", guards=SEE, summary="How two versions differ")
     async def difference(
         self,
         node: Node,
@@ -177,20 +182,20 @@ class DatasourcesApi(Controller):
         changes = [views.difference(one) for one in diff(views.document(old), views.document(new))]
         return datasources.Differences(before=old.number, after=new.number, changes=changes)
 
-    @get("/{name:str}/state", guards=VIEW, summary="What its streams do")
+    @get("/{name:str}/state", guards=SEE, summary="What its streams do")
     async def state(self, node: Node, name: str) -> datasources.States:
         """Health and each stream's state."""
         facts = await views.one_facts(node, await node.registry.get(name))
         return datasources.States(health=health(facts), states=[views.state(row) for row in facts.states])
 
-    @get("/{name:str}/explain", guards=VIEW, summary="Why it is not moving, in plain words")
+    @get("/{name:str}/explain", guards=SEE, summary="Why it is not moving, in plain words")
     async def explanation(self, node: Node, name: str) -> datasources.Explanation:
         """Sentences, the most telling first."""
         found = await node.registry.get(name)
         facts = replace(await views.one_facts(node, found), unable=await node.streams.unable(found.id))
         return datasources.Explanation(name=found.name, health=health(facts), lines=explain(facts))
 
-    @get("/{name:str}/events", guards=VIEW, summary="What happened to it")
+    @get("/{name:str}/events", guards=SEE, summary="What happened to it")
     async def events(self, node: Node, name: str, after: sse.AfterOrNow = None, limit: int = 100) -> datasources.Events:
         """The latest, or those after an id."""
         found = await node.registry.get(name)
@@ -201,9 +206,7 @@ class DatasourcesApi(Controller):
             rows = await node.registry.events.after(found.id, after, limit)
         return datasources.Events(items=[views.event(row) for row in rows])
 
-    @get(
-        "/{name:str}/events/stream", guards=VIEW, summary="The same, live (SSE)", responses=sse.spec(datasources.Event)
-    )
+    @get("/{name:str}/events/stream", guards=SEE, summary="The same, live (SSE)", responses=sse.spec(datasources.Event))
     async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> ServerSentEvent:
         """Each event once, in order."""
         found = await node.registry.get(name)
@@ -211,11 +214,11 @@ class DatasourcesApi(Controller):
         async def read(id: int) -> list[datasources.Event]:
             return [views.event(row) for row in await node.registry.events.after(found.id, id)]
 
-        return sse.items(node.listener, "events", read, sse.resumed(request, after))
+        return sse.items(request, node.listener, "events", read, sse.resumed(request, after))
 
     @get(
         "/{name:str}/logs",
-        guards=VIEW,
+        guards=SEE,
         summary="The last log lines of its streams; live (SSE) unless follow=false",
         responses=LINES,
     )
@@ -230,7 +233,7 @@ class DatasourcesApi(Controller):
 
         if not follow:
             return Response(datasources.Lines(items=await read(after)))
-        return sse.items(node.listener, "logs", read, sse.resumed(request, after))
+        return sse.items(request, node.listener, "logs", read, sse.resumed(request, after))
 
 
 async def _version(node: Node, name: str, which: str) -> Version:

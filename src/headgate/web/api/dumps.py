@@ -15,6 +15,7 @@ import structlog
 from litestar import delete, get, post, put
 
 from headgate.connectors.api.bulk import Mode, StorageError
+from headgate.core.access import Caller
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
 from headgate.runtime.dumps import control, plan, views
 from headgate.runtime.dumps.verify import verify, view
@@ -22,16 +23,18 @@ from headgate.runtime.dumps.views import (
     AttemptList,
     ChunkList,
     DumpList,
+    DumpSummary,
     DumpView,
     VerifyDone,
     VerifyFailed,
     VerifyRunning,
 )
 from headgate.runtime.node import Node
-from headgate.web.auth import Req, needs
+from headgate.web import subjects
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import dumps as bodies
 
-VIEW, OPERATE, ADMIN = [needs("viewer")], [needs("operator")], [needs("admin")]
+SEE, OPERATE = [Needs("see", subjects.dump)], [Needs("operate", subjects.dump)]
 
 PATH = "/api/dumps/{id:str}"
 LIMIT, MOST = 100, 10_000
@@ -85,13 +88,13 @@ class Verifications:
             self._tasks.pop(dump, None)
 
 
-@get("/api/dumps", guards=VIEW, tags=["dumps"], summary="All dumps, the newest first")
-async def list_dumps(node: Node, limit: int = LIMIT) -> DumpList:
+@get("/api/dumps", guards=[Needs("list")], tags=["dumps"], summary="All dumps, the newest first")
+async def list_dumps(node: Node, request: Req, limit: int = LIMIT) -> DumpList:
     """Without their tables. Passwords are in no answer."""
-    return DumpList(await views.listed(node.dumps, max(1, min(limit, MOST))))
+    return DumpList(await seen_dumps(node, request.user, max(1, min(limit, MOST))))
 
 
-@post("/api/dumps", guards=ADMIN, tags=["dumps"], summary="Begin a dump that nodes run")
+@post("/api/dumps", guards=[Needs("administer")], tags=["dumps"], summary="Begin a dump that nodes run")
 async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpView:
     """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`."""
     asked = _request(data, request.user.name)
@@ -108,19 +111,19 @@ async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpVi
     return await views.describe(node.dumps, str(made))
 
 
-@get(PATH, guards=VIEW, tags=["dumps"], summary="One dump with its tables")
+@get(PATH, guards=SEE, tags=["dumps"], summary="One dump with its tables")
 async def show_dump(node: Node, request: Req, id: str) -> VerifiedDump:
     """By its id, or the beginning of it. `verify` is what this node has compared."""
     return _with_verification(request, await views.describe(node.dumps, id))
 
 
-@get(f"{PATH}/chunks", guards=VIEW, tags=["dumps"], summary="The chunks of a dump")
+@get(f"{PATH}/chunks", guards=SEE, tags=["dumps"], summary="The chunks of a dump")
 async def dump_chunks(node: Node, id: str, table: str | None = None) -> ChunkList:
     """As far as they are planned, in the order of the plan; `?table=` those of one table."""
     return ChunkList(await views.chunks(node.dumps, id, table))
 
 
-@get(f"{PATH}/history", guards=VIEW, tags=["dumps"], summary="Every attempt of every chunk")
+@get(f"{PATH}/history", guards=SEE, tags=["dumps"], summary="Every attempt of every chunk")
 async def dump_history(node: Node, id: str, after: int = 0, limit: int = 1000) -> AttemptList:
     """Oldest first; `?after=` those after this attempt's id."""
     return AttemptList(await views.history(node.dumps, id, max(0, after), max(1, min(limit, MOST))))
@@ -167,6 +170,14 @@ async def verify_dump(node: Node, request: Req, id: str, data: bodies.Verify | N
     """In the background; how it goes is in the dump's `verify`. With `repair`, chunks that differ are copied again."""
     await request.app.state.verifications.begin(node, id, repair=data is not None and data.repair)
     return _with_verification(request, await views.describe(node.dumps, id))
+
+
+async def seen_dumps(node: Node, caller: Caller, limit: int) -> list[DumpSummary]:
+    """The newest dumps that this caller sees: with a token that names datasources, the backfills of those."""
+    if caller.bounds is None:
+        return await views.listed(node.dumps, limit)
+    found = await views.listed(node.dumps, MOST)
+    return [one for one in found if one.datasource is not None and subjects.sees(caller, one.datasource)][:limit]
 
 
 def _with_verification(request: Req, found: DumpView) -> VerifiedDump:

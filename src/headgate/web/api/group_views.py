@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from headgate.core.access import Caller, names
 from headgate.core.groups import explain as explain_group
 from headgate.core.groups import machine as groups
 from headgate.core.groups.explain import Outside, SeenConsumer, SeenNode, Workers
@@ -20,6 +21,9 @@ from headgate.store.nodes import Node as NodeRow
 from headgate.store.worker_groups import NAME as WORKERS
 from headgate.store.worker_groups import WorkerGroup
 from headgate.web.bodies import groups as bodies
+from headgate.web.subjects import of_group
+
+MOST_BOUND = 10_001  # Groups among which those are looked for that a token names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,15 @@ class Explained:
     lines: list[str]
 
 
-async def all_groups(node: Node, stream: str | None, limit: int) -> tuple[list[bodies.Group], bool]:
-    """A page of groups in the order of their names, each in one line; and whether there are more."""
+async def all_groups(node: Node, caller: Caller, stream: str | None, limit: int) -> tuple[list[bodies.Group], bool]:
+    """A page of the groups that this caller sees, by their names, each in one line; and whether there are more."""
     if "\0" in (stream or ""):  # No name has one, and the database takes none.
         return [], False
-    outside = [_outside(node, row) for row in await node.group_rows.all(stream, limit=limit + 1)]
-    rows, nodes = await node.worker_groups.all(stream, limit + 1), await node.nodes.all()
+    most = limit + 1 if caller.bounds is None else MOST_BOUND
+    outside = [_outside(node, row) for row in await node.group_rows.all(stream, limit=most)]
+    rows, nodes = await node.worker_groups.all(stream, most), await node.nodes.all()
     found = [one.group for one in outside + [_workers(node, row, nodes, []) for row in rows]]
+    found = [one for one in found if names(caller, of_group(one.stream, one.name))]
     found.sort(key=lambda one: (one.stream, one.name))
     return [_line_of(one) for one in found[:limit]], len(found) > limit
 

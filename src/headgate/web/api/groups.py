@@ -13,30 +13,31 @@ from litestar import get, post
 from headgate.errors import NotFound, Refused
 from headgate.runtime.node import Node
 from headgate.store.events import Event
+from headgate.web import subjects
 from headgate.web.api import group_views
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import groups as bodies
 
-VIEW, OPERATE = [needs("viewer")], [needs("operator")]
+SEE, OPERATE = [Needs("see", subjects.group)], [Needs("operate", subjects.group)]
 
 PATH = "/api/groups/{stream:str}/{name:str}"
 LIMIT, MOST = 1000, 10_000
 
 
-@get("/api/groups", guards=VIEW, tags=["groups"], summary="All groups, and who is active")
-async def list_groups(node: Node, stream: str | None = None, limit: int = LIMIT) -> bodies.Groups:
+@get("/api/groups", guards=[Needs("list")], tags=["groups"], summary="All groups, and who is active")
+async def list_groups(node: Node, request: Req, stream: str | None = None, limit: int = LIMIT) -> bodies.Groups:
     """Groups of programs outside, and as `workers` the streams that nodes run; `?stream=` those of one stream."""
-    items, more = await group_views.all_groups(node, stream, max(1, min(limit, MOST)))
+    items, more = await group_views.all_groups(node, request.user, stream, max(1, min(limit, MOST)))
     return bodies.Groups(items=items, more=more)
 
 
-@get(PATH, guards=VIEW, tags=["groups"], summary="One group with its consumers")
+@get(PATH, guards=SEE, tags=["groups"], summary="One group with its consumers")
 async def show_group(node: Node, stream: str, name: str) -> bodies.GroupDetails:
     """For how long the answering node still waits for those out of touch is in `waits_s`."""
     return (await group_views.one_group(node, unquote(stream), unquote(name))).group
 
 
-@get(f"{PATH}/explain", guards=VIEW, tags=["groups"], summary="Why a group is as it is")
+@get(f"{PATH}/explain", guards=SEE, tags=["groups"], summary="Why a group is as it is")
 async def explain_group(node: Node, stream: str, name: str) -> bodies.GroupExplanation:
     """In sentences, with its last transitions."""
     found = await group_views.one_group(node, unquote(stream), unquote(name))

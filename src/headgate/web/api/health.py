@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from litestar import HttpMethod, Response, get, route
 
+from headgate.core.access import Caller, may
 from headgate.datasources.health import health
 from headgate.errors import StoreError
 from headgate.runtime.node import Node
 from headgate.telemetry.metrics import render
 from headgate.web.api import views
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req, address_of
 from headgate.web.bodies import access
+from headgate.web.subjects import sees
 
 READ = (HttpMethod.GET, HttpMethod.HEAD)  # What checks whether a node lives often asks for no body.
 
@@ -32,28 +34,34 @@ async def readyz(node: Node, request: Req) -> Response[access.Ready]:
     degraded = None
     is_ready = not reasons
     try:
-        token = await request.app.state.gate.identify(request.headers, cookie_allowed=True)
-        if token is not None:
-            degraded = reasons + await _unhealthy(node)
+        caller = await request.app.state.gate.identify(request.headers, address_of(request.scope), cookie_allowed=True)
+        if caller is not None and may(caller, "list"):
+            degraded = reasons + await _unhealthy(node, caller)
     except StoreError:
         is_ready = False
     body = access.Ready(status="ok" if is_ready else "unavailable", degraded=degraded)
     return Response(body, status_code=200 if is_ready else 503)
 
 
-async def _unhealthy(node: Node) -> list[str]:
+async def _unhealthy(node: Node, caller: Caller) -> list[str]:
     return [
         f"datasource {facts.datasource.name}: {word}"
         for facts, _ in await views.all_facts(node)
-        if (word := health(facts)) in ("error", "degraded")
+        if sees(caller, facts.datasource.name) and (word := health(facts)) in ("error", "degraded")
     ]
 
 
-@get("/metrics", guards=[needs("viewer")], tags=["health"], summary="Metrics for Prometheus")
+@get("/api/installation", tags=["health"], summary="Which installation this node is of", sync_to_thread=False)
+def installation(node: Node) -> access.Installation:
+    """Open to anyone: programs ask before they send a token, so that it goes to no other installation."""
+    return access.Installation(installation=node.installation)
+
+
+@get("/metrics", guards=[Needs("see_all")], tags=["health"], summary="Metrics for Prometheus")
 async def metrics(request: Req) -> Response[bytes]:
     """In the text format."""
     await request.app.state.collector.refresh()
     return Response(render(request.app.state.collector), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-ROUTES = [healthz, readyz, metrics]
+ROUTES = [healthz, readyz, installation, metrics]

@@ -11,13 +11,13 @@ from headgate.errors import NotFound, Refused
 from headgate.runtime.node import Node
 from headgate.store.events import Event
 from headgate.store.nodes import Node as NodeRow
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import streams as bodies
 
-OPERATE = [needs("operator")]
+OPERATE = [Needs("operate_all")]
 
 
-@get("/api/nodes", guards=[needs("viewer")], tags=["nodes"], summary="All nodes that beat")
+@get("/api/nodes", guards=[Needs("see_all")], tags=["nodes"], summary="All nodes that beat")
 async def list_nodes(node: Node) -> bodies.Nodes:
     """One row per incarnation; `silent_s` is for how long the answering node has seen no beat of it."""
     return bodies.Nodes(items=[_view(node, row) for row in await node.nodes.all()])

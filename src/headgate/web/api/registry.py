@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from litestar import Response, get, post
 from litestar.response import ServerSentEvent
 
+from headgate.core.access import Action, may
 from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
-from headgate.datasources.registry import PlannedChange
+from headgate.datasources.planned import PlannedChange
+from headgate.errors import Forbidden
 from headgate.runtime.node import Node
-from headgate.web import sse
+from headgate.web import sse, subjects
 from headgate.web.api import views
 from headgate.web.api.documents import Documents
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
+
+OPERATE = [Needs("operate", subjects.datasource)]
 
 
 async def _documents(data: Object) -> dict[str, Document]:
@@ -25,28 +29,34 @@ async def _documents(data: Object) -> dict[str, Document]:
     return read_all(data)
 
 
-@post("/api/plan", guards=[needs("viewer")], status_code=200, tags=["registry"], summary="What applying would change")
-async def plan(node: Node, data: Documents, prune: bool = False) -> datasources.Changes:
-    """Nothing is changed."""
-    changes = await node.registry.plan(await _documents(data), prune=prune)
+@post("/api/plan", guards=[Needs("list")], status_code=200, tags=["registry"], summary="What applying would change")
+async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -> datasources.Changes:
+    """Nothing is changed. What a viewer is told does not depend on the values of secrets."""
+    documents = await _documents(data)
+    _check(request, "see", documents, prune=prune)
+    changes = await node.registry.plan(documents, prune=prune, reads_secrets=views.reads_secrets(request.user))
     return _changes(changes)
 
 
-@post("/api/apply", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Apply a document")
+@post("/api/apply", guards=[Needs("operate_listed")], status_code=200, tags=["registry"], summary="Apply a document")
 async def apply(node: Node, request: Req, data: Documents, prune: bool = False) -> datasources.Changes:
     """All of it or nothing."""
-    changes = await node.registry.apply(await _documents(data), request.user.name, prune=prune)
+    documents = await _documents(data)
+    _check(request, "operate", documents, prune=prune)
+    changes = await node.registry.apply(documents, request.user.name, prune=prune)
     return _changes(changes)
 
 
-@get("/api/export", guards=[needs("viewer")], tags=["registry"], summary="All published datasources as YAML")
-async def export(node: Node) -> Response[str]:
+@get("/api/export", guards=[Needs("list")], tags=["registry"], summary="All published datasources as YAML")
+async def export(node: Node, request: Req) -> Response[str]:
     """Lossless; secrets by name only."""
-    text = await asyncio.to_thread(write_yaml, await node.registry.export())
+    documents = await node.registry.export()
+    seen = [one for one in documents if subjects.sees(request.user, one.name)]
+    text = await asyncio.to_thread(write_yaml, seen)
     return Response(text, media_type="application/yaml")
 
 
-@post("/registry/reload/{id:str}", guards=[needs("operator")], status_code=200, tags=["registry"], summary="Reload")
+@post("/registry/reload/{id:str}", guards=OPERATE, status_code=200, tags=["registry"], summary="Reload")
 async def reload(node: Node, request: Req, id: str) -> datasources.Done:
     """By id or name: every node reads this datasource's configuration now."""
     found = await node.registry.reload(id, request.user.name)
@@ -55,7 +65,7 @@ async def reload(node: Node, request: Req, id: str) -> datasources.Done:
 
 @get(
     "/api/events",
-    guards=[needs("viewer")],
+    guards=[Needs("list")],
     tags=["registry"],
     summary="Everything that happens, live (SSE)",
     responses=sse.spec(datasources.Event),
@@ -67,27 +77,47 @@ async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> Serv
         last = await node.registry.events.last(None, 1)
         after = last[-1].id if last else 0
 
-    async def read(id: int) -> list[datasources.Event]:
-        return [views.event(row) for row in await node.registry.events.after(None, id)]
+    looked = after  # Others' events are not sent, and not read again either.
 
-    return sse.items(node.listener, "events", read, after)
+    async def read(id: int) -> list[datasources.Event]:
+        nonlocal looked
+        while rows := await node.registry.events.after(None, max(id, looked)):
+            looked = rows[-1].id
+            if seen := [views.event(row) for row in rows if _sees(request, row.name)]:
+                return seen
+        return []
+
+    return sse.items(request, node.listener, "events", read, after)
 
 
 @get(
     "/api/overview",
-    guards=[needs("viewer")],
+    guards=[Needs("list")],
     tags=["registry"],
     summary="All datasources, live (SSE)",
     responses=sse.spec(datasources.Overview),
 )
-async def overview(node: Node) -> ServerSentEvent:
+async def overview(node: Node, request: Req) -> ServerSentEvent:
     """What the console's first page shows, once a second while it changes."""
 
     async def read() -> datasources.Overview:
-        nodes = [datasources.Share(name=one.name, streams=one.streams) for one in await node.nodes.all()]
-        return datasources.Overview(datasources=await views.summaries(node), nodes=nodes)
+        nodes = await node.nodes.all() if may(request.user, "see_all") else []
+        shares = [datasources.Share(name=one.name, streams=one.streams) for one in nodes]
+        return datasources.Overview(datasources=await views.summaries(node, request.user), nodes=shares)
 
-    return sse.snapshots(read, 1.0)
+    return sse.snapshots(request, read, 1.0)
+
+
+def _check(request: Req, action: Action, documents: Mapping[str, Document], *, prune: bool) -> None:
+    """Each datasource of a document is judged. To prune is to delete what the document does not name."""
+    subjects.check_each(request, action, documents)
+    if prune and not may(request.user, "see_all"):
+        raise Forbidden(f"the token {request.user.name!r} is bound to what it names; prune needs one without bounds")
+
+
+def _sees(request: Req, datasource: str | None) -> bool:
+    """What belongs to no datasource is for those who see everything."""
+    return may(request.user, "see_all") if datasource is None else subjects.sees(request.user, datasource)
 
 
 def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:

@@ -1,21 +1,19 @@
-"""Secrets and tokens. A secret's value goes in and never comes out; a token's text is shown once."""
+"""Secrets. A value goes in and never comes out."""
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from litestar import delete, get, post, put
 
-from headgate.errors import ConfigError, NotFound, Problem
+from headgate.errors import NotFound
 from headgate.ids import is_name
 from headgate.runtime.node import Node
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import access as bodies
 
-ADMIN = [needs("admin")]
+ADMIN = [Needs("administer")]
 
 
-@get("/api/secrets", guards=[needs("operator")], tags=["secrets"], summary="The names of all secrets")
+@get("/api/secrets", guards=[Needs("operate_all")], tags=["secrets"], summary="The names of all secrets")
 async def list_secrets(node: Node) -> bodies.Secrets:
     """Names, authors and times; never a value."""
     rows = await node.registry.secrets.all()
@@ -46,31 +44,4 @@ async def rotate(node: Node) -> bodies.Rotated:
     return bodies.Rotated(rewrapped=done, stuck=stuck)
 
 
-@get("/api/tokens", guards=ADMIN, tags=["tokens"], summary="All tokens, without their texts")
-async def list_tokens(node: Node) -> bodies.Tokens:
-    """Oldest first."""
-    return bodies.Tokens(
-        items=[
-            bodies.Token(id=one.id, name=one.name, role=one.role, created_at=one.created_at)
-            for one in await node.tokens.all()
-        ]
-    )
-
-
-@post("/api/tokens", guards=ADMIN, tags=["tokens"], summary="Create a token")
-async def create_token(node: Node, data: bodies.CreateToken) -> bodies.NewToken:
-    """Its text is in this answer and nowhere else."""
-    if not data.name.strip() or not data.name.isprintable():
-        raise ConfigError([Problem("name", "must be a name of 1 to 100 printable characters")])
-    token, text = await node.tokens.create(data.name, data.role)
-    return bodies.NewToken(id=token.id, name=token.name, role=token.role, token=text)
-
-
-@delete("/api/tokens/{id:uuid}", guards=ADMIN, tags=["tokens"], summary="Revoke a token")
-async def revoke_token(node: Node, request: Req, id: UUID) -> None:
-    """It works nowhere from now on."""
-    await node.tokens.revoke(id)
-    request.app.state.gate.forget()
-
-
-ROUTES = [list_secrets, put_secret, delete_secret, rotate, list_tokens, create_token, revoke_token]
+ROUTES = [list_secrets, put_secret, delete_secret, rotate]

@@ -8,23 +8,25 @@ from msgspec import UNSET
 from headgate.errors import ConfigError, Problem, Refused
 from headgate.runtime.node import Node
 from headgate.store import listed, worker_groups
+from headgate.web import subjects
 from headgate.web.api import views
-from headgate.web.auth import Req, needs
+from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object
 from headgate.web.bodies import streams as bodies
 
-VIEW, OPERATE = [needs("viewer")], [needs("operator")]
+SEE, OPERATE = [Needs("see", subjects.stream)], [Needs("operate", subjects.stream)]
 
 MOST_LINES = 1000
 
 
-@get("/api/streams", guards=VIEW, tags=["streams"], summary="All streams, who owns them, where they are")
-async def list_streams(node: Node) -> bodies.Streams:
+@get("/api/streams", guards=[Needs("list")], tags=["streams"], summary="All streams, who owns them, where they are")
+async def list_streams(node: Node, request: Req) -> bodies.Streams:
     """The only place where ownership lives."""
-    return bodies.Streams(items=[bodies.Stream(**_fields(found)) for found in await node.streams.all()])
+    found = [one for one in await node.streams.all() if subjects.sees(request.user, one.datasource)]
+    return bodies.Streams(items=[bodies.Stream(**_fields(one)) for one in found])
 
 
-@get("/api/streams/{id:str}", guards=VIEW, tags=["streams"], summary="One stream, by its id or name")
+@get("/api/streams/{id:str}", guards=SEE, tags=["streams"], summary="One stream, by its id or name")
 async def show_stream(node: Node, id: str) -> bodies.StreamDetails:
     """With its state, with the nodes that cannot run it, and with where it is wished to be, and by whom."""
     found = await node.streams.find(id)
@@ -40,7 +42,7 @@ async def show_stream(node: Node, id: str) -> bodies.StreamDetails:
     return bodies.StreamDetails(**_fields(found), state=states[0] if states else None, unable=unable, wish=wish)
 
 
-@get("/api/streams/{id:str}/history", guards=VIEW, tags=["streams"], summary="What became of a stream")
+@get("/api/streams/{id:str}/history", guards=SEE, tags=["streams"], summary="What became of a stream")
 async def stream_history(node: Node, id: str, limit: int = 50) -> bodies.History:
     """Where it stood each time it changed hands or was edited, the latest first."""
     found = await node.streams.find(id)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from uuid import UUID
 
 from headgate.clock import unix_s
+from headgate.core.access import Caller, may
 from headgate.core.figures import Figures
 from headgate.core.push import PUSH
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, health
-from headgate.datasources.registry import Difference
+from headgate.datasources.planned import Difference
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store import events, logs
@@ -20,8 +21,14 @@ from headgate.store.nodes import Node as NodeRow
 from headgate.store.states import StreamState
 from headgate.web import bodies
 from headgate.web.bodies import datasources
+from headgate.web.subjects import sees
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
+
+
+def reads_secrets(caller: Caller) -> bool:
+    """Whether an answer may depend on the values of secrets: who may publish sees what runs do with them anyway."""
+    return may(caller, "operate_listed")
 
 
 def version(found: Version) -> datasources.Version:
@@ -87,9 +94,13 @@ def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
     )
 
 
-async def summaries(node: Node) -> list[datasources.Summary]:
-    """Every datasource in one line, by name."""
-    return [summary(facts, has_draft=has_draft) for facts, has_draft in await all_facts(node)]
+async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
+    """Every datasource that this caller sees in one line, by name."""
+    return [
+        summary(facts, has_draft=has_draft)
+        for facts, has_draft in await all_facts(node)
+        if sees(caller, facts.datasource.name)
+    ]
 
 
 async def whole(node: Node, name: str) -> datasources.Datasource:

@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from headgate.web.bodies import Answer, Request
 
-Role = Literal["viewer", "operator", "admin"]
+Role = Literal["viewer", "sender", "operator", "admin"]
 
 
 class Secret(Answer):
@@ -53,7 +53,12 @@ class Token(Answer):
     id: UUID
     name: str
     role: Role
+    datasources: list[str] | None  # Patterns. Null: the token has no bounds.
+    groups: list[str] | None
+    author: str
     created_at: datetime
+    expires_at: datetime | None
+    used_at: datetime | None
 
 
 class Tokens(Answer):
@@ -67,6 +72,9 @@ class CreateToken(Request):
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     role: Role = "viewer"
+    datasources: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
 
 
 class NewToken(Answer):
@@ -75,6 +83,9 @@ class NewToken(Answer):
     id: UUID
     name: str
     role: Role
+    datasources: list[str] | None
+    groups: list[str] | None
+    expires_at: datetime | None
     token: str
 
 
@@ -89,3 +100,9 @@ class Ready(Answer, omit_defaults=True):
 
     status: Literal["ok", "unavailable"]
     degraded: list[str] | None = None
+
+
+class Installation(Answer):
+    """Which installation a node is of."""
+
+    installation: UUID

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from litestar import Response, get, post
 
+from headgate.core.access import Caller, OfDatasource, may
 from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
-from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, Unauthorized
+from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused, Unauthorized
 from headgate.runtime.dumps import control, views
 from headgate.runtime.dumps.views import (
     ChunkView,
@@ -26,8 +27,10 @@ from headgate.runtime.dumps.views import (
     VerifyRunning,
 )
 from headgate.runtime.node import Node
-from headgate.store.tokens import ROLES, Token
 from headgate.text import counted
+from headgate.web import subjects
+from headgate.web.api.dumps import seen_dumps
+from headgate.web.auth import Needs
 from headgate.web.console import session, words
 from headgate.web.console.pages import page
 from headgate.web.console.session import Req, name_of, signed_in
@@ -51,26 +54,25 @@ MARKS = {
 _STATES = ("failed", "copying", "finishing", "waiting", "done")  # Of tables: errors first.
 
 
-@get("/dumps", include_in_schema=False)
+@get("/dumps", include_in_schema=False, needs=Needs("list"))
 async def dumps_page(node: Node, request: Req) -> Response[Any]:
     """All dumps."""
     return await signed_in(request, lambda holder: _all(node, holder))
 
 
-@get("/dumps/{id:str}", include_in_schema=False)
+@get("/dumps/{id:str}", include_in_schema=False, needs=Needs("see", subjects.dump))
 async def dump_page(node: Node, request: Req, id: str) -> Response[Any]:
     """One dump."""
     return await signed_in(request, lambda holder: _one(node, request, holder, id))
 
 
-@post("/dumps/{id:str}", include_in_schema=False, status_code=200)
+@post("/dumps/{id:str}", include_in_schema=False, status_code=200, needs=Needs("operate", subjects.dump))
 async def act(node: Node, request: Req, id: str, data: dict[str, Any]) -> dict[str, Any]:
     """What a button, or the field of the rate, sends."""
     holder = await session.holder(request)
     if holder is None or HEADER not in request.headers:
         raise Unauthorized("the token is missing or not valid")
-    if not _may_operate(holder):
-        raise Forbidden(f"the token {holder.name!r} has the role {holder.role}; this needs operator")
+    await session.check(request, holder)
     match data:
         case {"do": "pause"}:
             await control.pause(node.dumps, id)
@@ -89,12 +91,8 @@ async def act(node: Node, request: Req, id: str, data: dict[str, Any]) -> dict[s
     return {}
 
 
-def _may_operate(holder: Token) -> bool:
-    return ROLES.index(holder.role) >= ROLES.index("operator")
-
-
-async def _all(node: Node, holder: Token) -> Response[str]:
-    found = await views.listed(node.dumps, MOST + 1)
+async def _all(node: Node, holder: Caller) -> Response[str]:
+    found = await seen_dumps(node, holder, MOST + 1)
     # Those that an operator may have to look at come first; each kind is in the order of time.
     rows = sorted(found[:MOST], key=lambda one: one.status in OVER)
     most = MOST if len(found) > MOST else None
@@ -142,7 +140,7 @@ def _row(one: DumpSummary | DumpView, tables: int) -> _Row:
     )
 
 
-async def _one(node: Node, request: Req, holder: Token, id: str) -> Response[str]:
+async def _one(node: Node, request: Req, holder: Caller, id: str) -> Response[str]:
     try:
         found = await views.describe(node.dumps, id)
     except (NotFound, Refused) as error:
@@ -151,6 +149,7 @@ async def _one(node: Node, request: Req, holder: Token, id: str) -> Response[str
     for one in await views.chunks(node.dumps, found.id):
         by_target.setdefault(one.target, []).append(one)
     tables = [_table(one, by_target.get(one.target, [])) for one in found.tables]
+    may_operate = may(holder, "operate", None if found.datasource is None else OfDatasource(found.datasource))
     can_slow = found.status in (Status.RUNNING, Status.WAITING, Status.PAUSED)
     return page(
         "dump.html",
@@ -158,8 +157,8 @@ async def _one(node: Node, request: Req, holder: Token, id: str) -> Response[str
         dump=_row(found, len(tables)),
         facts=_facts(found),
         tables=sorted(tables, key=lambda one: _STATES.index(one.state)),
-        actions=_actions(found) if _may_operate(holder) else [],
-        takes_rate=_may_operate(holder) and can_slow,
+        actions=_actions(found) if may_operate else [],
+        takes_rate=may_operate and can_slow,
         rate=found.rate or "",
         verified=_verified(request.app.state.verifications.of(UUID(found.id))),
     )

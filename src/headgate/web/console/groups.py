@@ -8,15 +8,17 @@ from urllib.parse import urlencode
 from litestar import Response, get
 from msgspec import UNSET
 
+from headgate.core.access import Caller
 from headgate.core.groups.explain import STATUSES, Status
 from headgate.errors import NotFound
 from headgate.runtime.node import Node
-from headgate.store.tokens import Token
 from headgate.web.api import group_views
+from headgate.web.auth import Needs
 from headgate.web.bodies import groups as bodies
 from headgate.web.console import words
 from headgate.web.console.pages import page
 from headgate.web.console.session import Req, name_of, signed_in
+from headgate.web.subjects import group_of_page
 
 MOST = 1000
 
@@ -31,20 +33,20 @@ MARKS: dict[Status, str] = {
 }
 
 
-@get("/groups", include_in_schema=False)
+@get("/groups", include_in_schema=False, needs=Needs("list"))
 async def groups_page(node: Node, request: Req) -> Response[Any]:
     """All groups."""
     return await signed_in(request, lambda holder: _all(node, holder))
 
 
-@get("/groups/one", include_in_schema=False)
+@get("/groups/one", include_in_schema=False, needs=Needs("see", group_of_page))
 async def group_page(node: Node, request: Req, stream: str = "", name: str = "") -> Response[Any]:
     """One group. Its names are in the query: they may have any character."""
     return await signed_in(request, lambda holder: _one(node, holder, stream, name))
 
 
-async def _all(node: Node, holder: Token) -> Response[str]:
-    found, more = await group_views.all_groups(node, None, MOST)
+async def _all(node: Node, holder: Caller) -> Response[str]:
+    found, more = await group_views.all_groups(node, holder, None, MOST)
     found.sort(key=lambda one: (STATUSES.index(one.status), one.stream, one.name))
     return page("groups.html", holder=name_of(holder), rows=[_row(one) for one in found], most=MOST if more else None)
 
@@ -63,7 +65,7 @@ def _row(one: bodies.Group) -> dict[str, object]:
     }
 
 
-async def _one(node: Node, holder: Token, stream: str, name: str) -> Response[str]:
+async def _one(node: Node, holder: Caller, stream: str, name: str) -> Response[str]:
     try:
         found = await group_views.one_group(node, stream, name)
     except NotFound as error:

@@ -7,18 +7,19 @@ from typing import Any
 from litestar import Response, get
 
 from headgate.clock import unix_s
+from headgate.core.access import Caller, may
 from headgate.datasources.health import HEALTHS
-from headgate.errors import StoreError
+from headgate.errors import Forbidden, StoreError
 from headgate.runtime.node import Node
 from headgate.web.api import views
-from headgate.web.auth import ANYONE
+from headgate.web.auth import Needs
 from headgate.web.bodies.datasources import Summary
 from headgate.web.console import session, words
 from headgate.web.console.pages import database_away, page
 from headgate.web.console.session import Req
 
 
-@get("/", include_in_schema=False)
+@get("/", include_in_schema=False, needs=Needs("list"))
 async def overview_page(node: Node, request: Req, token: str | None = None) -> Response[Any]:
     """The page, or the way to it."""
     try:
@@ -26,29 +27,32 @@ async def overview_page(node: Node, request: Req, token: str | None = None) -> R
             return await session.enter(request, token)
         holder = await session.holder(request)
         if holder is not None:
-            return await _overview(node, "" if holder is ANYONE else holder.name)
+            await session.check(request, holder)
+            return await _overview(node, holder)
     except StoreError:
         return database_away()
+    except Forbidden as error:
+        return session.sign_in_page(problem=f"Another token is needed here: {error.message}.", status=403)
     if session.came_from_elsewhere(request):
         # The cookie stayed behind. When our own page asks, it is sent.
         return page("notice.html", again_s=0, again_at="/", title="One moment", text="Opening the console.")
     return session.sign_in_page()
 
 
-async def _overview(node: Node, holder: str) -> Response[str]:
-    summaries = await views.summaries(node)
+async def _overview(node: Node, holder: Caller) -> Response[str]:
+    summaries = await views.summaries(node, holder)
     summaries.sort(key=lambda summary: (HEALTHS.index(summary.health), summary.name))
     counts = dict.fromkeys(HEALTHS, 0)
     for summary in summaries:
         counts[summary.health] += 1
     return page(
         "overview.html",
-        holder=holder,
+        holder=session.name_of(holder),
         headline=words.headline(counts),
         counts=counts,
         rows=[_row(summary) for summary in summaries],
         blank=BLANK,
-        nodes=[one.name for one in await node.nodes.all()],
+        nodes=[one.name for one in await node.nodes.all()] if may(holder, "see_all") else [],
     )
 
 

@@ -9,9 +9,9 @@ from litestar import Request, Response, post
 from litestar.datastructures import Cookie
 from litestar.response import Redirect
 
-from headgate.errors import StoreError
-from headgate.store.tokens import Token
-from headgate.web.auth import ANYONE, COOKIE, Gate
+from headgate.core.access import ANYONE, Caller
+from headgate.errors import Forbidden, StoreError
+from headgate.web.auth import COOKIE, Gate, Needs, address_of
 from headgate.web.console.pages import HEADERS, database_away, page
 
 KEEP_S = 30 * 24 * 3600
@@ -19,25 +19,30 @@ KEEP_S = 30 * 24 * 3600
 Req = Request[Any, Any, Any]
 
 
-async def holder(request: Req) -> Token | None:
+async def holder(request: Req) -> Caller | None:
     """Who looks at the page."""
     gate: Gate = request.app.state.gate
-    return await gate.identify(request.headers, cookie_allowed=True)
+    return await gate.identify(request.headers, address_of(request.scope), cookie_allowed=True)
 
 
-def name_of(holder: Token) -> str:
+def name_of(holder: Caller) -> str:
     """What the page calls its reader. Without tokens nobody has a name."""
     return "" if holder is ANYONE else holder.name
 
 
-async def signed_in(request: Req, show: Callable[[Token], Awaitable[Response[str]]]) -> Response[Any]:
+async def signed_in(request: Req, show: Callable[[Caller], Awaitable[Response[str]]]) -> Response[Any]:
     """The page, or the way to it."""
     try:
         found = await holder(request)
         if found is not None:
+            await check(request, found)
             return await show(found)
     except StoreError:
         return database_away()
+    except Forbidden as error:
+        return page(
+            "notice.html", status=403, again_s=30, again_at="/", title="Not with this token", text=error.message
+        )
     if came_from_elsewhere(request):
         query = request.scope["query_string"].decode("latin-1")
         again_at = request.url.path + (f"?{query}" if query else "")
@@ -45,18 +50,24 @@ async def signed_in(request: Req, show: Callable[[Token], Awaitable[Response[str
     return sign_in_page()
 
 
+async def check(request: Req, holder: Caller) -> None:
+    """Refuse what the reader of this page may not see, by the rule that its handler names."""
+    needs: Needs = request.route_handler.opt["needs"]
+    await needs.check(request, holder)
+
+
 async def enter(request: Req, text: str) -> Response[Any]:
     """To the console with this token, or to the sign-in page with one line that says why not."""
     gate: Gate = request.app.state.gate
     shown = {"host": request.headers.get("host", ""), "authorization": f"Bearer {text}"}
-    if await gate.identify(shown, cookie_allowed=False) is None:
+    if await gate.identify(shown, address_of(request.scope), cookie_allowed=False) is None:
         return sign_in_page(problem="This token is not valid.")
     return _home(request, text, KEEP_S)
 
 
-def sign_in_page(problem: str = "") -> Response[str]:
+def sign_in_page(problem: str = "", status: int = 401) -> Response[str]:
     """The form."""
-    return page("sign_in.html", status=401, problem=problem)
+    return page("sign_in.html", status=status, problem=problem)
 
 
 def came_from_elsewhere(request: Req) -> bool:

@@ -7,9 +7,11 @@ its own connection, with an error frame that names the mistake, and no other.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from uuid import UUID
 
 from headgate.core import frames
+from headgate.core.access import OfGroup
 from headgate.core.frames import JoinFrame
 from headgate.core.groups.delivery import LEASE_S
 from headgate.errors import Refused
@@ -18,23 +20,26 @@ from headgate.runtime.groups.listener import Session
 from headgate.runtime.node import Node
 from headgate.store import worker_groups
 from headgate.web.auth import Gate
-from headgate.web.doors.asgi import Receive, Scope, Send
 from headgate.web.doors.sockets import (
     HELLO_S,
     Connection,
-    Over,
     check_token,
     check_trust,
     check_version,
     needs_database,
-    next_bytes,
 )
+from headgate.web.doors.wire import Over, SocketProtocol
 
 MOST_CONSUMERS = 1000  # Of one connection.
 
 
 class _Consumer(Connection):
     """One program."""
+
+    def __init__(self, socket: SocketProtocol) -> None:
+        super().__init__(socket)
+        self.callers: set[UUID | None] = set()  # The tokens that its consumers have joined with,
+        self.held = ExitStack()  # and what ends the connection when one of them ends.
 
     def active(self, consumer: UUID, incarnation: int, epoch: int, partition: int | None) -> None:
         """It is active."""
@@ -54,28 +59,30 @@ class GroupDoor:
         self.open = 0
         self.ends: Counter[str] = Counter()  # How connections ended, by code.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, socket: SocketProtocol) -> None:
         """One connection."""
-        connection = _Consumer(send)
+        connection = _Consumer(socket)
         session = Session(connection)
         self.open += 1
         try:
-            self.ends[await connection.serve(receive, self._serve(scope, receive, connection, session))] += 1
+            self.ends[await connection.serve(self._serve(connection, session))] += 1
         finally:
             self.open -= 1
+            connection.held.close()
             self._node.groups.closed(session)
 
-    async def _serve(self, scope: Scope, receive: Receive, connection: _Consumer, session: Session) -> None:
+    async def _serve(self, connection: _Consumer, session: Session) -> None:
         within_s = HELLO_S
-        while (data := await next_bytes(receive, within_s)) is not None:
+        while (data := await connection.socket.receive(within_s)) is not None:
             frame = frames.decode_group_from_client(data)
             within_s = max(session.lease_s, LEASE_S)
             match frame:
                 case JoinFrame():
-                    await self._join(scope, frame, connection, session)
+                    await self._join(frame, connection, session)
                 case _ if not session.consumers:
                     raise Over("unexpected", "the first frame must be join")
                 case frames.BeatFrame():
+                    connection.socket.count_idle()
                     if self._node.groups.may_echo(session):
                         connection.say(frame)
                 case frames.ConfirmFrame(consumer=consumer, epoch=epoch, what=what):
@@ -86,9 +93,13 @@ class GroupDoor:
                 case frames.ErrorFrame():
                     raise Over("closed", "the program has given up")
 
-    async def _join(self, scope: Scope, frame: JoinFrame, connection: _Consumer, session: Session) -> None:
+    async def _join(self, frame: JoinFrame, connection: _Consumer, session: Session) -> None:
         check_version(frame.version)
-        await check_token(self._gate, scope, frame.token, "joining a group")
+        scope = connection.socket.scope
+        caller = await check_token(self._gate, scope, frame.token, OfGroup(frame.stream, frame.group))
+        if caller.id not in connection.callers:
+            connection.callers.add(caller.id)
+            connection.held.enter_context(self._gate.hold(caller, connection.token_ended))
         if frame.group == worker_groups.NAME:
             raise Over("forbidden", f"the name {worker_groups.NAME!r} is for the nodes that run Headgate's own streams")
         check_trust(self._node.trust_left_s())
@@ -108,6 +119,7 @@ class GroupDoor:
                 )
         except Refused as error:
             raise Over(error.code, error.message) from None
+        connection.socket.admit(frames.MAX_GROUP_FRAME_BYTES)
         # Nothing is awaited between joining and this: an order to be active is sent after the answer to join.
         connection.say(frames.JoinedFrame(str(joined.consumer), joined.incarnation, joined.lease_s, nodes))
 

@@ -8,15 +8,19 @@ decoded on arrival: a mistake in one is refused while its sender still has the r
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from headgate.clock import unix_s
 from headgate.connectors.push import PushOptions
 from headgate.core import frames
+from headgate.core.access import Caller, OfDatasource
 from headgate.core.frames import HelloFrame, Message
 from headgate.core.push.notifier import Reason
 from headgate.core.reconcile import Entry
+from headgate.core.sockets import is_costly
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.node import Node
 from headgate.runtime.push.feed import Piece
@@ -24,24 +28,26 @@ from headgate.runtime.push.session import Peer, Session
 from headgate.telemetry.metrics import PushFigures
 from headgate.text import counted
 from headgate.web.auth import Gate
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.asgi import Scope
 from headgate.web.doors.sockets import (
     HELLO_S,
     Connection,
-    Over,
     check_token,
     check_trust,
     check_version,
     needs_database,
-    next_bytes,
 )
+from headgate.web.doors.wire import Over, SocketProtocol
+
+RECORDS_AT_ONCE = 256
+BYTES_AT_ONCE = 64 * 1024
 
 
 class _Connection(Connection, Peer):
     """One program: what it may send, and what it is sent."""
 
-    def __init__(self, send: Send) -> None:
-        super().__init__(send)
+    def __init__(self, socket: SocketProtocol) -> None:
+        super().__init__(socket)
         self.credits = frames.WINDOW
 
     def accepted(self, stream: str, epoch: int, position: int | None) -> None:
@@ -80,26 +86,35 @@ class PushDoor:
         """For metrics."""
         return PushFigures(len(self._node.push.sessions), self.records, self.ends)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, socket: SocketProtocol) -> None:
         """One connection."""
-        connection = _Connection(send)
-        self.ends[await connection.serve(receive, self._serve(scope, receive, connection))] += 1
+        connection = _Connection(socket)
+        self.ends[await connection.serve(self._serve(connection))] += 1
 
-    async def _serve(self, scope: Scope, receive: Receive, connection: _Connection) -> None:
-        hello = await _first(receive)
-        entry, options, nodes = await self._admit(hello, scope)
+    async def _serve(self, connection: _Connection) -> None:
+        hello = await _next(connection.socket, HELLO_S)
+        if hello is None:
+            return
+        if not isinstance(hello, HelloFrame):
+            raise Over("unexpected", "the first frame must be hello")
+        caller, entry, options, nodes = await self._admit(hello, connection.socket.scope)
+        with self._gate.hold(caller, connection.token_ended):
+            await self._converse(connection, entry, options, nodes)
+
+    async def _converse(self, connection: _Connection, entry: Entry, options: PushOptions, nodes: list[str]) -> None:
+        connection.socket.admit(frames.MAX_FRAME_BYTES)
         connection.say(frames.OkFrame(frames.WINDOW, frames.MAX_FRAME_BYTES, frames.HEARTBEAT_S, nodes))
         session = self._node.push.open(connection, entry.datasource)
         try:
             while not connection.has_failed:
-                frame = await _next(receive, frames.HEARTBEAT_S * frames.MISSED_BEATS)
+                frame = await _next(connection.socket, frames.HEARTBEAT_S * frames.MISSED_BEATS)
                 if frame is None:
                     return
-                self._handle(frame, session, connection, options)
+                await self._handle(frame, session, connection, options)
         finally:
             session.close()
 
-    def _handle(
+    async def _handle(
         self, frame: frames.FromClient, session: Session, connection: _Connection, options: PushOptions
     ) -> None:
         match frame:
@@ -107,8 +122,10 @@ class PushDoor:
                 connection.credits -= len(messages)
                 if connection.credits < 0:
                     raise Over("overdraft", f"{counted(-connection.credits, 'record')} more than credits")
+                if not messages:
+                    connection.socket.count_idle()
                 self.records += len(messages)
-                session.received(stream, self._piece(stream, messages, options))
+                session.received(stream, await self._piece(messages, options, connection.socket))
             case frames.NotifyFrame(stream=stream, name=name):
                 if self._node.registry.entry_of(session.datasource) is None:
                     raise Over("not_found", "the datasource has been deleted")
@@ -116,6 +133,7 @@ class PushDoor:
             case frames.EosFrame(stream=stream):
                 session.ended(stream)
             case frames.BeatFrame():
+                connection.socket.count_idle()
                 if self._node.trust_left_s() > 0.0:
                     connection.say(frame)
             case HelloFrame():
@@ -123,29 +141,37 @@ class PushDoor:
             case frames.ErrorFrame():
                 raise Over("closed", "the program has given up")
 
-    def _piece(self, stream: str, messages: list[Message], options: PushOptions) -> Piece:
+    async def _piece(self, messages: list[Message], options: PushOptions, socket: SocketProtocol) -> Piece:
+        """The records of a frame, decoded in as many turns as that takes."""
         decode = self._json if options.format == "json" else _text
-        try:
-            records = [{} if m.payload is None else decode(m.payload) for m in messages]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Over("bad_payload", f"a payload of {stream!r} is not {options.format}: {error}") from None
-        meta = [
-            {"id": m.id, "event_time": None if m.event_time is None else m.event_time / 1e6, "key": _key(m.key)}
-            for m in messages
-        ]
-        size = sum(len(m.payload) for m in messages if m.payload is not None)
+        records: list[Any] = []
+        meta: list[dict[str, Any]] = []
+        size_bytes = 0
+        for some, some_bytes in _slices(messages):
+            if options.format == "json" and len(some) == 1 and is_costly(some[0].payload or b""):
+                raise Over("bad_payload", "a payload has too many values; split it into several records")
+            try:
+                records += [{} if m.payload is None else decode(m.payload) for m in some]
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise Over("bad_payload", f"a payload is not {options.format}") from None
+            meta += [
+                {"id": m.id, "event_time": None if m.event_time is None else m.event_time / 1e6, "key": _key(m.key)}
+                for m in some
+            ]
+            size_bytes += some_bytes
+            await socket.breathe()
         newest = messages[-1].event_time if messages else None
         event_time_s = unix_s() if newest is None else newest / 1e6
-        return Piece([m.id for m in messages], records, meta, size, event_time_s)
+        return Piece([m.id for m in messages], records, meta, size_bytes, event_time_s)
 
-    async def _admit(self, hello: HelloFrame, scope: Scope) -> tuple[Entry, PushOptions, list[str]]:
+    async def _admit(self, hello: HelloFrame, scope: Scope) -> tuple[Caller, Entry, PushOptions, list[str]]:
         """Who this is, what it may push to, and where else it could."""
         check_version(hello.version)
-        await check_token(self._gate, scope, hello.token, "pushing")
+        caller = await check_token(self._gate, scope, hello.token, OfDatasource(hello.datasource))
         with needs_database():
             entry = await self._entry(hello.datasource)
             check_trust(self._node.trust_left_s())
-            return entry, await self._options(entry), await self._node.incarnations.addresses()
+            return caller, entry, await self._options(entry), await self._node.incarnations.addresses()
 
     async def _entry(self, name: str) -> Entry:
         entry = self._node.registry.entry(name)
@@ -171,17 +197,21 @@ class PushDoor:
         raise Over("not_ready", "the datasource cannot be run here now")
 
 
-async def _first(receive: Receive) -> HelloFrame:
-    frame = await _next(receive, HELLO_S)
-    if not isinstance(frame, HelloFrame):
-        raise Over("unexpected", "the first frame must be hello")
-    return frame
-
-
-async def _next(receive: Receive, within_s: float) -> frames.FromClient | None:
+async def _next(socket: SocketProtocol, within_s: float) -> frames.FromClient | None:
     """The next frame; None when the program has hung up."""
-    data = await next_bytes(receive, within_s)
+    data = await socket.receive(within_s)
     return None if data is None else frames.decode_from_client(data)
+
+
+def _slices(messages: list[Message]) -> Iterator[tuple[list[Message], int]]:
+    """Records that are decoded in one go, and how many bytes they have: a few hundred small ones, or a large one."""
+    for start in range(0, len(messages), RECORDS_AT_ONCE):
+        some = messages[start : start + RECORDS_AT_ONCE]
+        size_bytes = sum(len(m.payload) for m in some if m.payload is not None)
+        if size_bytes <= BYTES_AT_ONCE:
+            yield some, size_bytes
+        else:
+            yield from (([m], len(m.payload or b"")) for m in some)
 
 
 def _text(payload: bytes) -> dict[str, str]:

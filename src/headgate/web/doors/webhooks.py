@@ -17,16 +17,16 @@ import structlog
 
 from headgate.clock import unix_s
 from headgate.connectors.webhook import Check
-from headgate.errors import NotFound, Refused, StoreError
+from headgate.core.access import OfDatasource
+from headgate.errors import Forbidden, NotFound, Refused, StoreError
 from headgate.ids import is_name
 from headgate.store.inbox import Payload
-from headgate.store.tokens import ROLES
 from headgate.web.auth import Gate
 from headgate.web.doors.commits import Commits, Pending
 from headgate.web.doors.hooks import Hook, Hooks
+from headgate.web.http.answers import Answer
+from headgate.web.http.requests import Head, Piece
 from headgate.web.problems import encode, problem
-from headgate.web.wire.answers import Answer
-from headgate.web.wire.requests import Head, Piece
 
 MOST_HEADER_BYTES = 8192
 MOST_HALF_BYTES = 256 * 1024 * 1024  # Of bodies that have not come to their end, of all callers together.
@@ -40,6 +40,8 @@ log = structlog.get_logger()
 
 class Caller(Protocol):
     """The connection of a call."""
+
+    address: str
 
     def want_body(self) -> None:
         """Take the body now."""
@@ -58,7 +60,7 @@ class _Refused(Exception):
 class Call:
     """One call."""
 
-    __slots__ = ("_caller", "_check", "_door", "_parts", "_size", "head", "headers", "hook", "name", "task")
+    __slots__ = ("_caller", "_check", "_door", "_parts", "_size", "address", "head", "headers", "hook", "name", "task")
 
     may_be_refused = True  # An answer is sent as a whole.
 
@@ -68,6 +70,7 @@ class Call:
         self._parts: list[bytes] = []
         self._size = 0
         self._check: Check | None = None
+        self.address = caller.address
         self.head = head
         self.name = head.path.removeprefix("/hooks/")
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
@@ -241,11 +244,13 @@ class WebhookDoor:
         try:
             if hook is None:
                 hook = await self._hooks.find(call.name)
-            if hook.verifier is None and not await self._has_token(call):
+            if hook.verifier is None and not await self._may_send(call):
                 call.refuse(_Refused(401))
             else:
                 call.task = None
                 self._admit(call, hook)
+        except Forbidden as error:
+            call.refuse(_Refused(403, error.message))
         except NotFound as error:
             call.refuse(_Refused(404, error.message))
         except StoreError:
@@ -256,9 +261,12 @@ class WebhookDoor:
             log.exception("a webhook's call failed")
             call.refuse(_Refused(500, "this should not have happened; the node's log says more"))
 
-    async def _has_token(self, call: Call) -> bool:
-        token = await self._gate.identify(call.headers, cookie_allowed=False)
-        return token is not None and ROLES.index(token.role) >= ROLES.index("operator")
+    async def _may_send(self, call: Call) -> bool:
+        """Without a signature, a token that may send is needed."""
+        found = await self._gate.identify(call.headers, call.address, cookie_allowed=False)
+        if found is not None:
+            self._gate.check(found, "send", OfDatasource(call.name), call.address)
+        return found is not None
 
     def _check_trust(self) -> None:
         if self._trust_left_s() <= 0.0:

@@ -16,10 +16,10 @@ import time
 from typing import TYPE_CHECKING, Protocol, cast
 
 from headgate.web.doors.webhooks import WebhookDoor
-from headgate.web.wire.answers import Answer, Phrases
-from headgate.web.wire.asgi import AsgiExchange, AsgiServer
-from headgate.web.wire.census import Census
-from headgate.web.wire.limits import (
+from headgate.web.http.answers import Answer, Phrases
+from headgate.web.http.asgi import AsgiExchange, AsgiServer
+from headgate.web.http.census import Census
+from headgate.web.http.limits import (
     AHEAD_BYTES,
     BODY_S,
     DROPPED_BYTES,
@@ -32,7 +32,7 @@ from headgate.web.wire.limits import (
     UNREAD_S,
     Refusal,
 )
-from headgate.web.wire.requests import CHUNKED, Head, Piece, Requests
+from headgate.web.http.requests import CHUNKED, Head, Piece, Requests
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol

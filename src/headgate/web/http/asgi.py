@@ -15,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from headgate.web.wire.requests import Head, Piece
+from headgate.web.http.requests import Head, Piece
 
 
 class Line(Protocol):

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from typing import Protocol
 
-from headgate.web.wire.limits import Limits
+from headgate.web.http.limits import Limits
 
 LOOK_S = 1.0
 SLICE = 1000  # Connections looked at in one go.

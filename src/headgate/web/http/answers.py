@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from uvicorn.server import ServerState
 
+from headgate.web.headers import NO_STORE, NOTHING
 from headgate.web.problems import encode, problem
 
 PROBLEM = b"application/problem+json"
@@ -52,7 +53,7 @@ class Phrases:
         lines = [b"HTTP/1.1 %d %s" % (answer.status, HTTPStatus(answer.status).phrase.encode())]
         lines += [b"%s: %s" % header for header in self._state.default_headers]
         lines += [b"content-type: " + answer.type, b"content-length: %d" % len(answer.body)]
-        lines += [b"%s: %s" % header for header in answer.headers]
+        lines += [b"%s: %s" % header for header in (NO_STORE, NOTHING, *answer.headers)]
         if is_last:
             lines.append(b"connection: close")
         return b"\r\n".join([*lines, b"", b"" if is_head else answer.body])

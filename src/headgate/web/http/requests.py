@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from headgate.web.wire.limits import FRAMING_BYTES, HEAD_BYTES, HEADERS, Refusal
+from headgate.web.http.limits import FRAMING_BYTES, HEAD_BYTES, HEADERS, Refusal
 
 PIECE_BYTES = 64 * 1024  # Of a body in one go.
 CHUNKED = -1

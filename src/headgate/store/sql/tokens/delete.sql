@@ -1,1 +1,0 @@
-DELETE FROM headgate.token WHERE id = $1 RETURNING name
