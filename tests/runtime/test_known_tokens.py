@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.core.access import Caller
-from headgate.errors import StoreError
+from headgate.errors import NotFound, StoreError
 from headgate.runtime import access as module
 from headgate.runtime.access import Access, network_of
 from headgate.store.database import Database
@@ -112,6 +112,52 @@ async def test_a_token_that_was_revoked_elsewhere_is_forgotten_in_a_moment(
         return found is not None and found.has_ended
 
     await until(has_ended)
+
+
+async def test_a_lookup_that_began_before_a_revocation_is_not_remembered(
+    tokens: Counting, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, text = await tokens.create("ci", "viewer")
+    assert caller.id is not None
+    found = Tokens.find
+
+    async def late(self: Tokens, hashes: Any) -> list[Found]:
+        before = await found(self, hashes)
+        assert caller.id is not None
+        with suppress(NotFound):
+            await tokens.revoke(caller.id, "ada", yes=False)
+            access.forget()
+        return before
+
+    monkeypatch.setattr(Tokens, "find", late)
+    await access.find(text)
+    again = await access.find(text)
+    assert again is not None
+    assert again.has_ended
+
+
+async def test_failures_that_could_not_be_written_down_are_not_forgotten(
+    tokens: Counting, access: Access, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, attempts = Tokens.note_failures, 0
+
+    async def fails_once(self: Tokens, *args: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise StoreError("the database is away")
+        await noted(self, *args)
+
+    monkeypatch.setattr(Tokens, "note_failures", fails_once)
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    access.failed("unknown", "10.0.0.1")
+    running = asyncio.create_task(access.run(lambda: None))
+
+    async def recorded() -> bool:
+        return [one.payload["count"] for one in await Events(database).after(None, 0)] == [1]
+
+    await until(recorded)
+    running.cancel()
 
 
 async def test_open_connections_end_with_their_token_and_others_stay(

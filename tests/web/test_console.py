@@ -357,7 +357,8 @@ def test_the_browser_runs_nothing_that_strangers_wrote(node: NodeProcess, contex
     node.apply({"described": {**OFF, "description": HOSTILE}})
 
     def answer(route: Route) -> None:
-        body = json.dumps({"datasources": [_hostile_summary()], "nodes": [{"name": HOSTILE, "streams": 1}]})
+        nodes = [{"name": HOSTILE, "streams": 1}]
+        body = json.dumps({"datasources": [_hostile_summary()], "nodes": nodes, "is_whole": True, "gone": []})
         route.fulfill(content_type="text/event-stream", body=f"data: {body}\n\n")
 
     context.route("**/api/overview", answer)

@@ -301,7 +301,7 @@ def announce(
     lines = [f"Headgate is up: {url}"]
     lines += [f"  node     {name}  {address}" for name, address in (nodes or {}).items()]
     if not settings.auth:
-        lines.append("  no token is asked for")
+        lines.append("  no token is asked for: everybody on this machine, and nobody else, may do everything")
     elif token is None:
         lines.append("  token    as created before; headgate tokens recover makes another")
     else:

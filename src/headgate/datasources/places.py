@@ -59,10 +59,10 @@ class Place:
         dicts = [arguments for one in self._types() if (arguments := _arguments(one, Mapping))]
         return Place((*found, *(_alternatives(arguments[-1]) for arguments in dicts)))
 
-    def item(self) -> Place:
+    def item(self, index: int) -> Place:
         """The place of an item of a list."""
-        inner = [argument for one in self._types() for argument in _arguments(one, Collection)]
-        return Place(tuple(_alternatives(argument) for argument in inner if argument is not ...))
+        inner = [argument for one in self._types() for argument in _items(one, index)]
+        return Place(tuple(map(_alternatives, inner)))
 
     def _types(self) -> Iterator[Any]:
         return (one for types in self.known for one in types)
@@ -83,7 +83,11 @@ def secret_options(model: type[BaseModel], depth: int = 0) -> list[str]:
 def _leaves(types: Types) -> Iterator[Any]:
     """The types, and those inside lists and dicts."""
     for one in types:
-        inner = [*_arguments(one, Mapping)[1:], *_arguments(one, Collection)]
+        inner = [
+            argument
+            for argument in (*_arguments(one, Mapping)[1:], *_arguments(one, Collection))
+            if argument is not ...
+        ]
         if not inner:
             yield one
         for argument in inner:
@@ -96,6 +100,14 @@ def _arguments(one: Any, kind: type) -> tuple[Any, ...]:
     if not (isclass(origin) and issubclass(origin, kind)):
         return ()
     return () if kind is Collection and issubclass(origin, Mapping) else get_args(one)
+
+
+def _items(one: Any, index: int) -> tuple[Any, ...]:
+    """The type of this item. A tuple says it for each, unless it goes on without end."""
+    arguments = _arguments(one, Collection)
+    if get_origin(one) is tuple and arguments[-1:] != (...,):
+        return arguments[index : index + 1]
+    return arguments[:1]
 
 
 def _fits(model: type[BaseModel], value: Mapping[str, Any]) -> bool:

@@ -148,9 +148,9 @@ def _examine(value: Any, place: Place, path: str, found: Examined, in_prose: boo
             found.misplaced.append(path)
         return value
     if isinstance(value, dict | list):
-        if place.takes_secret and not place.is_open(value):
-            return SHOWN  # No model takes it, and it may hold anything.
-        return _examine_inside(value, place, path, found, in_prose)
+        inside = _examine_inside(value, place, path, found, in_prose)
+        is_taken = not place.takes_secret or place.is_open(value)
+        return inside if is_taken else SHOWN  # What no model takes may hold anything.
     if value is None or isinstance(value, bool):
         return value
     text = str(value)
@@ -166,8 +166,8 @@ def _examine(value: Any, place: Place, path: str, found: Examined, in_prose: boo
 def _examine_inside(value: Any, place: Place, path: str, found: Examined, in_prose: bool) -> Any:
     at = f"{path}." if path else ""
     if isinstance(value, list):
-        inner = place.item()
-        return [_examine(item, inner, f"{at}{index}", found, in_prose) for index, item in enumerate(value)]
+        items = enumerate(value)
+        return [_examine(item, place.item(index), f"{at}{index}", found, in_prose) for index, item in items]
     shown = {}
     for key, item in value.items():
         name = hide_credentials(key, in_prose=in_prose)

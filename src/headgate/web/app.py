@@ -15,11 +15,11 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens, views
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.doors.commits import Commits
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.hooks import Hooks
@@ -30,6 +30,7 @@ from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
 from headgate.web.headers import Guarded
 from headgate.web.openapi import describe
+from headgate.web.overview import Overviews
 from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
@@ -55,14 +56,18 @@ class App:
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
-        self.api = make_api(
-            node,
-            State({"node": node, "gate": gate, "collector": collector, "verifications": dumps.Verifications()}),
-        )
+        state = {
+            "node": node,
+            "gate": gate,
+            "collector": collector,
+            "overviews": Overviews(lambda: views.overview(node)),
+            "verifications": dumps.Verifications(),
+        }
+        self.api = make_api(node, State(state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        answer = Guarded(scope["path"], send)
+        answer = Guarded(scope["path"], impatient(send))
         try:
             await self._answer(scope, receive, answer)
         except Exception:

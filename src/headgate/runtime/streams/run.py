@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -105,29 +105,40 @@ class Stats:
         return Figures(**found, last_hour=self.last_hour.total(unix_s()))
 
 
-@asynccontextmanager
-async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> AsyncIterator[None]:
+class while_trusted:
     """Let something last as long as this node may act, and cut it off when it may no longer.
 
-    Trust is renewed every second, so a long write goes on while beats are answered.
+    Trust is renewed every second, so a long write goes on while beats are answered. Every write has one of these, so it
+    is one timer, and nothing is left behind that refers to itself.
     """
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle | None = None
 
-    async with asyncio.timeout(left_s) as limit:
+    __slots__ = ("_limit", "_timer", "_trust_left_s")
 
-        def renew() -> None:
-            nonlocal timer
-            if not limit.expired():
-                left_s = trust_left_s()
-                limit.reschedule(loop.time() + left_s)
-                timer = loop.call_later(max(RENEW_S, left_s / 2), renew)
+    def __init__(self, trust_left_s: Callable[[], float], left_s: float) -> None:
+        self._trust_left_s = trust_left_s
+        self._limit = asyncio.timeout(None)
+        self._timer = asyncio.get_running_loop().call_later(_until_next_look(left_s), self._look)
 
-        timer = loop.call_later(left_s / 2, renew)
-        try:
-            yield
-        finally:
-            timer.cancel()
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def _look(self) -> None:
+        left_s, loop = self._trust_left_s(), asyncio.get_running_loop()
+        if left_s > 0.0:
+            self._timer = loop.call_later(_until_next_look(left_s), self._look)
+        else:
+            self._limit.reschedule(loop.time())
+
+
+def _until_next_look(left_s: float) -> float:
+    """Half of what is left, so that a renewal is seen in time; the whole when it is little."""
+    return max(left_s / 2, min(left_s, RENEW_S))
 
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
@@ -227,6 +238,7 @@ class Run:
         finally:
             if self._reading is not None:
                 self._reading.cancel()
+                self._reading = None  # Its error would keep this run alive, and this run its error.
             await _close(*([source, sink] if source is not None else [sink]))
 
     async def _build_source(self) -> Source:

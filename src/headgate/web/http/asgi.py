@@ -77,6 +77,13 @@ class _Transport:
         if self._line is not None:
             self._line.hold(False)
 
+    def get_write_buffer_size(self) -> int:
+        return self._socket.get_write_buffer_size()
+
+    def abort(self) -> None:
+        if self._line is not None:
+            self._socket.abort()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._socket.get_extra_info(name, default)
 
