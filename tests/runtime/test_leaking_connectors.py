@@ -10,7 +10,7 @@ import structlog
 from pydantic import SecretStr
 
 from headgate.connectors.api import Connector, Context, Grant, Options, Outgoing, Progress, SinkKind
-from headgate.errors import BadRecord, Cause, ConnectorError, NotConnected
+from headgate.errors import BadRecord, Cause, ConfigError, ConnectorError, NotConnected, Refused
 from headgate.telemetry import logs
 from tests.runtime.conftest import Harness, generator
 
@@ -35,6 +35,7 @@ class Leak:
     def __init__(self, options: LeakOptions, context: Context) -> None:
         self._url = options.url.get_secret_value()
         self._fails = options.fails
+        self._log = context.log
         context.log.warning(f"made for {self._url}", url=self._url, more={"urls": [self._url]})
 
     async def check(self) -> None:
@@ -50,6 +51,11 @@ class Leak:
                     raise DriverError(self._url)
                 except DriverError as error:
                     raise KeyError(PASSWORD) from error
+            case "config":
+                raise ConfigError(f"{self._url} is wrong", hint=PASSWORD)
+            case "refused":
+                self._log.error("refused", error=DriverError(self._url), pair=(PASSWORD, 1))
+                raise Refused(f"not with {PASSWORD}")
             case "gone":
                 raise NotConnected(f"{self._url}\nis gone")
         return None
@@ -77,7 +83,7 @@ def lines(request: pytest.FixtureRequest, hg: Harness) -> Iterator[list[str]]:
     structlog.reset_defaults()
 
 
-@pytest.mark.parametrize("fails", ["check", "driver", "chain", "gone", "write"])
+@pytest.mark.parametrize("fails", ["check", "driver", "chain", "config", "refused", "gone", "write"])
 async def test_nothing_that_a_connector_says_shows_a_secret(
     hg: Harness, plug: Callable[..., None], lines: list[str], fails: str
 ) -> None:
