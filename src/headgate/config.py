@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from headgate.core.lease import LEASE_S, SHORTEST_LEASE_S
 from headgate.errors import ConfigError, Problem
+from headgate.hidden import remember, remember_url
 
 PREFIX = "HEADGATE_"
 FILE = "headgate.toml"
@@ -56,6 +57,10 @@ class Settings(BaseSettings):
     log: Literal["console", "json"] = Field("console", description="How log lines look.")
     auth: bool = Field(True, description="Whether tokens are asked for. Without, only on loopback.")
     inbox_keep_s: float = Field(3600.0, ge=0, description="How long handled webhook payloads are kept.")
+    max_connections: int = Field(10_000, ge=10, description="The most connections to this node at once.")
+    max_connections_per_address: int = Field(
+        5_000, ge=1, description="The most of them from one address. A proxy in front of the node is one address."
+    )
     source_timeout_s: float = Field(60.0, gt=0, description="A dump's source that sends nothing for this long is gone.")
     process: UUID | None = Field(
         None, description="Not for you: `headgate up --processes` tells its nodes apart by it."
@@ -98,6 +103,11 @@ def load(**flags: Any) -> Settings:
         ]
     if problems:
         raise ConfigError(problems)
+    if found.database is not None:
+        remember_url(found.database.get_secret_value())
+    if found.master_key is not None:
+        for key in found.master_key.get_secret_value().split(","):
+            remember(key)
     return found
 
 

@@ -72,11 +72,11 @@ def one_line(said: object, most: int | None = None) -> str:
     return text[:most]
 
 
-def error_line(error: BaseException, most: int | None = None) -> str:
+def error_line(error: BaseException) -> str:
     """An error on a single line: our own with what to do about it, any other with its type."""
     if isinstance(error, HeadgateError):
         is_said = not error.hint or error.hint in error.message  # A ConfigError's message has the hint in it.
         return error.message if is_said else f"{error.message} ({error.hint})"
-    text = one_line(error, most)
+    text = one_line(error)
     kind = type(error).__name__
     return text if text == kind else f"{kind}: {text}"

@@ -42,6 +42,7 @@ ISSUED = {
 DS = "/api/datasources/orders"
 ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/datasources"): {"items": [summary()]},
+    ("GET", "/api/overview"): {"datasources": [summary()], "nodes": [{"name": "alpha", "streams": 4}], "at_s": 1.0},
     ("POST", "/api/datasources"): full(),
     ("GET", DS): full(),
     ("DELETE", DS): None,

@@ -185,3 +185,34 @@ def test_settings_that_are_wrong_are_named(run: Run, monkeypatch: pytest.MonkeyP
     result = run("doctor")
     assert result.exit_code == 1
     assert "HEADGATE_PORT" in result.stdout
+
+
+def test_whoever_has_the_database_gets_an_admin_token_even_when_all_were_revoked(
+    run: Run, database: str, no_node: None
+) -> None:
+    first = run("tokens", "recover", "--database", database)
+    assert first.exit_code == 0, first.output
+    asyncio.run(_execute(database, "UPDATE headgate.token SET ended_at = now()"))
+    again = run("tokens", "recover", "--database", database, "--json")
+    found = json.loads(again.stdout)
+    assert (found["role"], found["token"] in first.stdout) == ("admin", False)
+    query = "SELECT name, role, ended_at IS NULL AS works FROM headgate.token ORDER BY created_at"
+    rows = asyncio.run(_fetch(database, query))
+    assert [(row["role"], row["works"]) for row in rows] == [("admin", False), ("admin", True)]
+    recorded = asyncio.run(_fetch(database, "SELECT payload, actor FROM headgate.datasource_events ORDER BY id"))
+    assert [json.loads(row["payload"])["recovered"] for row in recorded] == [True, True]
+    assert found["token"] not in str(recorded)
+    assert all("recover" in row["actor"] for row in recorded)
+
+
+def test_a_home_without_a_database_is_not_recovered(run: Run, tmp_path: Path, no_node: None) -> None:
+    result = run("tokens", "recover", "--home", str(tmp_path))
+    assert (result.exit_code, "has no database" in result.stderr) == (3, True)
+
+
+async def _fetch(url: str, query: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(url)
+    try:
+        return list(await connection.fetch(query))
+    finally:
+        await connection.close()

@@ -17,7 +17,7 @@ from headgate.core.mapping import functions
 from headgate.core.mapping.document import ON_ERROR, PARTS, Mapped, Mapping, compile_mapping
 from headgate.core.mapping.expressions import DEPTH_LIMIT
 from headgate.core.mapping.functions import FUNCTIONS
-from headgate.core.mapping.operators import BUDGET
+from headgate.core.mapping.prices import BUDGET
 from headgate.errors import ConfigError, Problem
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "mapping.md"
@@ -628,7 +628,7 @@ def test_the_budget_covers_all_fields_of_a_record_together() -> None:
 
     mapped = compile_mapping({"set": {f"f{number}": loop for number in range(9)}}).apply([record])
 
-    assert mapped.failed == [(0, "set.f2: the record costs too much work or memory")]
+    assert mapped.failed == [(0, "set.f2: too expensive: the record costs too much work or memory")]
 
 
 @pytest.mark.parametrize(
@@ -985,9 +985,10 @@ ALLOWED_NAMES = (
         f"o_{name}"
         for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "chain", "item")
     }
-    | {"o_is_in", "o_is_not_in", "NUMBERS", "Budget", "append", "enumerate", "type", "dict", "str", "float", "int"}
-    | {"len", "round", "fromisoformat", "tzinfo", "get", "lower", "upper", "strip", "left", "as_record", "Exception"}
-    | {"call", "call_deep", "guard", "guard_deep", "each", "find", "describe"}
+    | {"o_is_in", "o_is_not_in", "NUMBERS", "append", "enumerate", "type", "dict", "str", "float", "int"}
+    | {"len", "round", "fromisoformat", "tzinfo", "get", "lower", "upper", "strip", "as_record", "Exception"}
+    | {"call", "call_deep", "guard", "guard_deep", "each", "find", "power", "describe"}
+    | {"PLAIN", "TooExpensiveError", "records", "failed", "skipped"}
 )
 
 

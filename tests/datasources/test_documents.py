@@ -13,11 +13,11 @@ from headgate.datasources.documents import (
     MOST_VALUES,
     Document,
     content_of,
-    prepare,
     read_all,
     read_yaml,
     write_yaml,
 )
+from headgate.datasources.prepared import prepare
 from headgate.errors import ConfigError, Problem
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from headgate.cli import app
 from headgate.connectors import plugins as connectors
 from headgate.datasources import schema
-from headgate.datasources.documents import parse_yaml, prepare, read_all
+from headgate.datasources.documents import parse_yaml, read_all
+from headgate.datasources.prepared import prepare
 from headgate.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent

@@ -147,7 +147,7 @@ def test_answers_without_a_browser(node: NodeProcess) -> None:
         page = client.get("/")
         assert page.status_code == 200
         assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
-        assert page.headers["referrer-policy"] == "no-referrer"
+        assert page.headers["referrer-policy"] == "same-origin"
         assert client.post("/login", data={"token": "hg_wrong"}).status_code == 401
         assert client.post("/login", data={}).status_code == 401
         foreign = client.post("/login", data={"token": node.token}, headers={"Sec-Fetch-Site": "cross-site"})
@@ -357,7 +357,8 @@ def test_the_browser_runs_nothing_that_strangers_wrote(node: NodeProcess, contex
     node.apply({"described": {**OFF, "description": HOSTILE}})
 
     def answer(route: Route) -> None:
-        body = json.dumps({"datasources": [_hostile_summary()], "nodes": [{"name": HOSTILE, "streams": 1}]})
+        nodes = [{"name": HOSTILE, "streams": 1}]
+        body = json.dumps({"datasources": [_hostile_summary()], "nodes": nodes, "is_whole": True, "gone": []})
         route.fulfill(content_type="text/event-stream", body=f"data: {body}\n\n")
 
     context.route("**/api/overview", answer)

@@ -20,6 +20,12 @@ from headgate.web.auth import Gate
         ({"host": ""}, False),
         ({"host": "127.0.0.1:8470", "origin": "https://evil.example"}, False),
         ({"host": "127.0.0.1:8470", "origin": "null"}, False),
+        ({"host": "127.0.0.1:8470", "origin": "http://127.0.0.1:3000"}, False),
+        ({"host": "127.0.0.1:8470", "origin": "http://localhost:8470"}, False),
+        ({"host": "127.0.0.1:8470", "origin": "http://127.0.0.1:8470.evil.example"}, False),
+        ({"host": "127.0.0.1:8470", "sec-fetch-site": "same-site"}, False),
+        ({"host": "127.0.0.1:8470@evil.example"}, False),
+        ({"host": "localhost.evil.example:8470"}, False),
         ({"host": "127.0.0.1:8470", "sec-fetch-site": "cross-site"}, False),
     ],
 )

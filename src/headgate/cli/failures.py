@@ -16,6 +16,7 @@ import typer
 
 from headgate.cli.output import complain
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Refused, Unauthorized
+from headgate.hidden import hide
 
 FAILED = 1
 USAGE = 2
@@ -42,11 +43,11 @@ def report(error: HeadgateError) -> int:
     if isinstance(error, ConfigError) and len(error.problems) > 1:
         complain(f"headgate: {len(error.problems)} problems")
         for problem in error.problems:
-            complain(f"  {problem}")
+            complain(hide(f"  {problem}"))
     elif isinstance(error, ConfigError):
-        complain(f"headgate: {error.problems[0] if error.problems else error.message}")
+        complain(hide(f"headgate: {error.problems[0] if error.problems else error.message}"))
     else:
-        complain(f"headgate: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+        complain(hide(f"headgate: {error.message}" + (f" ({error.hint})" if error.hint else "")))
     return code_of(error)
 
 
@@ -61,7 +62,8 @@ def guarded(run: Callable[[], Any]) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):
             return _usage(error)
-        complain(f"headgate: {type(error).__name__}: {error} (a bug, at {_place(error)}; please report it)")
+        text = f"headgate: {type(error).__name__}: {error} (a bug, at {_place(error)}; please report it)"
+        complain(hide(text))
         return FAILED
     return result if isinstance(result, int) else 0
 

@@ -252,12 +252,20 @@ class Kept:
 
 async def first_token(home: Path, tokens: Tokens) -> Kept | None:
     """A database that has never had a token gets one, kept in HEADGATE_HOME for the commands on this machine."""
+    from headgate.errors import ConfigError
     from headgate.store.tokens import hash_of
 
     kept = homes.read_token(home)
     if kept is not None and any(not found.has_ended for found in await tokens.find([hash_of(kept)])):
         return Kept(kept, is_new=False)
-    text = await tokens.create_first("first", lambda text: homes.keep_token(home, text))
+
+    def keep(text: str) -> None:
+        try:
+            homes.keep_token(home, text)
+        except OSError as error:
+            raise ConfigError(f"{home / homes.TOKEN} cannot be written: {error.strerror}") from None
+
+    text = await tokens.create_first("first", keep)
     return None if text is None else Kept(text, is_new=True)
 
 
@@ -293,7 +301,7 @@ def announce(
     lines = [f"Headgate is up: {url}"]
     lines += [f"  node     {name}  {address}" for name, address in (nodes or {}).items()]
     if not settings.auth:
-        lines.append("  no token is asked for")
+        lines.append("  no token is asked for: everybody on this machine, and nobody else, may do everything")
     elif token is None:
         lines.append("  token    as created before; headgate tokens recover makes another")
     else:

@@ -62,12 +62,14 @@ from headgate.connectors.api.bulk import (
     Table,
     Writer,
 )
+from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import ROWS, Normalizes
 from headgate.connectors.values.infer import inferred
 from headgate.connectors.values.kinds import canonical, type_from_text
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
-from headgate.text import counted, error_line
+from headgate.hidden import error_said
+from headgate.text import counted
 
 FAMILY = "own"
 SAMPLED = 1000
@@ -94,9 +96,9 @@ async def call(made: Any, method: str, *args: Any) -> Any:
     except HeadgateError:
         raise
     except (ConnectionError, TimeoutError) as error:
-        raise StorageGone(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
+        raise StorageGone(f"{_name(made)}.{method}: {error_said(error, 300)}") from error
     except Exception as error:
-        raise StorageError(f"{_name(made)}.{method}: {error_line(error, 300)}") from error
+        raise StorageError(f"{_name(made)}.{method}: {error_said(error, 300)}") from error
 
 
 def _name(made: Any) -> str:
@@ -301,7 +303,7 @@ def writer_of(made: object) -> Writer:
     return cast("Writer", made) if hasattr(made, "prepare") else OwnWriter(made)
 
 
-def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) -> Connector:
+def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str], guard: Guard = OPEN) -> Connector:
     """The factory named for this scheme, `MODULE:FACTORY` or `scheme=MODULE:FACTORY`, as a connector."""
     if not factories:
         hint = f"one of {', '.join(known)}, or --storage MODULE:FACTORY"
@@ -310,7 +312,7 @@ def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) ->
     unnamed = [one for one in factories if "=" not in one]
     if scheme not in named and not unnamed:
         raise ConfigError(f"scheme {scheme!r} has no factory", hint=f"--storage {scheme}=MODULE:FACTORY")
-    make = factory(named.get(scheme) or unnamed[0])
+    make = factory(named.get(scheme) or unnamed[0], guard)
     return Connector(
         name=scheme,
         summary="",
@@ -320,11 +322,12 @@ def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) ->
     )
 
 
-def factory(name: str) -> Any:
-    """The factory that `module:factory` names; the module may be a file."""
+def factory(name: str, guard: Guard = OPEN) -> Any:
+    """The factory that `module:factory` names; the module may be a file. Nothing of it runs unless it is allowed."""
     where, colon, what = name.rpartition(":")
     if not colon or not where:
         raise ConfigError(f"{name!r} is not MODULE:FACTORY", hint="such as mypackage.storages:Orders")
+    guard.module(where)
     try:
         module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except FileNotFoundError:

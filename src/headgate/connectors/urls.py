@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from headgate.credentials import SHOWN, hide_credentials
 from headgate.errors import ConfigError
 
-SHOWN = "***"
 _PLACES = ("host", "port", "unix_socket")
 
 
@@ -44,12 +44,19 @@ def path_and_options(url: str, known: Sequence[str]) -> tuple[Path, dict[str, st
 
 def redacted(url: str) -> str:
     """The URL for people: no password, and no options, which may hold one, except those that say where."""
-    parts = urlsplit(url)
-    if parts.netloc and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{scheme_of(url)}:{SHOWN}"
+    rest = f"{parts.path}{parts.query}{parts.fragment}"
+    if parts.netloc and "@" in rest:
         return f"{parts.scheme}://{SHOWN}"  # A password with a sign that ends the host: any part may belong to it.
     query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in _PLACES], safe="/:")
     if not parts.netloc:
-        return url.partition("?")[0] + (query and "?" + query)
+        if ":" in rest.rpartition("@")[0]:
+            return f"{parts.scheme}:{SHOWN}"  # The slashes before a user and a password were forgotten.
+        return hide_credentials(url.partition("?")[0] + (query and "?" + query))
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    return urlunsplit((parts.scheme, f"{name}{colon and ':' + SHOWN}{at}{host}", parts.path, query, ""))
+    shown = urlunsplit((parts.scheme, f"{name}{colon and ':' + SHOWN}{at}{host}", parts.path, query, ""))
+    return hide_credentials(shown)

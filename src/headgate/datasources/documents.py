@@ -1,69 +1,29 @@
-"""Datasource documents: read, checked as a whole, and made ready to run.
+"""Datasource documents: read from YAML or JSON, and written again as their authors wrote them.
 
-Checking never stops at the first mistake. Every problem has a path into the document (`datasources.orders.sink.url`)
-and, where there is something to do, a hint.
+Only their shape is checked here; `prepared` checks what they say. Every problem has a path into the document
+(`datasources.orders.sink.url`) and, where there is something to do, a hint.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import yaml
-from pydantic import Field, SecretStr, ValidationError, field_validator
 
-from headgate.connectors import plugins as connectors
-from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
-from headgate.core.mapping.document import Mapping as CompiledMapping
-from headgate.core.mapping.document import compile_mapping
-from headgate.core.push import PUSH
-from headgate.errors import ConfigError, HeadgateError, Problem
+from headgate.datasources.prepared import shown
+from headgate.datasources.references import REFERENCE, is_reference, secret_names
+from headgate.errors import ConfigError, Problem
 from headgate.ids import is_name
 from headgate.store.datasources import Content
-from headgate.text import one_line, parse_duration
+from headgate.text import one_line
 
 PARTS = ("enabled", "source", "mapping", "sink")
-OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
-RENAMED = {"partitions": "streams"}  # Options that had another name.
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
-
-
-class Expect(Options):
-    """What a healthy datasource does."""
-
-    fresh_within: str | None = Field(None, description="A record at least this often: 30s, 10m, 2h, 1d.")
-    min_per_hour: int | None = Field(None, ge=1, description="At least this many records in the last hour.")
-
-    @field_validator("fresh_within")
-    @classmethod
-    def _duration(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_duration(value)
-        return value
-
-
-class DatasourceOptions(Options):
-    """What a document says besides source, mapping and sink."""
-
-    streams: int = Field(
-        1, ge=1, le=1000, strict=True, description="How many streams read the source, if it can be read in parts."
-    )
-    assignment: Literal["sticky", "modulo"] = Field(
-        "sticky",
-        description=(
-            "Which node runs which stream. sticky: spread by load, and moved as little as possible. "
-            "modulo: number p goes to number p mod n of n nodes, in the order of their joining."
-        ),
-    )
-    expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
-    description: str = Field("", description="For people.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +35,12 @@ class Document:
     content: Content
 
     def plain(self) -> dict[str, Any]:
-        """As it is exported: what was written, in its order."""
-        content = self.content
+        """As it is shown and exported: what was written, in its order; without a password that it may have in it."""
+        content = shown(self.content)
         found: dict[str, Any] = {"enabled": self.enabled, "source": content.source}
         if content.mapping is not None:
             found["mapping"] = content.mapping
         return {**found, "sink": content.sink, **content.options}
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A version that is ready to run: options checked, secrets in place, mapping compiled."""
-
-    source: Connector
-    source_options: Any
-    sink: Connector
-    sink_options: Any
-    mapping: CompiledMapping
-    options: DatasourceOptions
-
-    @property
-    def source_kind(self) -> SourceKind:
-        """How to build the source."""
-        assert self.source.source is not None
-        return self.source.source
-
-    @property
-    def sink_kind(self) -> SinkKind:
-        """How to build the sink."""
-        assert self.sink.sink is not None
-        return self.sink.sink
-
-    @property
-    def source_identity(self) -> str:
-        """Which data are read."""
-        return identity_of(self.source.name, self.source_options)
-
-    @property
-    def sink_identity(self) -> str:
-        """Where they are written."""
-        return identity_of(self.sink.name, self.sink_options)
 
 
 # Reading.
@@ -201,8 +127,10 @@ def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
             return [Problem(path, "is too large, or nested too deeply", f"{MOST_VALUES} values, {DEEPEST} levels")]
         at = f"{where}." if where else ""
         if isinstance(value, dict):
-            if set(value) == {"$secret"} and not is_name(value["$secret"]):
+            if is_reference(value) and not is_name(value[REFERENCE]):
                 problems.append(Problem(f"{at}$secret", "is not the name of a secret", "lower case, digits, - and _"))
+            elif REFERENCE in value and not is_reference(value):
+                problems.append(Problem(f"{at}$secret", "must stand alone", "{$secret: NAME}"))
             problems += [Problem(f"{at}{key}", "a key must be text", "quote it") for key in value if not _is_text(key)]
             waiting += [(f"{at}{key}", item, depth + 1) for key, item in value.items()]
         elif isinstance(value, list):
@@ -264,159 +192,3 @@ def _represent_text(dumper: _Dumper, text: str) -> Any:
 
 
 _Dumper.add_representer(str, _represent_text)
-
-
-# Secrets.
-
-
-def secret_names(value: Any) -> set[str]:
-    """The names that a document refers to as `{"$secret": name}`."""
-    if isinstance(value, dict):
-        if set(value) == {"$secret"}:
-            return {str(value["$secret"])}
-        return set().union(*(secret_names(item) for item in value.values()))
-    if isinstance(value, list):
-        return set().union(*(secret_names(item) for item in value))
-    return set()
-
-
-def _resolve(value: Any, secrets: Mapping[str, str | None], path: str, problems: list[Problem]) -> Any:
-    """The document with secrets in place of their names. What cannot be resolved is a problem."""
-    if isinstance(value, dict):
-        if set(value) == {"$secret"}:
-            name = str(value["$secret"])
-            if name not in secrets:
-                near = difflib.get_close_matches(name, secrets, 1)
-                hint = f"headgate secrets set {name}" + (f"; or did you mean {near[0]}?" if near else "")
-                problems.append(Problem(path, f"secret {name!r} does not exist", hint))
-            elif secrets[name] is None:
-                problems.append(
-                    Problem(path, f"secret {name!r} cannot be decrypted here", "is HEADGATE_MASTER_KEY the right one?")
-                )
-            return secrets.get(name) or ""
-        return {key: _resolve(item, secrets, f"{path}.{key}", problems) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, secrets, f"{path}.{index}", problems) for index, item in enumerate(value)]
-    return value
-
-
-# Checking.
-
-
-def prepare(content: Content, secrets: Mapping[str, str | None], path: str = "") -> Prepared:
-    """Check everything that can be checked without touching the outside; raise all problems at once."""
-    at = f"{path}." if path else ""
-    problems: list[Problem] = []
-    source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
-    sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
-    given = {key: value for key, value in content.options.items() if key not in RENAMED}
-    problems += [
-        Problem(f"{at}{old}", f"`{old}` is now called `{new}`", f"{new}: {content.options[old]}")
-        for old, new in RENAMED.items()
-        if old in content.options
-    ]
-    options = _model(DatasourceOptions, given, path, problems)
-    mapping = None
-    try:
-        mapping = compile_mapping(content.mapping, f"{at}mapping")
-    except ConfigError as error:
-        problems += [replace(p, hint=p.hint or "docs/reference/mapping.md says how") for p in error.problems]
-    if mapping is not None and sink is not None and sink_options is not None:
-        assert sink.sink is not None
-        if sink.sink.needs_key(sink_options) and not mapping.key:
-            problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
-    if content.source.get("type") == PUSH:
-        said, hint = "does not go with push: programs make its streams", "leave it out"
-        problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
-    if options is not None and options.streams > 1 and source is not None:
-        problems += _not_in_parts(source, f"{at}streams")
-    if problems:
-        raise ConfigError(problems)
-    assert source is not None
-    assert sink is not None
-    assert mapping is not None
-    assert options is not None
-    return Prepared(source, source_options, sink, sink_options, mapping, options)
-
-
-def _not_in_parts(source: Connector, path: str) -> list[Problem]:
-    """Why several streams cannot read this source."""
-    assert source.source is not None
-    if source.source.in_parts or source.name == PUSH:
-        return []
-    return [Problem(path, f"{source.name} cannot be read in parts: one stream reads it", "leave it out")]
-
-
-def _side(
-    side: str, raw: dict[str, Any], secrets: Mapping[str, str | None], path: str, problems: list[Problem]
-) -> tuple[Connector | None, Any]:
-    """One side's connector and options, or what is wrong with them."""
-    name = raw.get("type")
-    if not isinstance(name, str):
-        problems.append(Problem(f"{path}.type", "is missing", "headgate connectors list"))
-        return None, None
-    try:
-        connector = connectors.get(name)
-    except HeadgateError as error:
-        problems.append(Problem(f"{path}.type", error.message, error.hint))
-        return None, None
-    kind = connector.source if side == "source" else connector.sink
-    if kind is None:
-        problems.append(Problem(f"{path}.type", f"{name} is not a {side}", f"headgate connectors show {name}"))
-        return None, None
-    before = len(problems)
-    resolved = _resolve({key: value for key, value in raw.items() if key != "type"}, secrets, path, problems)
-    unresolved = {problem.path for problem in problems[before:]}
-    options = _model(kind.options, resolved, path, problems, unresolved)
-    if options is not None:
-        problems += _written_out(options, raw, path)
-    return connector, options
-
-
-def _written_out(options: Any, raw: Any, path: str) -> list[Problem]:
-    """Secrets that stand in the document itself, where every reader of the registry would see them."""
-    if isinstance(options, SecretStr):
-        if isinstance(raw, str) and not _is_public(raw):
-            return [Problem(path, "must not be written out here", "headgate secrets set NAME, then {$secret: NAME}")]
-        return []
-    if isinstance(options, list) and isinstance(raw, list):
-        pairs = [(str(index), *pair) for index, pair in enumerate(zip(options, raw, strict=False))]
-    elif isinstance(options, Options) and isinstance(raw, dict):
-        pairs = [(name, getattr(options, name), raw.get(name)) for name in type(options).model_fields]
-    else:
-        return []
-    return [problem for name, one, written in pairs for problem in _written_out(one, written, f"{path}.{name}")]
-
-
-def _is_public(text: str) -> bool:
-    """A URL without a password says where, not how to get in."""
-    return "://" in text and urlsplit(text).password is None and "password=" not in text
-
-
-def _model(
-    model: type[Options], raw: dict[str, Any], path: str, problems: list[Problem], skip: set[str] | None = None
-) -> Any:
-    """The options as a model. `skip`: paths that have a problem already."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        for item in error.errors(include_url=False, include_input=False, include_context=False):
-            where = ".".join([*([path] if path else []), *map(str, item["loc"])])
-            if skip and any(where == known or where.startswith(f"{known}.") for known in skip):
-                continue
-            problems.append(_problem(where, item, model))
-        return None
-
-
-def _problem(where: str, item: Any, model: type[Options]) -> Problem:
-    """One of pydantic's findings, in our words. Values are left out: they may be secret."""
-    name = str(item["loc"][-1]) if item["loc"] else ""
-    if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, model.model_fields, 1)
-        known = ", ".join(sorted(model.model_fields)) or "none"
-        return Problem(where, "unknown option", f"did you mean {near[0]}?" if near else f"options: {known}")
-    if item["type"] == "missing":
-        return Problem(where, "is missing", "required")
-    text = item["msg"].removeprefix("Value error, ")
-    about = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
-    return Problem(where, text[0].lower() + text[1:], (about.description or "") if about else "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headgate.core.push import PUSH
-from headgate.datasources.documents import DatasourceOptions
+from headgate.datasources.prepared import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
 from headgate.store.listed import Unable
 from headgate.store.nodes import Node

@@ -7,16 +7,20 @@ begins, recorded with their actor, and followed by a wake-up.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
-from headgate.connectors import plugins as connectors
 from headgate.core.reconcile import Entry
-from headgate.datasources.documents import Document, Prepared, prepare
-from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused
+from headgate.datasources.documents import Document
+from headgate.datasources.planned import PlannedChange, planned
+from headgate.datasources.prepared import Prepared, prepare, written_out
+from headgate.datasources.references import Secrets as Values
+from headgate.datasources.references import Unread
+from headgate.errors import ConfigError, NotFound, Problem, Refused
+from headgate.hidden import remember
 from headgate.ids import as_id, is_name
 from headgate.store.database import Database
 from headgate.store.datasources import Change, Content, Datasource, Datasources, Version
@@ -37,24 +41,6 @@ class Config:
     name: str
     version: int
     prepared: Prepared
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A place at which two documents differ."""
-
-    path: str  # `sink.table`; empty for the whole document.
-    before: object
-    after: object
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChange:
-    """What applying a document would do to one datasource."""
-
-    name: str
-    action: str  # create, update, enable, disable, delete, keep
-    changes: list[Difference]
 
 
 class Registry:
@@ -96,6 +82,15 @@ class Registry:
         """Those that should run, as of the last sync."""
         return [entry for entry in self._entries.values() if entry.is_to_run]
 
+    @property
+    def revision(self) -> int:
+        """Of the last sync."""
+        return self._revision
+
+    def names(self) -> Collection[str]:
+        """Of all datasources, as of the last sync."""
+        return self._by_name.keys()
+
     def entry(self, name: str) -> Entry | None:
         """One by name, as of the last sync."""
         id = self._by_name.get(name)
@@ -111,7 +106,8 @@ class Registry:
         if found is None:
             raise NotFound(f"version {version} is gone")
         entry = self._entries.get(id)
-        return Config(id, entry.name if entry else str(id), version, await self._prepare(found.content))
+        values = await self.secrets.read(list(found.content.secrets))
+        return Config(id, entry.name if entry else str(id), version, prepare(found.content, values))
 
     async def list_parts(self, id: UUID, found: Sequence[str]) -> list[str]:
         """The parts of a source in the order of first sight, with those that a run has found just now."""
@@ -165,8 +161,10 @@ class Registry:
         return found
 
     async def create(self, document: Document, actor: str) -> Datasource:
-        """A new datasource with a draft. Its problems, if any, come up at `validate` and `publish`."""
+        """A new datasource with a draft. Its problems, if any, come up at `validate` and `publish`; but a password is
+        never stored."""
         self._writable()
+        _refuse_written_out(document.content)
         async with self.datasources.change(actor) as change:
             if await change.find(document.name) is not None:
                 raise Refused(f"datasource {document.name!r} exists", code="exists", hint="edit its draft instead")
@@ -179,6 +177,7 @@ class Registry:
     async def put_draft(self, name: str, content: Content, actor: str, expected_hash: str | None = None) -> Version:
         """Write the draft. `expected_hash` is what the author saw: the draft, or the published version without one."""
         self._writable()
+        _refuse_written_out(content)
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
             seen = await change.draft(found.id) or await change.version(found.id, found.published_version)
@@ -190,13 +189,10 @@ class Registry:
         assert draft is not None
         return draft
 
-    async def problems(self, content: Content, path: str = "") -> list[Problem]:
-        """Everything that is wrong with this content."""
-        try:
-            await self._prepare(content, path)
-        except ConfigError as error:
-            return error.problems
-        return []
+    async def problems(self, content: Content, *, reads_secrets: bool = True) -> list[Problem]:
+        """Everything that is wrong with this content. Without `reads_secrets` no value is looked at."""
+        values = await self._values(content.secrets, reads_secrets=reads_secrets)
+        return await asyncio.to_thread(_problems, {"": content}, values)
 
     async def publish(self, name: str, actor: str, expected_hash: str | None = None) -> Version:
         """Validate the draft as a whole and make it the published version."""
@@ -311,13 +307,19 @@ class Registry:
             if found.id in published
         ]
 
-    async def plan(self, documents: dict[str, Document], *, prune: bool = False) -> list[PlannedChange]:
+    async def plan(
+        self, documents: dict[str, Document], *, prune: bool = False, reads_secrets: bool = True
+    ) -> list[PlannedChange]:
         """What applying would do. Raises all problems of all documents."""
-        await self._check_all(documents)
+        names = {name for document in documents.values() for name in document.content.secrets}
+        values = await self._values(names, reads_secrets=reads_secrets)
+        contents = {f"datasources.{name}": document.content for name, document in documents.items()}
+        if problems := await asyncio.to_thread(_problems, contents, values):
+            raise ConfigError(problems)
         present = {document.name: document for document in await self.export()}
         existing = {found.name for found in await self.datasources.all()}
         changes = [
-            _planned(present.get(name), document, exists=name in existing) for name, document in documents.items()
+            planned(present.get(name), document, exists=name in existing) for name, document in documents.items()
         ]
         if prune:
             changes += [PlannedChange(name, "delete", []) for name in sorted(existing - set(documents))]
@@ -365,6 +367,7 @@ class Registry:
             raise ConfigError([Problem("name", f"{name!r} is not a name", "lower case, digits, - and _")])
         if self.secrets.keyring is None:
             raise ConfigError("the master key is not set", hint="set HEADGATE_MASTER_KEY")
+        remember(value)
         sealed = self.secrets.keyring.seal(name, value)
         async with self.datasources.change(actor) as change:
             await change.execute("secrets/put", name, *sealed, actor)
@@ -387,20 +390,10 @@ class Registry:
 
     # Inside.
 
-    async def _prepare(self, content: Content, path: str = "") -> Prepared:
-        return prepare(content, await self.secrets.read(list(content.secrets)), path)
-
-    async def _check_all(self, documents: dict[str, Document]) -> None:
-        names = {name for document in documents.values() for name in document.content.secrets}
-        secrets = await self.secrets.read(sorted(names))
-        problems: list[Problem] = []
-        for name, document in documents.items():
-            try:
-                prepare(document.content, secrets, f"datasources.{name}")
-            except ConfigError as error:
-                problems += error.problems
-        if problems:
-            raise ConfigError(problems)
+    async def _values(self, names: Iterable[str], *, reads_secrets: bool) -> Values:
+        if reads_secrets:
+            return await self.secrets.read(sorted(names))
+        return {name: Unread() for name in await self.secrets.known(sorted(names))}
 
     async def _locked(self, change: Change, name: str) -> Datasource:
         found = await change.find(name)
@@ -425,57 +418,24 @@ def _no_datasource(name: str, names: Iterable[str]) -> NotFound:
     return NotFound(f"datasource {name!r} does not exist", hint=hint)
 
 
+def _problems(contents: Mapping[str, Content], values: Values) -> list[Problem]:
+    """Everything that is wrong, by the path of each. A large file takes seconds: not on the event loop."""
+    problems: list[Problem] = []
+    for path, content in contents.items():
+        try:
+            prepare(content, values, path)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+def _refuse_written_out(content: Content) -> None:
+    if problems := written_out(content):
+        raise ConfigError(problems)
+
+
 def _compare(expected: str | None, actual: str | None) -> None:
     if expected is not None and expected != actual:
         raise Refused(
             "the datasource has changed since it was read", code="conflict", hint="read it again, then decide"
         )
-
-
-def _planned(present: Document | None, document: Document, *, exists: bool) -> PlannedChange:
-    if present is None:
-        return PlannedChange(document.name, "update" if exists else "create", diff({}, document.plain()))
-    changes = diff(present.plain(), document.plain())
-    if present.content.hash != document.content.hash:
-        return PlannedChange(document.name, "update", changes)
-    if present.enabled != document.enabled:
-        return PlannedChange(document.name, "enable" if document.enabled else "disable", changes)
-    return PlannedChange(document.name, "keep", [])
-
-
-def diff(before: object, after: object, path: str = "") -> list[Difference]:
-    """The places at which two documents differ."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        found: list[Difference] = []
-        for key in dict.fromkeys([*before, *after]):
-            where = f"{path}.{key}" if path else str(key)
-            found += diff(before.get(key), after.get(key), where)
-        return found
-    return [] if before == after else [Difference(path, before, after)]
-
-
-def describe_connector(name: str) -> dict[str, Any]:
-    """A connector with the JSON Schema of its options."""
-    connector = connectors.get(name)
-    found: dict[str, Any] = {"name": connector.name, "summary": connector.summary, "runs": connector.runs}
-    if connector.source is not None:
-        found["source"] = connector.source.options.model_json_schema()
-    if connector.sink is not None:
-        found["sink"] = connector.sink.options.model_json_schema()
-        found["transactional"] = connector.sink.transactional
-    if connector.reader is not None or connector.writer is not None:
-        found["schemes"] = list(connector.schemes)
-    return found
-
-
-def list_connectors() -> list[dict[str, Any]]:
-    """All connectors, a line each; one that cannot be loaded says why."""
-    found = []
-    for name in connectors.names():
-        try:
-            connector = connectors.get(name)
-            sides = [side for side in ("source", "sink", "reader", "writer") if getattr(connector, side) is not None]
-            found.append({"name": name, "summary": connector.summary, "sides": sides})
-        except HeadgateError as error:
-            found.append({"name": name, "summary": error.message, "sides": []})
-    return found

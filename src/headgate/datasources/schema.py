@@ -12,7 +12,7 @@ from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Options
 from headgate.core.mapping.document import ON_ERROR
 from headgate.core.mapping.functions import TYPES
-from headgate.datasources.documents import DatasourceOptions
+from headgate.datasources.prepared import DatasourceOptions
 from headgate.ids import NAME
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

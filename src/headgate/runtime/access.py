@@ -79,6 +79,7 @@ class Access:
         self._wrong: OrderedDict[bytes, float] = OrderedDict()  # By hash: anyone may send any text. Until when.
         self._asked: dict[bytes, asyncio.Future[Found | None]] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._changes = 0  # How often something was forgotten.
         self._held: dict[object, tuple[UUID, Callable[[], None]]] = {}
         self._uses: OrderedDict[tuple[UUID, str], _Use] = OrderedDict()
         self._failures: Counter[str] = Counter()  # By what was wrong.
@@ -107,6 +108,7 @@ class Access:
 
     def forget(self) -> None:
         """A token was made or has ended: ask again, and look at open connections."""
+        self._changes += 1
         self._known.clear()
         self._wrong.clear()
         self._news.set()
@@ -114,7 +116,7 @@ class Access:
     async def _ask(self) -> None:
         while self._asked:
             keys = list(self._asked)[:MOST_AT_ONCE]
-            batch = {key: self._asked.pop(key) for key in keys}
+            batch, changes = {key: self._asked.pop(key) for key in keys}, self._changes
             try:
                 found = {one.hash: one for one in await self._tokens.find(keys)}
             except Exception as error:  # Whatever it is, nobody may wait for an answer that never comes.
@@ -124,7 +126,8 @@ class Access:
             else:
                 for key, future in batch.items():
                     one = _same(found.get(key), key)
-                    self._remember(key, one)
+                    if changes == self._changes:  # Else this may be how it was before.
+                        self._remember(key, one)
                     future.set_result(one)
             await asyncio.sleep(GATHER_S)
 
@@ -198,11 +201,11 @@ class Access:
         due_s = self._tally.due_s
         if due_s is None or due_s > boot_s():
             return False
-        counts, places = dict(self._failures), dict(self._failed_at.most_common(SHOWN_PLACES))
-        self._failures.clear()
+        counts, places = self._failures.copy(), dict(self._failed_at.most_common(SHOWN_PLACES))
+        await self._tokens.note_failures(counts, places, self._name)
+        self._failures -= counts  # What came meanwhile is for the next time.
         self._failed_at.clear()
         self._tally = failures.written(self._tally, boot_s())
-        await self._tokens.note_failures(counts, places, self._name)
         return True
 
     async def run(self, on_event: Callable[[], None]) -> None:

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from headgate.config import Settings
 from headgate.errors import ConfigError
+from headgate.hidden import remember
 from headgate.store.database import Database, sql
 
 _KEY_BYTES = 32
@@ -152,8 +153,14 @@ class Secrets:
         for row in await self._database.fetch(sql("secrets/read"), names):
             keyring = self.keyring
             sealed = (row["name"], row["key_id"], row["wrapped_key"], row["ciphertext"])
-            found[row["name"]] = keyring.unseal(*sealed) if keyring else None
+            found[row["name"]] = value = keyring.unseal(*sealed) if keyring else None
+            if value is not None:
+                remember(value)
         return found
+
+    async def known(self, names: list[str]) -> set[str]:
+        """Which of these exist. No value is decrypted."""
+        return {row["name"] for row in await self._database.fetch(sql("secrets/known"), names)} if names else set()
 
     async def rotate(self) -> tuple[int, list[str]]:
         """Wrap every data key with the current master key. Returns how many, and the names that no key fits."""

@@ -1,6 +1,7 @@
 """Structured logs: to the terminal or as JSON lines, and the lines of each stream to who keeps them.
 
-A logger that is bound to `stream_id` hands its lines over as well, to be read with `headgate ds logs`.
+A logger that is bound to `stream_id` hands its lines over as well, to be read with `headgate ds logs`. No line shows a
+secret, whatever a connector logs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from headgate.hidden import hide
 from headgate.store.logs import Line
 
 
@@ -33,9 +35,11 @@ def configure(style: str, keep: Callable[[Line], None] | None = None, level: str
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info if style == "json" else _unchanged,
+            _hide_fields,
             _handing_to(keep or _drop),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
+            _hide_line,  # A stack trace for people is written by the renderer.
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # A line is one write: processes may share it.
@@ -45,6 +49,28 @@ def configure(style: str, keep: Callable[[Line], None] | None = None, level: str
 
 def _unchanged(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     return line
+
+
+def _hide_fields(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {key: value if key == "exc_info" else _hidden(value) for key, value in line.items()}
+
+
+def _hidden(value: Any) -> Any:
+    match value:
+        case str():
+            return hide(value)
+        case dict():
+            return {key: _hidden(item) for key, item in value.items()}
+        case list():
+            return [_hidden(item) for item in value]
+        case None | bool() | int() | float():
+            return value
+    text = str(value)  # An error, say: it becomes text where it is written.
+    return value if hide(text) == text else hide(text)
+
+
+def _hide_line(logger: Any, method: str, line: Any) -> str:
+    return hide(str(line))
 
 
 def _drop(line: Line) -> None:

@@ -1,10 +1,11 @@
-"""The ASGI application of a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
+"""What answers at a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
 from litestar import Litestar, Router
 from litestar.datastructures import State
 from litestar.di import Provide
@@ -14,32 +15,38 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens, views
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.doors.asgi import Receive, Scope, Send, impatient
+from headgate.web.doors.commits import Commits
 from headgate.web.doors.groups import GroupDoor
+from headgate.web.doors.hooks import Hooks
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
+from headgate.web.headers import Guarded
 from headgate.web.openapi import describe
-from headgate.web.problems import HANDLERS
+from headgate.web.overview import Overviews
+from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
+PROBLEM = MEDIA_TYPE.encode()
 MOST_BODY_BYTES = 16 * 1024 * 1024
+
+log = structlog.get_logger()
 
 
 class App:
-    """What uvicorn calls."""
+    """What uvicorn calls. Webhooks do not come this way: `door` is for the connections themselves."""
 
     def __init__(self, node: Node, *, auth: bool) -> None:
         gate = Gate(node.access, auth=auth)
-        self.door = WebhookDoor(
-            node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
-        )
+        hooks = Hooks(node.registry, node.lists)
+        self.door = WebhookDoor(hooks, Commits(node.inbox, node.inboxes, node.waker), gate, node.trust_left_s)
         self.push = PushDoor(node, gate)
         self.groups = GroupDoor(node, gate)
         self.turns = Turns()
@@ -49,17 +56,30 @@ class App:
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
-        self.api = make_api(
-            node,
-            State({"node": node, "gate": gate, "collector": collector, "verifications": dumps.Verifications()}),
-        )
+        state = {
+            "node": node,
+            "gate": gate,
+            "collector": collector,
+            "overviews": Overviews(lambda: views.overview(node)),
+            "verifications": dumps.Verifications(),
+        }
+        self.api = make_api(node, State(state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        answer = Guarded(scope["path"], impatient(send))
+        try:
+            await self._answer(scope, receive, answer)
+        except Exception:
+            if answer.has_begun:
+                raise
+            log.exception("a request failed")
+            await answer({"type": "http.response.start", "status": 500, "headers": [(b"content-type", PROBLEM)]})
+            await answer({"type": "http.response.body", "body": encode(problem(500, "a fault of this node"))})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
-        elif scope["path"].startswith("/hooks/"):
-            await self.door(scope, receive, send)
         elif scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")

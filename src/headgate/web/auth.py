@@ -3,6 +3,7 @@ for reading only. What a role may do stands in `headgate.core.access`, and nowhe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from http.cookies import CookieError, SimpleCookie
@@ -27,6 +28,7 @@ Finder: TypeAlias = Callable[[Connection], Awaitable[Subject | None]]
 """Finds what a request is about."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOCAL = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 
 
 class Gate:
@@ -80,14 +82,14 @@ class Gate:
 
 def _is_local(host: str) -> bool:
     """Without tokens, a page from elsewhere that resolves to us must not get in."""
-    name = host.rpartition(":")[0] if host.count(":") == 1 or "]" in host else host
-    return name.strip("[]") in LOOPBACK
+    return _LOCAL.fullmatch(host) is not None
 
 
 def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
-    """Without tokens, a page of another site that is open in somebody's browser must not get in either."""
+    """Without tokens, a page of another site that is open in somebody's browser must not get in either, be it served
+    from another port of this machine."""
     origin = headers.get("origin", "")
-    if origin and not _is_local(origin.partition("://")[2]):
+    if origin and origin.partition("://")[2] != headers.get("host", ""):
         return True
     return headers.get("sec-fetch-site", "same-origin") in ("cross-site", "same-site")
 

@@ -13,6 +13,7 @@ from litestar.exceptions import HTTPException, SerializationException
 from litestar.types import ExceptionHandlersMap
 
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
+from headgate.hidden import hide
 from headgate.text import one_line
 from headgate.web.auth import Req
 from headgate.web.bodies import datasources as bodies
@@ -47,10 +48,10 @@ def problem(
         type="about:blank",
         title=http.HTTPStatus(status).phrase,
         status=status,
-        detail=detail,
+        detail=hide(detail),
         code=code,
-        hint=hint,
-        problems=tuple(bodies.Problem(path=one.path, message=one.message, hint=one.hint) for one in problems),
+        hint=hide(hint),
+        problems=tuple(bodies.Problem(path=one.path, message=hide(one.message), hint=one.hint) for one in problems),
     )
 
 

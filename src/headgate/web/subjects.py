@@ -26,10 +26,11 @@ async def datasource(connection: Connection) -> Subject | None:
 
 async def stream(connection: Connection) -> Subject | None:
     """By its name or id: the datasource that it belongs to."""
+    id = connection.path_params["id"]
     try:
-        return OfDatasource((await _node(connection).streams.find(connection.path_params["id"])).datasource)
+        return OfDatasource((await _node(connection).streams.find(id)).datasource)
     except (NotFound, Refused):
-        return None
+        return OfDatasource(id.partition(":")[0])
 
 
 async def group(connection: Connection) -> Subject | None:

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from headgate.credentials import hide_credentials
+
 __all__ = ["Options", "identity", "identity_of"]
 
 
@@ -44,5 +46,5 @@ def _bare(value: Any) -> Any:
     plain = value.get_secret_value() if isinstance(value, SecretStr) else value
     if isinstance(plain, str) and "://" in plain:
         parts = urlsplit(plain)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return hide_credentials(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
     return plain

@@ -37,12 +37,13 @@ from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
 from headgate.connectors.postgres.types import type_for_value
-from headgate.connectors.postgres.values import as_json_rows, fitted, only
+from headgate.connectors.postgres.values import as_json_rows, fitted, key_of, only
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.sql.quoting import quoted
 from headgate.errors import Cause, ConnectorError, Fenced, Refused
 
 OPEN_S = 15.0
+ROWS_AT_ONCE = 2_000  # What is made ready for the driver, or by it, in one go: a few milliseconds.
 LONGEST = 63  # Bytes of a name. PostgreSQL would cut a longer one, and not find it again.
 
 # The columns `edits` and `n` are the generation and the commits. They keep these names: existing tables have them, and
@@ -91,7 +92,8 @@ class PostgresSink:
         self._context = context
         self._url = options.url.get_secret_value()
         self._address = address_of(self._url)
-        self._share = "postgres " + hashlib.sha256(self._url.encode()).hexdigest()
+        self._guard = context.guard
+        self._share = "postgres " + hashlib.sha256(f"{self._url} {self._guard}".encode()).hexdigest()
         self._pool: Pool | None = None
         self._grant: Grant | None = None
         self._columns: dict[str, str] = {}
@@ -100,7 +102,9 @@ class PostgresSink:
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
         with steer_worker(self._address, self._options.table):
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_S, connection_class=WalledSession)
+            connection = await asyncpg.connect(
+                self._url, timeout=CONNECT_S, connection_class=WalledSession, loop=self._guard.loop()
+            )
             try:
                 await leave_own_schema(connection)
                 await self._look(connection)
@@ -114,7 +118,7 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url))
+        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url, self._guard))
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
@@ -185,7 +189,10 @@ class PostgresSink:
             if batch.records and not self._columns:
                 await self._create_table(connection, batch)
             if batch.records:
-                columns, rows = self._rows(batch.records)
+                # One payload may have become any number of records.
+                is_large = len(batch.records) > ROWS_AT_ONCE
+                made = asyncio.to_thread(self._rows, batch.records) if is_large else None
+                columns, rows = self._rows(batch.records) if made is None else await made
             await connection.execute(_BEGIN.format(key=lock_key(grant.installation, grant.stream)))
             if batch.records:
                 await self._insert(connection, columns, rows, batch)
@@ -239,13 +246,15 @@ class PostgresSink:
 
     async def _insert(self, connection: Connection, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
         schema, _, table = self._options.table.rpartition(".")
-        if not self._as_json:
-            await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=rows)
-            return
         if self._options.mode == "upsert":
             places = [columns.index(field) for field in batch.key]
-            rows = list({tuple(row[place] for place in places): row for row in rows}.values())  # The last one wins.
-        await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, rows))
+            rows = list({key_of(row, places): row for row in rows}.values())  # The last one wins.
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[begin : begin + ROWS_AT_ONCE]
+            if self._as_json:
+                await connection.execute(self._statement(columns, batch.key), as_json_rows(columns, some))
+            else:
+                await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=some)
 
     def _statement(self, columns: list[str], key: tuple[str, ...]) -> str:
         table, names = quoted_path(self._options.table), ", ".join(map(quoted, columns))

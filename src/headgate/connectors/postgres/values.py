@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +10,8 @@ import msgspec
 
 from headgate.connectors.postgres.types import WHOLE
 from headgate.errors import BadRecord
+
+_WIDE = 2**64
 
 
 def fitted(rows: list[Any], index: int, type: str) -> list[Any]:
@@ -39,6 +41,14 @@ def _integer_of(value: object) -> object:
 
 def only(field: str) -> Callable[[dict[str, Any]], tuple[Any]]:
     return lambda record: (record[field],)
+
+
+def key_of(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    """What tells a row's key from others. A number that is wider than the machine's goes as text: of those, a sender
+    can find any number whose hashes are equal."""
+    return tuple(
+        [str(one) if one.__class__ is int and not -_WIDE < one < _WIDE else one for one in map(row.__getitem__, places)]
+    )
 
 
 def _json_text(value: object) -> str | None:

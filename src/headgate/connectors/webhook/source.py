@@ -6,6 +6,7 @@ inbox, so a sink that is away loses nothing. The position is the id of the last 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import msgspec
 from headgate.connectors.api import Batch, Context, Position, Received
 from headgate.connectors.webhook.options import WebhookOptions
 from headgate.errors import Cause, ConnectorError
+
+BYTES_AT_ONCE = 256 * 1024  # Of bodies that are decoded in one go: a few milliseconds, whatever they hold.
 
 
 class WebhookSource:
@@ -44,7 +47,7 @@ class WebhookSource:
         payloads = await self._inbox.after(self._last, self._options.batch)
         self._last = payloads[-1].id
         return Batch(
-            records=[self._record(payload) for payload in payloads],
+            records=await self._records(payloads),
             position=self._last,
             size_bytes=sum(len(payload.body) for payload in payloads),
             event_time_s=payloads[-1].received_at_s,
@@ -62,6 +65,17 @@ class WebhookSource:
     async def close(self) -> None:
         """Nothing is held. What was acknowledged no longer counts: the stream may continue elsewhere, from earlier."""
         await self._inbox.close()
+
+    async def _records(self, payloads: Sequence[Received]) -> list[Any]:
+        """Decode, and let others have their turn after every few hundred kilobytes."""
+        records, size_bytes = [], 0
+        for payload in payloads:
+            records.append(self._record(payload))
+            size_bytes += len(payload.body)
+            if size_bytes > BYTES_AT_ONCE:
+                size_bytes = 0
+                await asyncio.sleep(0)
+        return records
 
     def _record(self, payload: Received) -> Any:
         if self._options.format == "json":

@@ -5,7 +5,7 @@ A mapping document has parts, applied in this order: `unnest` (one record per el
 fields, `on_error` says what the runtime does with a record that failed. `compile_mapping` checks a document whole and
 writes one Python function for it: a loop over the records with everything in place, because a call per field or per
 record would cost more than the work itself. Which part failed is read from the line of the traceback, so records that
-do not fail pay nothing for the answer.
+do not fail pay nothing for the answer. What records may cost is told in `mapping.prices`.
 
 None follows SQL: a missing field is None; arithmetic and ordering with None give None, and so do functions whose first
 argument is None, except those that say otherwise (`coalesce`, `count`, `get`, `min`, `max`). `==` and `!=` work as in
@@ -16,31 +16,41 @@ nothing behind. Every other mistake of types fails the record, with one line tha
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headgate.core.mapping.expressions import Compiler
-from headgate.core.mapping.functions import TYPES
-from headgate.core.mapping.operators import BUDGET, STEP, Budget, item, kind
+from headgate.core.mapping.functions import PRICED_TYPES, TYPES
+from headgate.core.mapping.operators import item
+from headgate.core.mapping.prices import ELEMENT, SLICE, STEP, Budget, kind
 from headgate.errors import ConfigError, Problem
 from headgate.text import one_line
 
 PARTS = ("where", "set", "drop", "rename", "types", "unnest", "key", "on_error")
 ON_ERROR = ("fail", "skip")
 MESSAGE_LIMIT = 200
+NODES_AT_ONCE = 20_000  # Of expressions, over all records of a slice: a few milliseconds.
+RECORDS_AT_ONCE = 500
 
-Run = Callable[[list[Any], list[Any] | None, list[dict[str, Any]], list[tuple[int, str]]], int]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mapped:
-    """What became of a batch."""
+    """What has become of a batch so far."""
 
-    records: list[dict[str, Any]]
-    failed: list[tuple[int, str]]  # The index of the input record, and one line that says what is wrong.
-    skipped: int  # Records, or elements of an unnested list, that `where` did not keep; empty lists count as one.
+    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    failed: list[tuple[int, str]] = dataclasses.field(
+        default_factory=list
+    )  # The index of the input record, and what is wrong.
+    skipped: int = 0  # Records, or elements of an unnested list, that `where` did not keep; empty lists count as one.
+
+
+# Takes records, what each has as `meta`, the index of the first, what became of them, what they may cost, and whether a
+# record that costs more ends the slice, or has failed. Returns the index of the first record that was not mapped.
+Run = Callable[[list[Any], list[Any] | None, int, Mapped, Budget, bool], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +59,31 @@ class Mapping:
 
     key: tuple[str, ...]
     on_error: str
+    records_at_once: int  # Of a slice, at most.
     _run: Run
 
     def apply(self, records: list[Any], meta: list[Any] | None = None) -> Mapped:
         """Map a batch; `meta`, when given, holds one value for each record. Never raises for a record."""
-        mapped: list[dict[str, Any]] = []
-        failed: list[tuple[int, str]] = []
-        skipped = self._run(records, meta, mapped, failed)
-        return Mapped(mapped, failed, skipped)
+        mapped = Mapped()
+        done = 0
+        while done < len(records):
+            before, done = done, self.slice(records, meta, done, mapped)
+            if done == before:
+                done = self.apart(records, meta, done, mapped)
+        return mapped
+
+    def slice(self, records: list[Any], meta: list[Any] | None, begin: int, into: Mapped) -> int:
+        """Map records from `begin` on, for a few milliseconds. Returns where that ended: at `begin` if one record takes
+        longer, and is to be mapped apart."""
+        end = begin + self.records_at_once
+        if begin == 0 and end >= len(records):
+            return self._run(records, meta, 0, into, Budget(SLICE), True)
+        return self._run(records[begin:end], meta and meta[begin:end], begin, into, Budget(SLICE), True)
+
+    def apart(self, records: list[Any], meta: list[Any] | None, index: int, into: Mapped) -> int:
+        """Map one record with all that it may cost; more is an error of the record. Returns the index of the next."""
+        one = slice(index, index + 1)
+        return self._run(records[one], meta and meta[one], index, into, Budget(), False)
 
 
 def compile_mapping(document: dict[str, Any] | None, path: str = "mapping") -> Mapping:
@@ -68,7 +95,8 @@ def compile_mapping(document: dict[str, Any] | None, path: str = "mapping") -> M
     program.write()
     if problems:
         raise ConfigError(problems)
-    return Mapping(parts.key, parts.on_error, program.load())
+    at_once = max(1, min(RECORDS_AT_ONCE, NODES_AT_ONCE // max(1, compiler.nodes)))
+    return Mapping(parts.key, parts.on_error, at_once, program.load())
 
 
 class _Parts:
@@ -157,6 +185,14 @@ class _Parts:
                 self.note("key", f"{name} is not an output field", _nearest(name, output))
 
 
+def _describe(blame: dict[int, str], error: Exception) -> str:
+    """Say in one line what went wrong, and in which part, by the line of the function that it left."""
+    trace = error.__traceback__
+    part = blame.get(trace.tb_lineno, "") if trace is not None else ""
+    message = one_line(error, MESSAGE_LIMIT)
+    return f"{part}: {message}" if part else message
+
+
 class _Program:
     """The text of the function for one mapping, line by line, and which part each line belongs to."""
 
@@ -169,15 +205,15 @@ class _Program:
 
     def write(self) -> None:
         add = self._add
-        add(0, "def run(records, metas, mapped, failed):")
-        add(1, "budget, append, skipped, meta = Budget(), mapped.append, 0, None")
+        add(0, "def run(records, metas, begin, into, budget, ends):")
+        add(1, "mapped, skipped, meta = into.records, 0, None")
+        add(1, "append, failed = mapped.append, into.failed.append")
         add(1, "for index, record in enumerate(records):")
         if self._steps:
             add(2, "before = len(mapped), skipped")
         add(2, "try:")
         add(3, "if type(record) is not dict: record = as_record(record)")
         add(3, "if metas is not None: meta = metas[index]")
-        add(3, f"budget.left = {BUDGET}")
         add(3, "get = record.get")
         if self._steps:
             self._write_elements()
@@ -186,29 +222,24 @@ class _Program:
         add(2, "except Exception as error:")
         if self._steps:
             add(3, "del mapped[before[0]:]; skipped = before[1]")
-        add(3, "failed.append((index, describe(error)))")
-        add(1, "return skipped")
+        add(3, "if ends and type(error) is TooExpensiveError: into.skipped += skipped; return begin + index")
+        add(3, "failed((begin + index, describe(error)))")
+        add(1, "into.skipped += skipped")
+        add(1, "return begin + len(records)")
 
     def load(self) -> Run:
         namespace = self._compiler.namespace
         namespace |= {f"to_{name}": convert for name, convert in TYPES.items()}
         namespace |= {"enumerate": enumerate, "Exception": Exception, "MISSING": object()}
         namespace |= {"as_record": _as_record, "elements": _elements, "without": _without, "merged": _merged}
-        namespace |= {"describe": self._describe}
+        namespace |= {"describe": partial(_describe, self._blame)}
         exec(compile("\n".join(self._lines), "<mapping>", "exec"), namespace)
-        run: Run = namespace["run"]
+        run: Run = namespace.pop("run")  # It must not be among its own globals: the two would keep each other alive.
         return run
 
     def _add(self, indent: int, line: str, blame: str = "") -> None:
         self._lines.append("    " * indent + line)
         self._blame[len(self._lines)] = blame
-
-    def _describe(self, error: Exception) -> str:
-        """Say in one line what went wrong, and in which part, by the line of the function that it left."""
-        trace = error.__traceback__
-        blame = self._blame.get(trace.tb_lineno, "") if trace is not None else ""
-        message = one_line(error, MESSAGE_LIMIT)
-        return f"{blame}: {message}" if blame else message
 
     # One record per element.
 
@@ -223,11 +254,17 @@ class _Program:
         return steps
 
     def _write_elements(self) -> None:
-        self._add(3, f"values = elements(budget, record, {self._steps!r})", "unnest")
+        self._add(3, f"values = elements(record, {self._steps!r})", "unnest")
         self._add(3, "if not values: skipped += 1; continue")
+        place = len(self._lines)
+        self._add(3, "", "unnest")
         self._add(3, f"rest = without(record, {self._steps!r})")
         self._add(3, "for item in values:")
+        before = self._compiler.nodes
         self._write_record(4)
+        # Each element costs a copy of its record, and what its expressions cost, whose number is known only now.
+        price = STEP * (1 + self._compiler.nodes - before)
+        self._lines[place] = f"            budget.charge(len(values) * ({ELEMENT} * len(record) + {price}))"
 
     # One record.
 
@@ -252,7 +289,7 @@ class _Program:
 
     def _converted(self, field: str, text: str) -> str:
         name = self._parts.types.get(field)
-        return text if name is None else self._compiler.guarded(f"to_{name}", text)
+        return text if name is None else self._compiler.guarded(f"to_{name}", text, fixed=name not in PRICED_TYPES)
 
     def _write_whole(self, indent: int) -> None:
         """Some fields are known: a copy of the record, changed. Nothing to change: the record itself."""
@@ -261,7 +298,7 @@ class _Program:
         if self._steps:
             add(indent, f"row = merged(rest, {self._steps[-1]!r}, item)")
         else:
-            add(indent, "row = record.copy()" if changes else "row = record")
+            add(indent, "row = budget.copied(record)" if changes else "row = record")
         for field in parts.drop:
             add(indent, f"row.pop({field!r}, None)")
         # All are taken out before any is put back, so that two fields may change places.
@@ -270,8 +307,8 @@ class _Program:
         for number, new in enumerate(parts.rename.values()):
             add(indent, f"if r{number} is not MISSING: row[{new!r}] = r{number}")
         for field, name in parts.types.items():
-            line = f"if row.get({field!r}) is not None: row[{field!r}] = to_{name}(row[{field!r}])"
-            add(indent, line, f"types.{field}")
+            converted = self._compiler.guarded(f"to_{name}", f"row[{field!r}]", fixed=name not in PRICED_TYPES)
+            add(indent, f"if row.get({field!r}) is not None: row[{field!r}] = {converted}", f"types.{field}")
         add(indent, "append(row)")
 
 
@@ -295,8 +332,8 @@ def _as_record(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-def _elements(budget: Budget, record: dict[str, Any], steps: tuple[str, ...]) -> list[Any]:
-    """Give the list to unnest, and pay for the copies of the record that it will make."""
+def _elements(record: dict[str, Any], steps: tuple[str, ...]) -> list[Any]:
+    """Give the list to unnest."""
     values: Any = record
     for step in steps:
         values = item(values, step)
@@ -304,7 +341,6 @@ def _elements(budget: Budget, record: dict[str, Any], steps: tuple[str, ...]) ->
         return []
     if not isinstance(values, list):
         raise TypeError(f"expects a list, not {kind(values)}")
-    budget.charge(len(values) * (len(record) + STEP))
     return values
 
 

@@ -8,9 +8,10 @@ literal; every name in the output is one of ours. What is written is an expressi
 - `budget`, the `Budget` of the record; `t1`, `t2`… and `moment` for intermediate values; `v1`… for comprehensions;
 
 and over the helpers in `NAMESPACE`. There are two ways to write a node. Outside a comprehension each node runs at most
-once per record, so the length of the expression bounds its cost: common cases are written in place (`t1 * 100` when
-`t1` is a plain number), the rest goes to a helper. Inside a comprehension nodes run once per element, so every call is
-made through the budget, and nothing is written in place.
+once per record, so the length of the expression bounds the cost of all that has a fixed price: common cases are written
+in place (`t1 * 100` when `t1` is a plain number), and what costs more the more it is given, is called through the
+budget. Inside a comprehension nodes run once per element, so every call is made through the budget, and nothing is
+written in place.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from typing import Any
 
 from headgate.core.mapping import functions, operators
 from headgate.core.mapping.functions import FORMAT, FUNCTIONS
-from headgate.core.mapping.operators import ARITHMETIC, COMPARISONS, INTEGER_BITS, NUMBERS, STEP, Budget
+from headgate.core.mapping.operators import ARITHMETIC, COMPARISONS, INTEGER_BITS, NUMBERS
 from headgate.core.mapping.patterns import compile_pattern
+from headgate.core.mapping.prices import STEP, Budget, TooExpensiveError, kind
 from headgate.errors import Problem
 
 TEXT_LIMIT = 2_000  # Longer expressions want a function in Python.
@@ -59,14 +61,18 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.NotIn: ("is_not_in", "not in"),
 }
 
-# Functions of one argument that are written in place when the argument has this type.
+# Functions of one argument that are written in place when the argument is like this. {0} binds it, {1} uses it again.
+_SHORT = "type({0}) is str and len({1}) < 1000"
 _IN_PLACE = {
-    "lower": ("str", "{}.lower()"),
-    "upper": ("str", "{}.upper()"),
-    "strip": ("str", "{}.strip()"),
-    "length": ("str", "len({})"),
-    "round": ("float", "round({})"),
-    "timestamp": ("str", "(moment if (moment := fromisoformat({})).tzinfo is not None else f_timestamp(moment))"),
+    "lower": (_SHORT, "{}.lower()"),
+    "upper": (_SHORT, "{}.upper()"),
+    "strip": (_SHORT, "{}.strip()"),
+    "length": ("type({0}) is str", "len({})"),
+    "round": ("type({0}) is float", "round({})"),
+    "timestamp": (
+        "type({0}) is str",
+        "(moment if (moment := fromisoformat({})).tzinfo is not None else f_timestamp(moment))",
+    ),
 }
 
 _MISSPELT = {"true": "True", "false": "False", "null": "None"}
@@ -85,7 +91,8 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 NAMESPACE: dict[str, Any] = {
     "__builtins__": {},
     "NUMBERS": NUMBERS,
-    "Budget": Budget,
+    "PLAIN": frozenset({int, float, str, bool, bytes, type(None)}),  # What is compared with anything in a moment.
+    "TooExpensiveError": TooExpensiveError,
     "dict": dict,
     "float": float,
     "fromisoformat": datetime.fromisoformat,
@@ -132,6 +139,7 @@ class Compiler:
         self._path = ""
         self._temporaries = 0
         self._loops = 0
+        self.nodes = 0  # Of all expressions.
 
     def compile(self, source: object, path: str) -> str:
         """Give the Python text for an expression; `None`, and a problem, for one that is refused."""
@@ -139,7 +147,7 @@ class Compiler:
         if source is None or isinstance(source, bool | int | float):
             return self._literal(None, source).text
         if not isinstance(source, str):
-            return self.refuse(None, f"an expression is text, not {operators.kind(source)}").text
+            return self.refuse(None, f"an expression is text, not {kind(source)}").text
         tree = self.parse(source, path)
         return NOTHING.text if tree is None else self._emit(tree).text
 
@@ -153,6 +161,7 @@ class Compiler:
                 problem = "the expression is too large or too deeply nested"
                 nodes, depth = _measure(tree)
                 if nodes <= NODE_LIMIT and depth <= DEPTH_LIMIT:
+                    self.nodes += nodes
                     return tree
             except SyntaxError as error:
                 problem, hint = f"{error.msg} at column {error.offset or 1}", _hint_for_syntax(source)
@@ -167,8 +176,10 @@ class Compiler:
         self._problems.append(Problem(self._path, message + column, hint))
         return NOTHING
 
-    def guarded(self, function: str, text: str) -> str:
-        """Write a call that is made unless its argument is None."""
+    def guarded(self, function: str, text: str, *, fixed: bool) -> str:
+        """Write a call that is made unless its argument is None, and paid for unless its price is fixed."""
+        if not fixed:
+            return self._call("guard_deep", function, [text])
         bound, name = self._bind(Code(text))
         return f"({function}({name}) if {bound} is not None else None)"
 
@@ -192,7 +203,7 @@ class Compiler:
             return self.refuse(node, "the number is too large for a float")
         if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
             return self.refuse(node, f"the number has more than {INTEGER_BITS} bits")
-        if operators.size(value) > TEXT_LIMIT:
+        if isinstance(value, str | list | dict) and len(value) > TEXT_LIMIT:
             return self.refuse(node, f"the constant has more than {TEXT_LIMIT} elements")
         bracketed = isinstance(value, int | float) and value < 0
         return Code(f"({value!r})" if bracketed else repr(value), value)
@@ -269,6 +280,8 @@ class Compiler:
             return self._fold(node, ARITHMETIC[name], left.value, right.value)
         if sign and not self._loops:
             return self._arithmetic(name, sign, left, right)
+        if name == "power":
+            return Code(self._call("power", "o_power", [left.text, right.text]))
         return Code(self._call("call", f"o_{name}", [left.text, right.text]))
 
     def _fold(self, node: ast.expr, function: Callable[..., Any], *values: Any) -> Code:
@@ -329,8 +342,12 @@ class Compiler:
         slow = "call_deep" if self._loops else "call"
         if self._loops or (name in ("is_in", "is_not_in") and not isinstance(right.value, list)):
             return Code(self._call(slow, f"o_{name}", [left.text, right.text]))
-        if name in ("equal", "not_equal", "is_in", "is_not_in"):
+        if name in ("is_in", "is_not_in") or (name in ("equal", "not_equal") and _is_plain(left, right)):
             return Code(f"({left.text} {sign} {right.text})")
+        if name in ("equal", "not_equal"):
+            (bound, first), (other, second) = self._bind(left), self._bind(right)
+            rest = self._call("call_deep", f"o_{name}", [first, second])
+            return Code(f"({first} {sign} {second} if (type({bound}) in PLAIN) | (type({other}) in PLAIN) else {rest})")
         if left.is_constant or not (right.is_small_number or isinstance(right.value, str)):
             return Code(self._call(slow, f"o_{name}", [left.text, right.text]))
         bound, temporary = self._bind(left)
@@ -359,18 +376,24 @@ class Compiler:
         function = FUNCTIONS[name]
         if name == "coalesce" and not self._loops and len(arguments) <= 5:
             return self._coalesce(arguments)
-        if self._loops or function.grows:
+        if name in _IN_PLACE and len(arguments) == 1 and not self._loops:
+            return self._in_place(name, function, arguments[0])
+        if self._loops or not function.fixed:
             way = ("call" if function.takes_none else "guard") + ("_deep" if function.deep else "")
             return self._call(way, f"f_{name}", arguments)
         if function.takes_none:
             return f"f_{name}({', '.join(arguments)})"
         bound, first = self._bind(Code(arguments[0]))
         call = f"f_{name}({', '.join([first, *arguments[1:]])})"
-        if name not in _IN_PLACE or len(arguments) > 1:
-            return f"({call} if {bound} is not None else None)"
-        wanted, template = _IN_PLACE[name]
-        rest = f"({call} if {first} is not None else None)"
-        return f"({template.format(first)} if type({bound}) is {wanted} else {rest})"
+        return f"({call} if {bound} is not None else None)"
+
+    def _in_place(self, name: str, function: functions.Function, argument: str) -> str:
+        bound, first = self._bind(Code(argument))
+        test, template = _IN_PLACE[name]
+        rest = f"(f_{name}({first}) if {first} is not None else None)"
+        if not function.fixed:
+            rest = self._call("guard_deep" if function.deep else "guard", f"f_{name}", [first])
+        return f"({template.format(first)} if {test.format(bound, first)} else {rest})"
 
     def _coalesce(self, arguments: list[str]) -> str:
         if len(arguments) == 1:
@@ -434,6 +457,10 @@ def _is_number(bound: str, name: str, *, is_small: bool) -> str:
     if is_small:
         return f"(type({bound}) is float or type({name}) is int and -{_WIDE} < {name} < {_WIDE})"
     return f"(type({bound}) in NUMBERS)"
+
+
+def _is_plain(left: Code, right: Code) -> bool:
+    return any(type(code.value) in (int, float, str, bool, type(None)) for code in (left, right))
 
 
 def _layout(node: ast.expr | None) -> str | None:

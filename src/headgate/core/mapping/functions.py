@@ -8,6 +8,7 @@ A wrong argument raises TypeError or ValueError with a message for the person wh
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 import re
 import zlib
@@ -19,14 +20,18 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from headgate.core.mapping.operators import BUDGET, Budget, TooMuchError, add, bounded, is_in, item, kind
+from headgate.core.mapping.operators import NUMBERS, add, bounded, is_in, item
 from headgate.core.mapping.patterns import compile_pattern
+from headgate.core.mapping.prices import ELEMENT, MOST_AT_ONCE, Budget, TooMuchError, kind
 
 Number: TypeAlias = int | float | Decimal
 T = TypeVar("T")
 N = TypeVar("N", int, float, Decimal)
 
 NUMBER_TEXT_LIMIT = 400  # No honest number is written with more characters.
+STRIPPED_LIMIT = 100
+RUN = 10_000  # Elements that are sorted, or of which the least is found, in one go.
+WIDE = 2**61 - 1  # Numbers below this do not share their hashes.
 MILLISECONDS_FROM = 100_000_000_000  # As seconds this is the year 5138, as milliseconds it is 1973.
 TIME_FORMAT = re.compile(r"([^%]|%[aAbBdfGHIjmMpSuVwyYzZ%]){0,100}")  # No widths: `%999999999Y` would fill memory.
 FORMAT = re.compile(r"(.?[<>=^])?[+\- ]?0?\d{0,3}[,_]?(\.\d{1,2})?[bcdeEfFgGnosxX%]?")  # Widths below a thousand.
@@ -44,7 +49,7 @@ class Function:
     least: int = 1
     most: int | None = 1  # None: any number of arguments.
     takes_none: bool = False  # It decides itself what a None in its first argument means.
-    grows: bool = False  # Its answer can be larger than what it read, so it is always paid for.
+    fixed: bool = False  # Its cost has a bound that does not depend on what it is given; any other is paid for.
     deep: bool = False  # It looks at everything inside its arguments.
 
 
@@ -86,8 +91,13 @@ def _short(value: object) -> str:
 
 
 def _fitting(length: int) -> None:
-    if length > BUDGET:
+    if length > MOST_AT_ONCE:
         raise TooMuchError("the text would be too long")
+
+
+def _countable(elements: int) -> None:
+    if elements * ELEMENT > MOST_AT_ONCE:
+        raise TooMuchError(f"{elements} elements are too many")
 
 
 # Text.
@@ -102,7 +112,11 @@ def upper(value: object) -> str:
 
 
 def strip(value: object, characters: object = None) -> str:
-    return _text(value).strip(_text_or_none(characters))
+    """Each character at the ends is looked for among those to strip, so these must be few."""
+    unwanted = _text_or_none(characters)
+    if unwanted is not None and len(unwanted) > STRIPPED_LIMIT:
+        raise ValueError(f"strips at most {STRIPPED_LIMIT} different characters")
+    return _text(value).strip(unwanted)
 
 
 def replace(value: object, old: object, new: object) -> str:
@@ -113,7 +127,9 @@ def replace(value: object, old: object, new: object) -> str:
 
 
 def split(value: object, separator: object = None) -> list[str]:
-    return _text(value).split(_text_or_none(separator))
+    whole, between = _text(value), _text_or_none(separator)
+    _countable(len(whole) // 2 if between is None else whole.count(between))
+    return whole.split(between)
 
 
 def join(values: object, separator: object = "") -> str:
@@ -200,7 +216,8 @@ def to_decimal(value: object) -> Decimal:
 def to_bool(value: object) -> bool:
     words = {"true": True, "t": True, "yes": True, "y": True, "on": True, "1": True}
     words |= {"false": False, "f": False, "no": False, "n": False, "off": False, "0": False}
-    found = words.get(str(value).strip().lower()[:8]) if isinstance(value, str | int) else None
+    is_short = not isinstance(value, str) or len(value) <= NUMBER_TEXT_LIMIT
+    found = words.get(str(bounded(value)).strip().lower()) if isinstance(value, str | int) and is_short else None
     if found is None:
         raise ValueError(f"cannot read {_short(value)} as a bool")
     return found
@@ -238,24 +255,33 @@ def ceil(value: object) -> int:
 
 
 def minimum(*values: object) -> object:
-    return min(_present(values), default=None)
+    return min(map(min, _runs(_present(values))), default=None)
 
 
 def maximum(*values: object) -> object:
-    return max(_present(values), default=None)
+    return max(map(max, _runs(_present(values))), default=None)
 
 
 def total(values: object) -> object:
-    answer: object = 0
-    for value in _list(values):
-        answer = answer if value is None else add(answer, _number(value))
-    return answer
+    answer: Any = 0
+    found: list[Any] = _list(values)
+    for value in found:
+        if value.__class__ in NUMBERS and answer.__class__ in NUMBERS:
+            answer = answer + value  # type: ignore[operator]
+        elif value is not None:
+            answer = add(answer, _number(value))
+    return bounded(answer)
 
 
 def _present(values: tuple[object, ...]) -> list[Any]:
     """Take one list or many arguments, and leave out None."""
     found = values[0] if len(values) == 1 and isinstance(values[0], list) else list(values)
     return [value for value in found if value is not None]
+
+
+def _runs(values: list[Any]) -> list[list[Any]]:
+    """Cut a list into pieces, each of which is walked through in a moment."""
+    return [values[begin : begin + RUN] for begin in range(0, len(values), RUN)]
 
 
 # Time.
@@ -314,8 +340,10 @@ def _bytes(value: object) -> bytes:
 
 
 def parse_json(value: object) -> object:
+    written = value if isinstance(value, bytes) else _text(value).encode()
+    _countable(sum(map(written.count, (b",", b"[", b"{"))))
     try:
-        return _decode(value if isinstance(value, bytes) else _text(value))
+        return _decode(written)
     except msgspec.DecodeError as error:
         raise ValueError(f"cannot read {_short(value)} as JSON: {error}") from None
 
@@ -344,7 +372,8 @@ def count(values: object) -> int:
 def sort(values: object, descending: object = False) -> list[object]:
     """Sort what can be compared; None comes last."""
     found: list[Any] = _list(values)
-    present = sorted((value for value in found if value is not None), reverse=bool(descending))
+    runs = [sorted(run, reverse=bool(descending)) for run in _runs([value for value in found if value is not None])]
+    present = runs[0] if len(runs) == 1 else list(heapq.merge(*runs, reverse=bool(descending)))
     return present + [None] * (len(found) - len(present))
 
 
@@ -357,7 +386,16 @@ def unique(values: object) -> list[object]:
 
 
 def _identity(value: object) -> object:
-    return ("json", to_json(value)) if isinstance(value, list | dict) else value
+    """What a dict can tell values apart by. Numbers beyond the machine's are told apart by their digits: a sender can
+    find as many as it likes whose hashes are equal, and each would be compared with all the others."""
+    if isinstance(value, list | dict):
+        return ("json", to_json(value))
+    if isinstance(value, Decimal) and bounded(value).is_finite():
+        value = int(value) if value == value.to_integral_value() else float(value) if float(value) == value else value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_wide = isinstance(value, Decimal) or (isinstance(value, int) and not -WIDE < value < WIDE)
+    return ("number", str(value)) if is_wide else value
 
 
 def contains(container: object, value: object) -> object:
@@ -382,41 +420,41 @@ FUNCTIONS: dict[str, Function] = {
     "lower": Function(lower, "lower(text)"),
     "upper": Function(upper, "upper(text)"),
     "strip": Function(strip, "strip(text, characters?)", most=2),
-    "replace": Function(replace, "replace(text, old, new)", 3, 3, grows=True),
-    "split": Function(split, "split(text, separator?)", most=2, grows=True),
-    "join": Function(join, "join(list, separator?)", most=2, grows=True, deep=True),
+    "replace": Function(replace, "replace(text, old, new)", 3, 3),
+    "split": Function(split, "split(text, separator?)", most=2),
+    "join": Function(join, "join(list, separator?)", most=2, deep=True),
     "substring": Function(substring, "substring(text, start, length?)", 2, 3),
-    "length": Function(length, "length(value)"),
-    "text": Function(text, "text(value)", grows=True, deep=True),
+    "length": Function(length, "length(value)", fixed=True),
+    "text": Function(text, "text(value)", deep=True),
     "starts_with": Function(starts_with, "starts_with(text, beginning)", 2, 2),
     "ends_with": Function(ends_with, "ends_with(text, ending)", 2, 2),
     "contains": Function(contains, "contains(container, value)", 2, 2, deep=True),
     "match": Function(match, 'match(text, "pattern")', 2, 2),
-    "round": Function(round_number, "round(number, digits?)", most=2),
-    "int": Function(to_int, "int(value)"),
-    "float": Function(to_float, "float(value)"),
-    "decimal": Function(to_decimal, "decimal(value)"),
-    "abs": Function(absolute, "abs(number)"),
+    "round": Function(round_number, "round(number, digits?)", most=2, fixed=True),
+    "int": Function(to_int, "int(value)", fixed=True),
+    "float": Function(to_float, "float(value)", fixed=True),
+    "decimal": Function(to_decimal, "decimal(value)", fixed=True),
+    "abs": Function(absolute, "abs(number)", fixed=True),
     "min": Function(minimum, "min(list) or min(a, b, …)", 1, None, takes_none=True, deep=True),
     "max": Function(maximum, "max(list) or max(a, b, …)", 1, None, takes_none=True, deep=True),
-    "sum": Function(total, "sum(list)"),
-    "floor": Function(floor, "floor(number)"),
-    "ceil": Function(ceil, "ceil(number)"),
-    "timestamp": Function(timestamp, "timestamp(value)"),
-    "date": Function(to_date, "date(value)"),
-    "unix": Function(unix, "unix(value)"),
-    "format_time": Function(format_time, 'format_time(value, "%Y-%m-%d")', 2, 2),
+    "sum": Function(total, "sum(list)", deep=True),
+    "floor": Function(floor, "floor(number)", fixed=True),
+    "ceil": Function(ceil, "ceil(number)", fixed=True),
+    "timestamp": Function(timestamp, "timestamp(value)", fixed=True),
+    "date": Function(to_date, "date(value)", fixed=True),
+    "unix": Function(unix, "unix(value)", fixed=True),
+    "format_time": Function(format_time, 'format_time(value, "%Y-%m-%d")', 2, 2, fixed=True),
     "sha256": Function(sha256, "sha256(value)", deep=True),
     "md5": Function(md5, "md5(value)", deep=True),
     "crc32": Function(crc32, "crc32(value)", deep=True),
-    "parse_json": Function(parse_json, "parse_json(text)", grows=True),
-    "to_json": Function(to_json, "to_json(value)", grows=True, deep=True),
-    "first": Function(first, "first(list)"),
-    "last": Function(last, "last(list)"),
-    "count": Function(count, "count(list)", takes_none=True),
-    "sort": Function(sort, "sort(list, descending?)", most=2, grows=True, deep=True),
-    "unique": Function(unique, "unique(list)", grows=True, deep=True),
-    "coalesce": Function(coalesce, "coalesce(a, b, …)", 1, None, takes_none=True),
+    "parse_json": Function(parse_json, "parse_json(text)"),
+    "to_json": Function(to_json, "to_json(value)", deep=True),
+    "first": Function(first, "first(list)", fixed=True),
+    "last": Function(last, "last(list)", fixed=True),
+    "count": Function(count, "count(list)", takes_none=True, fixed=True),
+    "sort": Function(sort, "sort(list, descending?)", most=2, deep=True),
+    "unique": Function(unique, "unique(list)", deep=True),
+    "coalesce": Function(coalesce, "coalesce(a, b, …)", 1, None, takes_none=True, fixed=True),
     "get": Function(get, 'get(value, "a.b.0", default?)', 2, 3, takes_none=True),
 }
 
@@ -430,3 +468,4 @@ TYPES: dict[str, Callable[[object], object]] = {
     "date": to_date,
     "json": as_json,
 }
+PRICED_TYPES = ("text", "json")  # To convert to any other has a fixed price.

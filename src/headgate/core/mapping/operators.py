@@ -1,8 +1,8 @@
-"""What the operators of expressions do when the operands are not two plain numbers, and what a record may cost.
+"""What the operators of expressions do when the operands are not two plain numbers.
 
 Compiled expressions handle plain numbers in place and come here for the rest: None, text, lists, moments, decimals and
 mistakes. None in gives None out. Anything that could grow is bounded, either here before it is built or by the
-`Budget` of the record.
+`Budget` of the record (`mapping.prices`).
 """
 
 from __future__ import annotations
@@ -11,101 +11,17 @@ import operator
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from headgate.core.mapping.patterns import Pattern
+from headgate.core.mapping.prices import MOST_AT_ONCE, TooMuchError, kind, size
 
 T = TypeVar("T")
 
-BUDGET = (
-    16_000_000  # Units that one record may cost: characters and elements touched, and STEP for each step of a loop.
-)
-STEP = 16  # A step of a loop takes about as long as copying a few characters many times over.
 INTEGER_BITS = 4_096  # Far beyond any count or amount, and still quick to multiply.
 EXPONENT_LIMIT = 1_000  # Decimals beyond 10^1000 become texts of that length.
 
 NUMBERS = frozenset({int, float})
 _NUMERIC = (int, float, Decimal)
-_CONTAINERS = (list, dict)
-_SIZED = frozenset({str, list, dict, bytes})
-
-
-class TooMuchError(Exception):
-    """An expression asked for more than one record may cost."""
-
-
-class Budget:
-    """What is left for the record at hand. The compiled mapping fills it again before each record."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = BUDGET
-
-    def charge(self, units: int) -> None:
-        self.left -= units
-        if self.left < 0:
-            raise TooMuchError("the record costs too much work or memory")
-
-    def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """Call a function and pay for what it reads and what it gives."""
-        self.charge(sum(map(size, arguments)))
-        result = function(*arguments)
-        self.charge(size(result))
-        return result
-
-    def call_deep(self, function: Callable[..., object], *arguments: object) -> object:
-        """As `call`, for functions that look at everything inside their arguments."""
-        for argument in arguments:
-            self.weigh(argument)
-        result = function(*arguments)
-        self.charge(size(result))
-        return result
-
-    def guard(self, function: Callable[..., object], first: object, *rest: object) -> object:
-        """As `call`, and None for None."""
-        return None if first is None else self.call(function, first, *rest)
-
-    def guard_deep(self, function: Callable[..., object], first: object, *rest: object) -> object:
-        """As `call_deep`, and None for None."""
-        return None if first is None else self.call_deep(function, first, *rest)
-
-    def find(self, text: object, pattern: Pattern) -> str | None:
-        """Search a text for a pattern and pay for the worst that this can take."""
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            raise TypeError(f"expects text, not {kind(text)}")
-        self.charge(len(text) + pattern.price(text))
-        return pattern.find(text)
-
-    def each(self, values: object, step: int) -> list[object]:
-        """Give what a comprehension walks over, and pay for all its steps before the first."""
-        if values is None:
-            return []
-        if not isinstance(values, list):
-            raise TypeError(f"a comprehension expects a list, not {kind(values)}")
-        self.charge(len(values) * step)
-        return values
-
-    def weigh(self, value: object) -> None:
-        """Pay for everything inside a value."""
-        rest = [value]
-        while rest:
-            value = rest.pop()
-            self.charge(size(value) + STEP)
-            if isinstance(value, _CONTAINERS):
-                rest.extend(value.values() if isinstance(value, dict) else value)
-
-
-def size(value: object) -> int:
-    return len(value) if value.__class__ in _SIZED else 0
-
-
-def kind(value: object) -> str:
-    """Name the type of a value as people who write mappings know it."""
-    names = {str: "text", type(None): "None", datetime: "timestamp", Decimal: "decimal"}
-    return names.get(type(value), type(value).__name__)
 
 
 def bounded(number: T) -> T:
@@ -146,7 +62,7 @@ def multiply(left: object, right: object) -> object:
     if isinstance(left, int) and isinstance(right, str | list):
         left, right = right, left
     if isinstance(left, str | list) and isinstance(right, int):
-        if len(left) * right > BUDGET:
+        if size(left) * right > MOST_AT_ONCE:
             raise TooMuchError(f"repeating {kind(left)} {right:.0e} times is too much")
         return left * right
     return _arithmetic(operator.mul, "multiply", left, right)
@@ -168,10 +84,18 @@ def power(left: object, right: object) -> object:
     """Refuse by the size of the result, before the work."""
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > INTEGER_BITS:
         raise TooMuchError(f"the power has more than {INTEGER_BITS} bits")
-    result = _arithmetic(operator.pow, "raise", left, right)
+    result = _arithmetic(_raised, "raise", left, right)
     if isinstance(result, complex):
         raise ValueError("a fractional power of a negative number")  # noqa: TRY004 (The types are right.)
     return result
+
+
+def _raised(left: Any, right: Any) -> object:
+    """A power of decimals takes longer the more digits they have, many times over: beyond those that the result has,
+    they are rounded."""
+    if isinstance(left, Decimal) or isinstance(right, Decimal):
+        left, right = (+one if isinstance(one, Decimal) else one for one in (left, right))
+    return left**right
 
 
 def negate(value: object) -> object:

@@ -17,8 +17,8 @@ from typing import Any
 
 PATTERN_LIMIT = 200  # Longer patterns are programs, and hard to read as well.
 TEXT_LIMIT = 100_000  # What even the simplest pattern may meet.
-WAYS_LIMIT = 20_000_000  # About a tenth of a second of the engine's work.
-TRIES_PER_UNIT = 8  # Ways that the engine tries, roughly, in the time of one unit of a record's budget.
+WAYS_LIMIT = 6_000_000  # Less than twenty milliseconds of the engine's work, in one go.
+TRIES_PER_UNIT = 4  # Ways that the engine tries, roughly, in the time of one unit of a record's budget.
 USEFUL_TEXT = 64  # A pattern that cannot be tried on this many characters is refused.
 COUNT_LIMIT = 1_000  # The largest number in `{m,n}`.
 

@@ -24,12 +24,13 @@ from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import common, translated
 from headgate.connectors.values.kinds import TEXT, canonical
 from headgate.core.chunks import Range
-from headgate.datasources.documents import Prepared
+from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
 from headgate.errors import NotFound, Refused
 from headgate.ids import new_id
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import Options, Plan, Storages, as_json, parse_rate, short
+from headgate.runtime.streams.slices import map_all
 from headgate.store.dump_rows import NewDump
 from headgate.store.dumps import Dumps
 from headgate.text import counted
@@ -124,8 +125,8 @@ def transform_of(name: str, prepared: Prepared) -> Transform:
     """The datasource's mapping, over records as JSON would hold them."""
     mapping = prepared.mapping
 
-    def apply(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        mapped = mapping.apply([{field: plain(value) for field, value in row.items()} for row in rows])
+    async def apply(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        mapped = await map_all(mapping, [{field: plain(value) for field, value in row.items()} for row in rows])
         if mapped.failed and mapping.on_error == "fail":
             index, text = mapped.failed[0]
             raise StorageError(f"a record of {name} cannot be mapped: {text}", hint=f"it is {str(rows[index])[:200]}")
@@ -173,7 +174,7 @@ async def _fields(reader: Reader, source: Table, transform: Transform) -> list[s
     fields: dict[str, None] = {}
     pieces = reader.query(source, Range(None, hi), language, PLAIN)
     async for piece in translated(pieces, language, Language.ROWS, source.columns):
-        for row in transform(piece.data):
+        for row in await transform(piece.data):
             fields.update(dict.fromkeys(row))
     if not fields:
         raise Refused(f"the mapping keeps none of the first {SAMPLE} records", code="nothing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ from headgate.connectors.api.bulk import PLAIN, Csv, Language, Piece, Pieces, Ra
 from headgate.connectors.values.convert import common, translated
 from headgate.runtime.dumps.plan import Plan
 
-Transform: TypeAlias = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+Transform: TypeAlias = Callable[[list[dict[str, Any]]], Awaitable[list[dict[str, Any]]]]
 
 
 async def copy(
@@ -66,5 +66,5 @@ def spoken(reader: Reader, writer: Writer, plan: Plan, as_rows: bool) -> tuple[L
 
 async def _mapped(pieces: Pieces, transform: Transform) -> AsyncIterator[Piece]:
     async for piece in pieces:
-        rows = transform(piece.data)
+        rows = await transform(piece.data)
         yield Piece(rows, piece.size, len(rows))

@@ -25,6 +25,7 @@ from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writ
 from headgate.core.chunks import outcome
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
+from headgate.hidden import error_said
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
 from headgate.runtime.dumps.copying import Transform
@@ -37,7 +38,6 @@ from headgate.runtime.dumps.tables import CopiedTable, Tables
 from headgate.runtime.dumps.workers import WorkersManager
 from headgate.store.dump_rows import Attempt, AttemptRow
 from headgate.store.dumps import Dumps
-from headgate.text import error_line
 
 TICK_S = 0.2
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
@@ -165,7 +165,7 @@ class StreamProcess:
             except StorageGone:
                 raise
             except HeadgateError as error:
-                await self._give_up(row.number, row.name, plan_of(row), error_line(error))
+                await self._give_up(row.number, row.name, plan_of(row), error_said(error))
         self.workers.start(snapshot)
 
     async def _give_up(self, number: int, name: str, plan: Plan, error: str) -> None:
@@ -235,7 +235,7 @@ class StreamProcess:
                 except StorageGone:
                     raise
                 except StorageError as error:
-                    await self._give_up(table.number, table.name, table.plan, error_line(error))
+                    await self._give_up(table.number, table.name, table.plan, error_said(error))
                     return
                 waiting += 1
                 self.workers.wake()
@@ -268,10 +268,10 @@ class StreamProcess:
             await self._dumps.set_table(self.dump, table.number, TableState.DONE, as_json(table.plan))
             self._tables.pop(table.number, None)
         except (StorageGone, StoreError) as error:
-            failure = Attempt(table.number, -1, process_name(), Notice.FAILURE, error=error_line(error))
+            failure = Attempt(table.number, -1, process_name(), Notice.FAILURE, error=error_said(error))
             await self._dumps.chunks.record(self.dump, failure)
         except HeadgateError as error:
-            await self._give_up(table.number, table.name, table.plan, error_line(error))
+            await self._give_up(table.number, table.name, table.plan, error_said(error))
         finally:
             with suppress(Exception):
                 await writer.close()
@@ -302,7 +302,7 @@ class StreamProcess:
 
     async def _fail(self, error: HeadgateError) -> DumpFailed:
         """Save what is known, here and on disk."""
-        text = error_line(error)
+        text = error_said(error)
         file = await self._save(text)
         with suppress(StoreError):
             await self._dumps.set_status(self.dump, Status.FAILED, text)

@@ -10,12 +10,12 @@ from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, Storag
 from headgate.core.chunks.offsets import unplanned
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError
+from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
 from headgate.runtime.dumps.plan import Plan, as_json, plan_of, short
 from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
-from headgate.text import error_line
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> str:
             except StorageGone:
                 raise  # Nothing more can be made, and nothing more can be known.
             except StorageError as error:
-                missing.append(f"{job.target}: {error.message}")
+                missing.append(f"{job.target}: {hide(error.message)}")
     return f"left out: {'; '.join(missing)}" if missing else ""
 
 
@@ -96,7 +96,7 @@ async def remove(writer: Writer, rows: Sequence[TableRow]) -> str:
         try:
             await writer.drop(plan_of(row).job)
         except HeadgateError as error:
-            left.append(f"{row.target}: {error_line(error)}")
+            left.append(f"{row.target}: {error_said(error)}")
     return f"{LEFT}: {'; '.join(left)}" if left else ""
 
 

@@ -27,13 +27,13 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.core.chunks.outcome import Notice, is_silent, notice
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.hidden import error_said
 from headgate.runtime.dumps.copying import Transform, copy
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import silent
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
 from headgate.store.dump_rows import Attempt, Leased
 from headgate.store.dumps import Dumps
-from headgate.text import error_line
 
 RENEW_S = 4.0  # Well within a chunk's lease.
 LOOK_S = 0.2  # How often a worker without a chunk asks for one.
@@ -236,7 +236,7 @@ class Worker:
         """Report what went wrong. New sessions are opened: the old ones may be in the middle of something. False: a
         storage is gone."""
         await self._close()
-        text = error_line(error)
+        text = error_said(error)
         # Chunks have no configuration: a server that refuses the connection for one refuses it for all.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         if not isinstance(error, HeadgateError):

@@ -182,13 +182,21 @@ class Effects:
         )
         handle.run_number = run
         handle.config = None
-        handle.task = self.spawn(self._drive(handle, handle.run, run, held.epoch))
+        handle.task = self.spawn(self._drive_and_forget(handle, handle.run, run, held.epoch))
 
     def _context(self, handle: Handle, **labels: Any) -> Context:
         bound = handle.log.bind(**labels)
         inbox = self._around.inboxes.of(handle.datasource)
         feed = handle.pusher.feed if handle.pusher is not None else None
         return Context(handle.name, bound, unix_s, self._shared, inbox, feed)
+
+    async def _drive_and_forget(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
+        """A run refers to its handle: while the handle refers to a run that has ended, neither would be freed."""
+        try:
+            await self._drive(handle, run, number, epoch)
+        finally:
+            if handle.run is run:
+                handle.run = handle.task = None
 
     async def _drive(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """Run to the end, save what was reached, and tell the machine how it ended."""

@@ -1,9 +1,10 @@
 """One run: source → mapping → sink → ack, under one grant.
 
 The next batch is read and mapped while the last one is written; nothing more is read ahead, so a slow sink slows the
-source. Mapping gives way to others every few hundred records, so that a large batch holds up neither the write that is
-waiting for its answer nor other streams. A batch is acknowledged only after the sink has it durably. Draining lets the
-write under way finish and drops what was read ahead: it was not acknowledged, and is read again.
+source. Mapping gives way to others every few milliseconds (`runtime.streams.slices`), so that a large batch, or a dear
+record, holds up neither the write that is waiting for its answer nor other streams. A batch is acknowledged only after
+the sink has it durably. Draining lets the write under way finish and drops what was read ahead: that was not
+acknowledged, and is read again.
 
 Without trust nothing is written. A write that outlasts our trust is cut off, not awaited.
 """
@@ -13,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ from headgate.core.figures import Figures
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.document import Mapped
 from headgate.core.streams import agree
-from headgate.datasources.documents import Prepared
+from headgate.datasources.prepared import Prepared
 from headgate.errors import (
     BadRecord,
     Cause,
@@ -39,16 +40,17 @@ from headgate.errors import (
     RetryLater,
     StoreError,
 )
+from headgate.hidden import hide
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.parts import Share
+from headgate.runtime.streams.slices import map_all
 from headgate.text import error_line
 
 CLOSE_S = 2.0
 CHECK_S = 30.0
 TRUST_POLL_S = 0.1
 RENEW_S = 0.1
-SLICE = 500  # Records mapped in one go: about half a millisecond.
 WHOLE = Share()
 
 T = TypeVar("T")
@@ -104,29 +106,40 @@ class Stats:
         return Figures(**found, last_hour=self.last_hour.total(unix_s()))
 
 
-@asynccontextmanager
-async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> AsyncIterator[None]:
+class while_trusted:
     """Let something last as long as this node may act, and cut it off when it may no longer.
 
-    Trust is renewed every second, so a long write goes on while beats are answered.
+    Trust is renewed every second, so a long write goes on while beats are answered. Every write has one of these, so it
+    is one timer, and nothing is left behind that refers to itself.
     """
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle | None = None
 
-    async with asyncio.timeout(left_s) as limit:
+    __slots__ = ("_limit", "_timer", "_trust_left_s")
 
-        def renew() -> None:
-            nonlocal timer
-            if not limit.expired():
-                left_s = trust_left_s()
-                limit.reschedule(loop.time() + left_s)
-                timer = loop.call_later(max(RENEW_S, left_s / 2), renew)
+    def __init__(self, trust_left_s: Callable[[], float], left_s: float) -> None:
+        self._trust_left_s = trust_left_s
+        self._limit = asyncio.timeout(None)
+        self._timer = asyncio.get_running_loop().call_later(_until_next_look(left_s), self._look)
 
-        timer = loop.call_later(left_s / 2, renew)
-        try:
-            yield
-        finally:
-            timer.cancel()
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def _look(self) -> None:
+        left_s, loop = self._trust_left_s(), asyncio.get_running_loop()
+        if left_s > 0.0:
+            self._timer = loop.call_later(_until_next_look(left_s), self._look)
+        else:
+            self._limit.reschedule(loop.time())
+
+
+def _until_next_look(left_s: float) -> float:
+    """Half of what is left, so that a renewal is seen in time; the whole when it is little."""
+    return max(left_s / 2, min(left_s, RENEW_S))
 
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
@@ -155,11 +168,11 @@ async def check(prepared: Prepared, context: Context) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What to write down about an error, and what it means for the next try."""
+    """What to write down about an error, without any secret, and what it means for the next try."""
     found = _failure_of(error)
     # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
     text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-    return Failure(found.cause, text)
+    return Failure(found.cause, hide(text))
 
 
 def _failure_of(error: BaseException) -> Failure:
@@ -226,6 +239,7 @@ class Run:
         finally:
             if self._reading is not None:
                 self._reading.cancel()
+                self._reading = None  # Its error would keep this run alive, and this run its error.
             await _close(*([source, sink] if source is not None else [sink]))
 
     async def _build_source(self) -> Source:
@@ -264,20 +278,7 @@ class Run:
     async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
         batch = await source.read()
         _check_position(batch.position)
-        apply, meta = self._prepared.mapping.apply, batch.meta
-        if len(batch.records) <= SLICE:
-            return batch, apply(batch.records, meta)
-        records: list[dict[str, Any]] = []
-        failed: list[tuple[int, str]] = []
-        skipped = 0
-        for begin in range(0, len(batch.records), SLICE):
-            end = begin + SLICE
-            part = apply(batch.records[begin:end], None if meta is None else meta[begin:end])
-            records += part.records
-            failed += [(begin + index, text) for index, text in part.failed]
-            skipped += part.skipped
-            await asyncio.sleep(0)
-        return batch, Mapped(records, failed, skipped)
+        return batch, await map_all(self._prepared.mapping, batch.records, batch.meta)
 
     async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, progress: Progress) -> None:
         stats = self._stats

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from litestar import get
 
-from headgate.datasources.registry import describe_connector, list_connectors
+from headgate.connectors import plugins
+from headgate.errors import HeadgateError
 from headgate.web.auth import Needs
 from headgate.web.bodies import datasources
 
@@ -12,13 +13,32 @@ from headgate.web.bodies import datasources
 @get("/api/connectors", guards=[Needs("learn")], tags=["connectors"], summary="All connectors", sync_to_thread=False)
 def list_all() -> datasources.Connectors:
     """Built-in ones and plug-ins alike."""
-    return datasources.Connectors(items=[datasources.Connector(**one) for one in list_connectors()])
+    return datasources.Connectors(items=[_line(name) for name in plugins.names()])
 
 
 @get("/api/connectors/{name:str}", guards=[Needs("learn")], tags=["connectors"], summary="One", sync_to_thread=False)
 def show(name: str) -> datasources.ConnectorOptions:
     """With the schema of its options."""
-    return datasources.ConnectorOptions(**describe_connector(name))
+    found = plugins.get(name)
+    return datasources.ConnectorOptions(
+        name=found.name,
+        summary=found.summary,
+        runs=found.runs,
+        source=None if found.source is None else found.source.options.model_json_schema(),
+        sink=None if found.sink is None else found.sink.options.model_json_schema(),
+        transactional=None if found.sink is None else found.sink.transactional,
+        schemes=None if found.reader is None and found.writer is None else list(found.schemes),
+    )
+
+
+def _line(name: str) -> datasources.Connector:
+    """A connector in one line; one that cannot be loaded says why."""
+    try:
+        found = plugins.get(name)
+    except HeadgateError as error:
+        return datasources.Connector(name=name, summary=error.message, sides=[])
+    sides = [side for side in ("source", "sink", "reader", "writer") if getattr(found, side) is not None]
+    return datasources.Connector(name=name, summary=found.summary, sides=sides)
 
 
 ROUTES = [list_all, show]

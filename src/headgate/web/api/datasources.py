@@ -8,12 +8,11 @@ from typing import Annotated
 from litestar import Controller, Response, delete, get, post, put
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
-from litestar.response import ServerSentEvent
 
 from headgate.connectors.api.bulk import StorageError
 from headgate.datasources.documents import Document, read_one
 from headgate.datasources.health import explain, health
-from headgate.datasources.registry import diff
+from headgate.datasources.planned import diff
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
@@ -90,11 +89,14 @@ class DatasourcesApi(Controller):
         return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
 
     @post("/{name:str}/validate", guards=SEE, status_code=200, summary="Everything that is wrong with a document")
-    async def validate(self, node: Node, name: str, data: documents.Document | None = None) -> datasources.Problems:
-        """The document in the body, or the draft if there is none."""
+    async def validate(
+        self, node: Node, request: Req, name: str, data: documents.Document | None = None
+    ) -> datasources.Problems:
+        """The document in the body, or the draft if there is none. What a viewer is told does not depend on the values
+        of secrets."""
         try:
             content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
-            problems = await node.registry.problems(content)
+            problems = await node.registry.problems(content, reads_secrets=views.reads_secrets(request.user))
         except ConfigError as error:
             problems = error.problems
         return datasources.Problems(
@@ -204,7 +206,7 @@ class DatasourcesApi(Controller):
         return datasources.Events(items=[views.event(row) for row in rows])
 
     @get("/{name:str}/events/stream", guards=SEE, summary="The same, live (SSE)", responses=sse.spec(datasources.Event))
-    async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> ServerSentEvent:
+    async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> sse.Live:
         """Each event once, in order."""
         found = await node.registry.get(name)
 
@@ -221,7 +223,7 @@ class DatasourcesApi(Controller):
     )
     async def logs(
         self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0
-    ) -> Response[datasources.Lines] | ServerSentEvent:
+    ) -> Response[datasources.Lines] | sse.Live:
         """From any node, whichever runs it."""
         found = await node.registry.get(name)
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 from litestar.openapi.spec import OpenAPIType, Reference, Schema
 from litestar.params import Body
 
-from headgate.datasources.documents import DatasourceOptions
+from headgate.datasources.prepared import DatasourceOptions
 from headgate.web.bodies import Object
 
 

@@ -46,7 +46,7 @@ def asset(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
     found = assets().get(name.removeprefix("/"))
     if found is None:
         raise NotFound(f"file {name} does not exist")
-    headers = {"ETag": found.etag, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+    headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(b"", status_code=304, headers=headers, media_type=found.media_type)
     return Response(found.content, headers=headers, media_type=found.media_type)

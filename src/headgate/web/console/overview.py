@@ -32,7 +32,7 @@ async def overview_page(node: Node, request: Req, token: str | None = None) -> R
     except StoreError:
         return database_away()
     except Forbidden as error:
-        return session.sign_in_page(problem=f"Another token is needed here: {error.message}.")
+        return session.sign_in_page(problem=f"Another token is needed here: {error.message}.", status=403)
     if session.came_from_elsewhere(request):
         # The cookie stayed behind. When our own page asks, it is sent.
         return page("notice.html", again_s=0, again_at="/", title="One moment", text="Opening the console.")

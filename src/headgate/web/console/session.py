@@ -65,9 +65,9 @@ async def enter(request: Req, text: str) -> Response[Any]:
     return _home(request, text, KEEP_S)
 
 
-def sign_in_page(problem: str = "") -> Response[str]:
+def sign_in_page(problem: str = "", status: int = 401) -> Response[str]:
     """The form."""
-    return page("sign_in.html", status=401, problem=problem)
+    return page("sign_in.html", status=status, problem=problem)
 
 
 def came_from_elsewhere(request: Req) -> bool:

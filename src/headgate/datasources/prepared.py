@@ -1,0 +1,253 @@
+"""A document's version, checked as a whole and made ready to run.
+
+Checking never stops at the first mistake. Every problem has a path into the document (`datasources.orders.sink.url`)
+and, where there is something to do, a hint.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from headgate.connectors import plugins as connectors
+from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.core.mapping.document import Mapping as CompiledMapping
+from headgate.core.mapping.document import compile_mapping
+from headgate.core.push import PUSH
+from headgate.datasources.references import UNREAD, Examined, Secrets, examine, resolve
+from headgate.errors import ConfigError, HeadgateError, Problem
+from headgate.hidden import hide
+from headgate.store.datasources import Content
+from headgate.text import parse_duration
+
+OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
+RENAMED = {"partitions": "streams"}  # Options that had another name.
+
+
+class Expect(Options):
+    """What a healthy datasource does."""
+
+    fresh_within: str | None = Field(None, description="A record at least this often: 30s, 10m, 2h, 1d.")
+    min_per_hour: int | None = Field(None, ge=1, description="At least this many records in the last hour.")
+
+    @field_validator("fresh_within")
+    @classmethod
+    def _duration(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_duration(value)
+        return value
+
+
+class DatasourceOptions(Options):
+    """What a document says besides source, mapping and sink."""
+
+    streams: int = Field(
+        1, ge=1, le=1000, strict=True, description="How many streams read the source, if it can be read in parts."
+    )
+    assignment: Literal["sticky", "modulo"] = Field(
+        "sticky",
+        description=(
+            "Which node runs which stream. sticky: spread by load, and moved as little as possible. "
+            "modulo: number p goes to number p mod n of n nodes, in the order of their joining."
+        ),
+    )
+    expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
+    description: str = Field("", description="For people.")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version that is ready to run: options checked, secrets in place, mapping compiled."""
+
+    source: Connector
+    source_options: Any
+    sink: Connector
+    sink_options: Any
+    mapping: CompiledMapping
+    options: DatasourceOptions
+
+    @property
+    def source_kind(self) -> SourceKind:
+        """How to build the source."""
+        assert self.source.source is not None
+        return self.source.source
+
+    @property
+    def sink_kind(self) -> SinkKind:
+        """How to build the sink."""
+        assert self.sink.sink is not None
+        return self.sink.sink
+
+    @property
+    def source_identity(self) -> str:
+        """Which data are read."""
+        return identity_of(self.source.name, self.source_options)
+
+    @property
+    def sink_identity(self) -> str:
+        """Where they are written."""
+        return identity_of(self.sink.name, self.sink_options)
+
+
+# Checking.
+
+
+def prepare(content: Content, secrets: Secrets, path: str = "") -> Prepared:
+    """Check everything that can be checked without touching the outside; raise all problems at once."""
+    at = f"{path}." if path else ""
+    problems: list[Problem] = []
+    source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
+    sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
+    options = _own_options(content, path, problems)
+    mapping = _mapping(content, f"{at}mapping", problems)
+    if mapping is not None and sink is not None and sink_options is not None:
+        assert sink.sink is not None
+        if sink.sink.needs_key(sink_options) and not mapping.key:
+            problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
+    if content.source.get("type") == PUSH:
+        said, hint = "does not go with push: programs make its streams", "leave it out"
+        problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
+    if options is not None and options.streams > 1 and source is not None:
+        problems += _not_in_parts(source, f"{at}streams")
+    if problems:
+        raise ConfigError(problems)
+    assert source is not None
+    assert sink is not None
+    assert mapping is not None
+    assert options is not None
+    return Prepared(source, source_options, sink, sink_options, mapping, options)
+
+
+def written_out(content: Content, path: str = "") -> list[Problem]:
+    """The passwords and keys that stand in this document, which must not be stored."""
+    return [problem for part in _examined(content, path).values() for problem in part.written_out_problems()]
+
+
+def shown(content: Content) -> Content:
+    """The document for people: an older one may have a password in it."""
+    parts = {name: part.shown for name, part in _examined(content, "").items()}
+    return replace(content, **parts)
+
+
+def _examined(content: Content, path: str) -> dict[str, Examined]:
+    at = f"{path}." if path else ""
+    return {
+        "source": examine(content.source, f"{at}source", _options_model("source", content.source)),
+        "sink": examine(content.sink, f"{at}sink", _options_model("sink", content.sink)),
+        "mapping": examine(content.mapping, f"{at}mapping", None, in_prose=True),
+        "options": examine(content.options, path, None, in_prose=True),
+    }
+
+
+def _options_model(side: str, raw: dict[str, Any]) -> type[Options] | None:
+    """The model of one side's options, if its connector is here."""
+    try:
+        connector = connectors.get(str(raw.get("type")))
+    except HeadgateError:
+        return None
+    kind = connector.source if side == "source" else connector.sink
+    return kind.options if kind is not None else None
+
+
+def _own_options(content: Content, path: str, problems: list[Problem]) -> DatasourceOptions | None:
+    """What a document says besides source, mapping and sink."""
+    at = f"{path}." if path else ""
+    found = examine(content.options, path, None, in_prose=True)
+    problems += found.misplaced_problems(None) + found.written_out_problems()
+    given = {key: value for key, value in content.options.items() if key not in RENAMED}
+    problems += [
+        Problem(f"{at}{old}", f"`{old}` is now called `{new}`", f"{new}: {content.options[old]}")
+        for old, new in RENAMED.items()
+        if old in content.options
+    ]
+    model: DatasourceOptions | None = _model(DatasourceOptions, given, path, problems, set(found.misplaced))
+    return model
+
+
+def _mapping(content: Content, path: str, problems: list[Problem]) -> CompiledMapping | None:
+    found = examine(content.mapping, path, None, in_prose=True)
+    problems += found.misplaced_problems(None) + found.written_out_problems()
+    if found.misplaced:
+        return None
+    try:
+        return compile_mapping(content.mapping, path)
+    except ConfigError as error:
+        problems += [replace(p, hint=p.hint or "docs/reference/mapping.md says how") for p in error.problems]
+        return None
+
+
+def _not_in_parts(source: Connector, path: str) -> list[Problem]:
+    """Why several streams cannot read this source."""
+    assert source.source is not None
+    if source.source.in_parts or source.name == PUSH:
+        return []
+    return [Problem(path, f"{source.name} cannot be read in parts: one stream reads it", "leave it out")]
+
+
+def _side(
+    side: str, raw: dict[str, Any], secrets: Secrets, path: str, problems: list[Problem]
+) -> tuple[Connector | None, Any]:
+    """One side's connector and options, or what is wrong with them."""
+    name = raw.get("type")
+    if not isinstance(name, str):
+        problems.append(Problem(f"{path}.type", "is missing", "headgate connectors list"))
+        return None, None
+    try:
+        connector = connectors.get(name)
+    except HeadgateError as error:
+        problems.append(Problem(f"{path}.type", error.message, error.hint))
+        return None, None
+    kind = connector.source if side == "source" else connector.sink
+    if kind is None:
+        problems.append(Problem(f"{path}.type", f"{name} is not a {side}", f"headgate connectors show {name}"))
+        return None, None
+    return connector, _options(kind.options, raw, secrets, path, problems)
+
+
+def _options(
+    model: type[Options], raw: dict[str, Any], secrets: Secrets, path: str, problems: list[Problem]
+) -> Options | None:
+    """One side's options, with secrets in the places that take one."""
+    given = {key: value for key, value in raw.items() if key != "type"}
+    found = examine(given, path, model)
+    problems += found.misplaced_problems(model) + found.written_out_problems()
+    resolved = resolve(given, secrets, path, found.misplaced)
+    problems += resolved.problems
+    before = len(problems)
+    options: Options | None = _model(model, resolved.options, path, problems, resolved.unread)
+    if options is None and resolved.unread and len(problems) == before:
+        return model.model_construct(**resolved.options)  # All that failed is what asks for a value.
+    return options
+
+
+def _model(
+    model: type[Options], raw: dict[str, Any], path: str, problems: list[Problem], skip: Collection[str] = ()
+) -> Any:
+    """The options as a model. `skip`: paths that have a problem already, or no value that could have one."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        for item in error.errors(include_url=False, include_input=False, include_context=False):
+            where = ".".join([*([path] if path else []), *map(str, item["loc"])])
+            if item["type"] == UNREAD or any(where == known or where.startswith(f"{known}.") for known in skip):
+                continue
+            problems.append(_problem(where, item, model))
+        return None
+
+
+def _problem(where: str, item: Any, model: type[Options]) -> Problem:
+    """One of pydantic's findings, in our words and without values, which may be secret."""
+    name = str(item["loc"][-1]) if item["loc"] else ""
+    if item["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, model.model_fields, 1)
+        known = ", ".join(sorted(model.model_fields)) or "none"
+        return Problem(where, "unknown option", f"did you mean {near[0]}?" if near else f"options: {known}")
+    if item["type"] == "missing":
+        return Problem(where, "is missing", "required")
+    text = hide(item["msg"].removeprefix("Value error, "))
+    about = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
+    return Problem(where, text[0].lower() + text[1:], (about.description or "") if about else "")

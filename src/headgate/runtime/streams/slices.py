@@ -1,0 +1,30 @@
+"""Mapping on the event loop: a few milliseconds at a time, and records that take longer in a thread.
+
+The core says where a slice ends and which record is dear (`core.mapping.prices`). Dear records of all streams share one
+thread: a sender of many of them waits behind them, and others share the interpreter with one such record at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headgate.core.mapping.document import Mapped, Mapping
+
+_thread = ThreadPoolExecutor(1, "mapping")  # It starts with the first dear record.
+
+
+async def map_all(mapping: Mapping, records: list[Any], meta: list[Any] | None = None) -> Mapped:
+    """Map a batch, and let others have their turn after each slice."""
+    mapped = Mapped()
+    done = 0
+    while True:
+        before, done = done, mapping.slice(records, meta, done, mapped)
+        if done == len(records):
+            return mapped
+        if done == before:
+            loop = asyncio.get_running_loop()
+            done = await loop.run_in_executor(_thread, mapping.apart, records, meta, done, mapped)
+        else:
+            await asyncio.sleep(0)

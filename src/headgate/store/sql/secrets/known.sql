@@ -1,0 +1,1 @@
+SELECT name FROM headgate.secret WHERE name = ANY ($1::text[])
