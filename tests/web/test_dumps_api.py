@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from headgate.store.database import sql
-from tests.web_node import Databases, Web, execute, _fetch, bearer, numbers, started
+from tests.web_node import Databases, Web, _fetch, bearer, execute, numbers, started
 
 ROWS = 2000
 SCHEMA = f"""
