@@ -95,7 +95,8 @@ class PostgresSink:
         self._context = context
         self._url = options.url.get_secret_value()
         self._address = address_of(self._url)
-        self._share = "postgres " + hashlib.sha256(self._url.encode()).hexdigest()
+        self._guard = context.guard
+        self._share = "postgres " + hashlib.sha256(f"{self._url} {self._guard}".encode()).hexdigest()
         self._pool: Pool | None = None
         self._grant: Grant | None = None
         self._columns: dict[str, str] = {}
@@ -104,7 +105,9 @@ class PostgresSink:
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
         with steer_worker(self._address, self._options.table):
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_S, connection_class=WalledSession)
+            connection = await asyncpg.connect(
+                self._url, timeout=CONNECT_S, connection_class=WalledSession, loop=self._guard.loop()
+            )
             try:
                 await leave_own_schema(connection)
                 await self._look(connection)
@@ -118,7 +121,7 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url))
+        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url, self._guard))
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
