@@ -154,6 +154,17 @@ def test_lists_have_only_what_the_token_names(web: Web, bound: httpx.Client, pat
     assert ("inside-1" in answer.text) == (path not in ("/readyz", "/dumps"))
 
 
+def test_a_session_of_the_console_has_the_bounds_of_its_token(web: Web, bound: httpx.Client) -> None:
+    token = bound.headers["Authorization"].removeprefix("Bearer ")
+    with httpx.Client(base_url=web.node.url, timeout=30) as browser:
+        browser.post("/login", data={"token": token}, headers={"Origin": web.node.url})
+        for path in ("/", "/groups", "/api/datasources", "/api/export"):
+            answer = browser.get(path, headers={"Sec-Fetch-Site": "same-origin"})
+            assert (answer.status_code, "inside-1" in answer.text, "foreign" in answer.text) == (200, True, False)
+        hidden = browser.get("/groups/one?stream=foreign-1:0&name=workers", headers={"Sec-Fetch-Site": "same-origin"})
+        assert (hidden.status_code, "foreign" in hidden.text) == (403, False)
+
+
 def test_events_and_the_overview_tell_nothing_of_others(web: Web, bound: httpx.Client) -> None:
     """Also when there are more events of others than are read at once."""
     last = web.rows("SELECT max(id) AS last FROM headgate.datasource_events")[0]["last"]
