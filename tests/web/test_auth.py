@@ -16,7 +16,7 @@ from headgate.core import frames
 from headgate.errors import Refused
 from headgate.testing.processes import NodeProcess
 from headgate.web.auth import check_no_auth
-from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer
+from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer, session_cookie
 
 DOCUMENT = {"source": GENERATOR, "sink": BLACKHOLE}
 ID = "00000000-0000-0000-0000-000000000000"
@@ -148,11 +148,13 @@ def test_the_word_bearer_may_be_written_in_any_case(web: Web) -> None:
 
 
 def test_a_cookie_may_read_and_nothing_else(web: Web) -> None:
-    cookie = {"Authorization": "", "Cookie": f"headgate_token={web.node.token}"}
+    cookie = {"Authorization": "", "Cookie": session_cookie(web)}
     assert web.ask("GET", "/api/datasources", headers=cookie).is_success
     assert web.ask("POST", "/api/datasources/for-roles/stop", headers=cookie).status_code == 401
     assert web.ask("DELETE", "/api/datasources/for-roles", headers=cookie).status_code == 401
-    for broken in ("headgate_token", 'headgate_token="', "=;;=", "headgate_token=hg_wrong", "a" * 5000):
+    name, _, text = cookie["Cookie"].partition("=")
+    token = web.node.token
+    for broken in (name, f'{name}="', "=;;=", f"{name}=hgs_wrong", f"{name}={token}", f"x={text}", "a" * 5000):
         answer = web.ask("GET", "/api/datasources", headers={"Authorization": "", "Cookie": broken})
         assert answer.status_code == 401
 

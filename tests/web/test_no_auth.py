@@ -31,5 +31,5 @@ from headgate.web.auth import Gate
 )
 async def test_a_page_from_elsewhere_does_not_get_in(headers: dict[str, str], gets_in: bool) -> None:
     tokens: Any = None
-    found = await Gate(tokens, auth=False).identify(headers, "127.0.0.1", cookie_allowed=False)
+    found = await Gate(tokens, tokens, auth=False).identify(headers, "127.0.0.1", cookie_allowed=False)
     assert (found is not None) == gets_in

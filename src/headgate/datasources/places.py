@@ -6,10 +6,11 @@ its own; a model whose constants the document contradicts is not the one that is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from inspect import isclass
+from itertools import repeat
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -27,16 +28,15 @@ class Place:
     """A place in a document."""
 
     known: tuple[Types, ...] = ()  # What each model that knows the place takes there. None does: no option is there.
+    takes_secret: bool = field(init=False)  # Whether `{$secret: NAME}` may stand here.
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "takes_secret", any(map(_is_secret, self._types())))
 
     @classmethod
     def of(cls, model: type[BaseModel]) -> Place:
         """Where all options of this model stand."""
         return cls(((model,),))
-
-    @property
-    def takes_secret(self) -> bool:
-        """Whether `{$secret: NAME}` may stand here."""
-        return any(map(_is_secret, self._types()))
 
     def is_secret(self, value: object) -> bool:
         """Whether this scalar would be the value of a secret: a model has one here, and nothing that it is besides."""
@@ -53,14 +53,21 @@ class Place:
 
     def member(self, value: Mapping[str, Any], key: str) -> Place:
         """The place below this key of a dict."""
+        if not self.known:
+            return self
         models = [one for one in self._types() if _is_model(one)]
-        meant = [one for one in models if _fits(one, value)] or models
+        meant = [one for one in models if len(models) == 1 or _fits(one, value)] or models
         found = [_fields(one)[key] for one in meant if key in _fields(one)]
         dicts = [arguments for one in self._types() if (arguments := _arguments(one, Mapping))]
         return Place((*found, *(_alternatives(arguments[-1]) for arguments in dicts)))
 
-    def item(self, index: int) -> Place:
-        """The place of an item of a list."""
+    def items(self, count: int) -> Iterable[Place]:
+        """The places of a list's items. Only of a tuple are they not all alike."""
+        if any(get_origin(one) is tuple for one in self._types()):
+            return map(self._item, range(count))
+        return repeat(self._item(0) if self.known else self, count)
+
+    def _item(self, index: int) -> Place:
         inner = [argument for one in self._types() for argument in _items(one, index)]
         return Place(tuple(map(_alternatives, inner)))
 

@@ -19,6 +19,7 @@ from headgate.web.api import connectors, dumps, groups, health, nodes, registry,
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
+from headgate.web.cookies import Cookies
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.doors.commits import Commits
 from headgate.web.doors.groups import GroupDoor
@@ -43,8 +44,8 @@ log = structlog.get_logger()
 class App:
     """What uvicorn calls. Webhooks do not come this way: `door` is for the connections themselves."""
 
-    def __init__(self, node: Node, *, auth: bool) -> None:
-        gate = Gate(node.access, auth=auth)
+    def __init__(self, node: Node, *, auth: bool, is_tls: bool = False) -> None:
+        gate = Gate(node.access, Cookies(node.installation, is_tls=is_tls), auth=auth)
         hooks = Hooks(node.registry, node.lists)
         self.door = WebhookDoor(hooks, Commits(node.inbox, node.inboxes, node.waker), gate, node.trust_left_s)
         self.push = PushDoor(node, gate)

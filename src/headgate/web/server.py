@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
 
 def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> Server:
     """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
-    app = App(node, auth=auth)
+    app = App(node, auth=auth, is_tls=tls is not None)
     config = uvicorn.Config(
         app,
         http="httptools",
