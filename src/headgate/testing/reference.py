@@ -152,6 +152,8 @@ def http_page() -> str:
 
 def _paths() -> Iterator[tuple[str, str, str, str]]:
     for line in roles.lines():
+        if line.path.startswith(roles.ALIASES):
+            continue
         role = "open" if line.rule is None else line.rule.roles[0]
         yield line.path, line.method, role, DESCRIBED.get(line.path) or _summary(line.handler)
 

@@ -102,8 +102,21 @@ class Stats:
 
     def figures(self) -> Figures:
         """As they are now, for the state table and for answers."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
-        return Figures(**found, last_hour=self.last_hour.total(unix_s()))
+        return Figures(
+            self.records_in,
+            self.records_out,
+            self.records_failed,
+            self.records_skipped,
+            self.bytes_in,
+            self.batches,
+            self.errors,
+            self.restarts,
+            self.write_s,
+            self.last_write_s,
+            self.last_record_at_s,
+            self.lag_s,
+            self.last_hour.total(unix_s()),
+        )
 
 
 class while_trusted:
