@@ -69,6 +69,12 @@ def memory_kb(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
 
 
+def rss_kb(pid: int) -> int:
+    """Resident memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
 def machine() -> str:
     """Where the figures come from."""
     model = next(

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -285,23 +285,93 @@ async def test_a_name_with_the_signs_of_a_glob_is_a_name_if_such_a_file_is_there
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('{"id":1}\n{"id":', '{"id":1}\n'),
-        ('{"id":', ""),
-        ('{"id":1}\n{"id":2}', '{"id":1}\n{"id":2}\n'),
-        ('{"id":1}\n', '{"id":1}\n'),
-    ],
-    ids=["torn", "torn at once", "only the line feed is missing", "whole"],
+    "before", ['{"id":1}\n{"id":', '{"id":', '{"id":1}\n{"id":2}', "not JSON at all", '{"id":1}\n', ""]
 )
-async def test_a_torn_last_line_never_touches_the_next_record(tmp_path: Path, before: str, after: str) -> None:
+async def test_what_somebody_else_wrote_stays_whatever_it_is(tmp_path: Path, before: str) -> None:
+    """Its last line gets an end, so that no two records are glued together."""
     path = tmp_path / "out.jsonl"
     path.write_text(before)
+    kept = before if not before or before.endswith("\n") else before + "\n"
     sink = await open_sink(path)
-    assert path.read_text() == after
-    append(path, '{"id":')
+    assert path.read_text() == kept
+    append(path, "grown by another")
     await sink.write(outgoing({"id": 3}))
-    assert path.read_text() == after + '{"id":3}\n'
+    assert path.read_text() == kept + 'grown by another\n{"id":3}\n'
+    assert os.listdir(tmp_path) == ["out.jsonl"]
+
+
+class Killed(BaseException):
+    """The process ends in the middle of a write."""
+
+
+async def killed_while_writing(monkeypatch: pytest.MonkeyPatch, path: Path, bytes_written: int) -> None:
+    """Two records, of which this many bytes reach the file."""
+    sink, write = await open_sink(path), os.write
+
+    def end(descriptor: int, data: bytes) -> int:
+        write(descriptor, data[:bytes_written])
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", end)
+        with pytest.raises(Killed):
+            await asyncio.to_thread(sink._append, b'{"id":1}\n{"id":2}\n')
+
+
+@pytest.mark.parametrize(
+    ("bytes_written", "after"),
+    [(0, ""), (5, ""), (8, '{"id":1}\n'), (9, '{"id":1}\n'), (12, '{"id":1}\n'), (17, '{"id":1}\n{"id":2}\n')],
+)
+async def test_half_a_line_of_a_sink_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_written: int, after: str
+) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("somebody else's\n")
+    await killed_while_writing(monkeypatch, path, bytes_written)
+    await open_sink(path)
+    assert path.read_text() == "somebody else's\n" + after
+    assert os.listdir(tmp_path) == ["out.jsonl"]
+
+
+def replaced(path: Path) -> None:
+    text = path.read_text()
+    path.rename(path.with_name("old"))
+    path.write_text(text)
+
+
+def rewritten(path: Path) -> None:
+    path.write_text(path.read_text().replace("id", "ID"))
+
+
+def grown(path: Path) -> None:
+    append(path, "a")
+
+
+def forged(path: Path) -> None:
+    journal = path.with_name(".out.jsonl.headgate")
+    journal.write_text('{"forged": true}')
+
+
+@pytest.mark.parametrize("change", [replaced, rewritten, grown, forged])
+async def test_half_a_line_that_is_not_surely_its_own_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "out.jsonl"
+    await killed_while_writing(monkeypatch, path, 12)
+    change(path)
+    before = path.read_text()
+    await open_sink(path)
+    assert path.read_text() == before + "\n"
+
+
+async def test_a_journal_that_is_a_symlink_is_neither_followed_nor_removed(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "out.jsonl"
+    other.write_text("precious")
+    journal = tmp_path / ".out.jsonl.headgate"
+    journal.symlink_to(other)
+    sink = await open_sink(path)
+    await sink.write(outgoing({"id": 1}))
+    assert (other.read_text(), path.read_text(), journal.is_symlink()) == ("precious", '{"id":1}\n', True)
 
 
 async def test_a_full_disk_is_tried_again_and_leaves_nothing_of_the_batch(tmp_path: Path) -> None:

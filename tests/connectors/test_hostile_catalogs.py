@@ -144,7 +144,7 @@ class MysqlRoom:
     async def is_unharmed(self) -> bool:
         query = "SELECT COLUMN_DEFAULT FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()"
         calls = any("harm" in str(text) and "'" not in str(text) for (text,) in self.target.rows(query))
-        return not calls and self.target.rows("SELECT v FROM canary") == ((1,),)
+        return not calls and self.target.rows("SELECT v FROM canary") == [(1,)]
 
     async def clear(self) -> None:
         for name in self._tables():

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from headgate.web.bodies.datasources import Summary
 
 WORST_FIRST = ("error", "degraded", "starting", "stopped", "ok")
-PATH = "/api/datasources"
+PATH = "/api/overview?follow=false"  # What all who look share.
+AGAIN, AGAIN_S = 10, 0.2  # How often to ask for a snapshot that has not been seen, and after what time.
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -40,23 +41,27 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look twice, show the rates, and end.")] = False,
 ) -> None:
     """Rates and health of all datasources, until Ctrl-C."""
-    from headgate.web.bodies.datasources import Datasources
+    from headgate.web.bodies.datasources import Overview
 
-    before, before_at = (
-        {one.name: one.metrics.records_out for one in call.node.get(PATH, Datasources).value.items},
-        time.monotonic(),
-    )
+    before = call.node.get(PATH, Overview).value
     while True:
         time.sleep(every_s)
-        found, now = call.node.get(PATH, Datasources).value, time.monotonic()
-        rows = [_row(one, before, now - before_at) for one in found.items]
+        found = call.node.get(PATH, Overview).value
+        for _ in range(AGAIN):  # Rates are of the time between two snapshots, and there is one a second.
+            if found.at_s > before.at_s:
+                break
+            time.sleep(AGAIN_S)
+            found = call.node.get(PATH, Overview).value
+        written = {one.name: one.metrics.records_out for one in before.datasources}
+        passed_s = found.at_s - before.at_s or every_s
+        rows = [_row(one, written, passed_s) for one in found.datasources]
         rows.sort(key=lambda row: (WORST_FIRST.index(row.health), -row.per_second, row.name))
         if not call.as_json and not once and sys.stdout.isatty():
             say(CLEAR)
         call.relay(Reply({"items": [asdict(row) for row in rows]}, rows), _table)
         if once or call.as_json:
             return
-        before, before_at = {row.name: row.written for row in rows}, now
+        before = found
 
 
 def _row(one: Summary, before: dict[str, int], passed_s: float) -> Row:

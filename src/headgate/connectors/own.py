@@ -62,6 +62,7 @@ from headgate.connectors.api.bulk import (
     Table,
     Writer,
 )
+from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import ROWS, Normalizes
 from headgate.connectors.values.infer import inferred
@@ -302,7 +303,7 @@ def writer_of(made: object) -> Writer:
     return cast("Writer", made) if hasattr(made, "prepare") else OwnWriter(made)
 
 
-def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) -> Connector:
+def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str], guard: Guard = OPEN) -> Connector:
     """The factory named for this scheme, `MODULE:FACTORY` or `scheme=MODULE:FACTORY`, as a connector."""
     if not factories:
         hint = f"one of {', '.join(known)}, or --storage MODULE:FACTORY"
@@ -311,7 +312,7 @@ def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) ->
     unnamed = [one for one in factories if "=" not in one]
     if scheme not in named and not unnamed:
         raise ConfigError(f"scheme {scheme!r} has no factory", hint=f"--storage {scheme}=MODULE:FACTORY")
-    make = factory(named.get(scheme) or unnamed[0])
+    make = factory(named.get(scheme) or unnamed[0], guard)
     return Connector(
         name=scheme,
         summary="",
@@ -321,11 +322,12 @@ def connector_of(scheme: str, factories: Sequence[str], known: Sequence[str]) ->
     )
 
 
-def factory(name: str) -> Any:
-    """The factory that `module:factory` names; the module may be a file."""
+def factory(name: str, guard: Guard = OPEN) -> Any:
+    """The factory that `module:factory` names; the module may be a file. Nothing of it runs unless it is allowed."""
     where, colon, what = name.rpartition(":")
     if not colon or not where:
         raise ConfigError(f"{name!r} is not MODULE:FACTORY", hint="such as mypackage.storages:Orders")
+    guard.module(where)
     try:
         module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except FileNotFoundError:

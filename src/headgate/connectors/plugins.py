@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headgate.connectors import own
 from headgate.connectors.api import Connector, Reader, Writer
+from headgate.connectors.guard import OPEN, Guard, guarding
 from headgate.connectors.urls import path_of, redacted, scheme_of
 from headgate.errors import ConfigError, NotFound
 from headgate.hidden import remember_url
@@ -123,27 +124,29 @@ def by_scheme(scheme: str) -> Connector | None:
     return next((connector for connector in all() if scheme in connector.schemes), None)
 
 
-def open_reader(url: str, snapshot: str | None = None, factories: Sequence[str] = ()) -> Reader:
+def open_reader(url: str, snapshot: str | None = None, factories: Sequence[str] = (), guard: Guard = OPEN) -> Reader:
     """A session that reads; what the snapshot shows, if one is named. It connects to nothing before it is used."""
-    connector = _connector_of(url, factories)
+    connector = _connector_of(url, factories, guard)
     if connector.reader is None or (opened := connector.reader.open) is None:
         raise ConfigError(f"connector {connector.name!r} cannot read in bulk")
-    return own.reader_of(_built(connector, lambda: opened(url, snapshot)))
+    with guarding(guard, url, is_local=connector.is_local):
+        return own.reader_of(_built(connector, lambda: opened(url, snapshot)))
 
 
-def open_writer(url: str, factories: Sequence[str] = ()) -> Writer:
+def open_writer(url: str, factories: Sequence[str] = (), guard: Guard = OPEN) -> Writer:
     """A session that writes."""
-    connector = _connector_of(url, factories)
+    connector = _connector_of(url, factories, guard)
     if connector.writer is None:
         raise ConfigError(f"connector {connector.name!r} cannot write in bulk")
     opened = connector.writer.open
-    return own.writer_of(_built(connector, lambda: opened(url)))
+    with guarding(guard, url, is_local=connector.is_local):
+        return own.writer_of(_built(connector, lambda: opened(url)))
 
 
-def _connector_of(url: str, factories: Sequence[str]) -> Connector:
+def _connector_of(url: str, factories: Sequence[str], guard: Guard) -> Connector:
     remember_url(url)  # A driver may put it into the text of an error.
     scheme = scheme_of(url)
-    return by_scheme(scheme) or own.connector_of(scheme, factories, _schemes())
+    return by_scheme(scheme) or own.connector_of(scheme, factories, _schemes(), guard)
 
 
 def _schemes() -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -81,6 +81,15 @@ class Registry:
     def list_active_datasources(self) -> list[Entry]:
         """Those that should run, as of the last sync."""
         return [entry for entry in self._entries.values() if entry.is_to_run]
+
+    @property
+    def revision(self) -> int:
+        """Of the last sync."""
+        return self._revision
+
+    def names(self) -> Collection[str]:
+        """Of all datasources, as of the last sync."""
+        return self._by_name.keys()
 
     def entry(self, name: str) -> Entry | None:
         """One by name, as of the last sync."""

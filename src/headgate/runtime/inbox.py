@@ -63,6 +63,10 @@ class InboxHub:
         if self._acked.get(datasource, id) > id:
             self._acked[datasource] = id
 
+    def forget(self, datasource: UUID) -> None:
+        """A source here is done with it. What waits by now is another's."""
+        self._acked.pop(datasource, None)
+
     async def run(self) -> None:
         """Poll for all who wait, until cancelled."""
         while True:
@@ -102,4 +106,4 @@ class DatasourceInbox:
 
     async def close(self) -> None:
         """Forget what was acknowledged: by now the registry knows the position, which may be set back."""
-        self.hub.rewind(self.datasource, 0)
+        self.hub.forget(self.datasource)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
+from typing import Generic, TypeVar
 
 from headgate.clock import boot_s, unix_s
+from headgate.telemetry.exposition import Family, escaped, labelled
 
 FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
 SHARE = 20.0  # nor before this many times what the last query took.
@@ -81,10 +78,9 @@ class StreamFigures:
     last_write_s: float = 0.0
     last_record_at_s: float | None = None  # None: nothing was written while this node had it.
 
-    @property
-    def labels(self) -> tuple[str, str]:
-        """What every metric of a stream is labelled with."""
-        return self.datasource, self.stream
+    def labels(self, between: str = "") -> str:
+        """What every metric of a stream is labelled with, in the order of the labels' names."""
+        return f'{{datasource="{escaped(self.datasource)}",{between}stream="{escaped(self.stream)}"}}'
 
 
 T = TypeVar("T")
@@ -117,16 +113,13 @@ class DumpFigures:
         """Ask the database, if that is due."""
         await self._asked.refresh()
 
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Family]:
         """All of them."""
         figures = self._asked.figures
         if figures:
-            statuses = [((one,), figures.get(one, 0)) for one in DUMP_STATUSES]
-            yield _gauge("headgate_dumps", statuses, ("status",))
-            for name, field in ((DUMP_ROWS, "rows"), (DUMP_BYTES, "bytes")):
-                family = CounterMetricFamily(*name)
-                family.add_metric((), figures[field])
-                yield family
+            yield _gauge("headgate_dumps", _by("status", {one: figures.get(one, 0) for one in DUMP_STATUSES}))
+            yield _counter(DUMP_ROWS, [("", figures["rows"])])
+            yield _counter(DUMP_BYTES, [("", figures["bytes"])])
 
 
 class GroupFigures:
@@ -150,31 +143,29 @@ class GroupFigures:
         """Ask the database, if that is due."""
         await self._asked.refresh()
 
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Family]:
         """All of them."""
         figures = self._asked.figures
         if figures:
-            yield _gauge("headgate_groups", [((), figures["groups"])], ())
-            yield _gauge("headgate_groups_inactive", [((), figures["inactive"])], ())
-            consumers = [((one,), figures[one]) for one in CONNECTIVITIES]
-            yield _gauge("headgate_group_consumers", consumers, ("connectivity",))
-            yield _gauge("headgate_group_ignored", [((), figures["ignored"])], ())
-            yield _gauge("headgate_streams_moving", [((), figures["moving"])], ())
-        yield _gauge("headgate_group_connections", [((), self._open())], ())
-        ends = CounterMetricFamily(*GROUP_ENDS, labels=("code",))
-        for code, count in sorted(self._ends.items()):
-            ends.add_metric((code,), count)
-        yield ends
+            yield _gauge("headgate_groups", [("", figures["groups"])])
+            yield _gauge("headgate_groups_inactive", [("", figures["inactive"])])
+            yield _gauge("headgate_group_consumers", _by("connectivity", {one: figures[one] for one in CONNECTIVITIES}))
+            yield _gauge("headgate_group_ignored", [("", figures["ignored"])])
+            yield _gauge("headgate_streams_moving", [("", figures["moving"])])
+        yield _gauge("headgate_group_connections", [("", self._open())])
+        yield _counter(GROUP_ENDS, _by("code", self._ends))
         yield self._handed_over()
 
-    def _handed_over(self) -> Metric:
+    def _handed_over(self) -> Family:
         while self._handed_over_s:
             span_s = self._handed_over_s.popleft()
             self._counts[bisect_left(BUCKETS_S, span_s)] += 1
             self._sum_s += span_s
         bounds = [*map(str, BUCKETS_S), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
-        return HistogramMetricFamily(*HANDED_OVER, buckets=buckets, sum_value=self._sum_s)
+        counts = list(accumulate(self._counts))
+        samples = [(f'_bucket{{le="{bound}"}}', float(count)) for bound, count in zip(bounds, counts, strict=True)]
+        samples += [("_count", float(counts[-1])), ("_sum", self._sum_s)]
+        return Family(HANDED_OVER[0], "histogram", HANDED_OVER[1], samples)
 
 
 class NodeCollector:
@@ -182,7 +173,7 @@ class NodeCollector:
 
     def __init__(
         self,
-        here: Callable[[], Iterable[StreamFigures]],
+        here: Callable[[], AsyncIterator[StreamFigures]],
         resting: Callable[[], Awaitable[Sequence[StreamFigures]]],
         active: Callable[[], int],
         trust_left_s: Callable[[], float],
@@ -208,64 +199,66 @@ class NodeCollector:
         await self.groups.refresh()
         await self.dumps.refresh()
 
-    def collect(self) -> Iterator[Metric]:
-        """Asked for by Prometheus."""
+    async def families(self) -> list[Family]:
+        """All of them. Those of streams are written from what the streams are now."""
         # A stream that was at rest when the database was asked may have come here since.
-        streams = {one.stream: one for one in (*self._resting.figures, *self._here())}
+        streams = {one.stream: one for one in self._resting.figures}
+        async for one in self._here():
+            streams[one.stream] = one
         found = sorted(streams.values(), key=lambda one: one.stream)
-        yield from (_counter(field, found) for field in COUNTERS)
-        yield from _stream_gauges(found)
-        yield _gauge("headgate_datasources_active", [((), self._active())], ())
-        yield _gauge("headgate_trust_seconds", [((), self._trust_left_s())], ())
-        yield _gauge("headgate_loop_delay_seconds", [((), self._loop_delay_s())], ())
-        webhooks = CounterMetricFamily(*WEBHOOKS, labels=("datasource", "answer"))
-        for (datasource, answer), count in sorted(self._webhooks.items()):
-            webhooks.add_metric((datasource, str(answer)), count)
-        yield webhooks
-        yield from self._push_metrics()
-        yield from self.groups.collect()
-        yield from self.dumps.collect()
-
-    def _push_metrics(self) -> Iterator[Metric]:
+        webhooks = {
+            labelled({"answer": str(answer), "datasource": name}): n for (name, answer), n in self._webhooks.items()
+        }
         push = self._push()
-        yield _gauge("headgate_push_sessions", [((), push.sessions)], ())
-        records = CounterMetricFamily(*PUSH_RECORDS)
-        records.add_metric((), push.records)
-        yield records
-        ends = CounterMetricFamily(*PUSH_ENDS, labels=("code",))
-        for code, count in sorted(push.ends.items()):
-            ends.add_metric((code,), count)
-        yield ends
+        return [
+            *_stream_counters(found),
+            *_stream_gauges(found),
+            _gauge("headgate_datasources_active", [("", self._active())]),
+            _gauge("headgate_trust_seconds", [("", self._trust_left_s())]),
+            _gauge("headgate_loop_delay_seconds", [("", self._loop_delay_s())]),
+            _counter(WEBHOOKS, sorted(webhooks.items())),
+            _gauge("headgate_push_sessions", [("", push.sessions)]),
+            _counter(PUSH_RECORDS, [("", push.records)]),
+            _counter(PUSH_ENDS, _by("code", push.ends)),
+            *self.groups.families(),
+            *self.dumps.families(),
+        ]
 
 
-def _counter(field: str, streams: Iterable[StreamFigures]) -> Metric:
-    family = CounterMetricFamily(*COUNTERS[field], labels=("datasource", "stream"))
+def _stream_counters(streams: Sequence[StreamFigures]) -> Iterator[Family]:
+    for field, name in COUNTERS.items():
+        yield _counter(name, _counts(field, streams))
+
+
+def _counts(field: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
     for one in streams:
         if field in one.counts:
-            family.add_metric(one.labels, one.counts[field])
-    return family
+            yield one.labels(), one.counts[field]
 
 
-def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Metric]:
+def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Family]:
     now_s = unix_s()
-    seen = [one for one in streams if one.last_record_at_s is not None]
-    yield _gauge("headgate_lag_seconds", [(one.labels, one.lag_s) for one in streams if one.lag_s is not None])
-    fresh = [(one.labels, max(0.0, now_s - (one.last_record_at_s or now_s))) for one in seen]
-    yield _gauge("headgate_freshness_seconds", fresh)
-    yield _gauge("headgate_last_write_seconds", [(one.labels, one.last_write_s) for one in seen])
-    statuses = [((*one.labels, status), float(status == one.status)) for one in streams for status in STATUSES]
-    yield _gauge("headgate_worker_status", statuses, ("datasource", "stream", "status"))
+    seen = [(one, one.last_record_at_s) for one in streams if one.last_record_at_s is not None]
+    lags = ((one.labels(), one.lag_s) for one in streams if one.lag_s is not None)
+    yield _gauge("headgate_lag_seconds", lags)
+    yield _gauge("headgate_freshness_seconds", ((one.labels(), max(0.0, now_s - last_s)) for one, last_s in seen))
+    yield _gauge("headgate_last_write_seconds", ((one.labels(), one.last_write_s) for one, _ in seen))
+    yield _gauge("headgate_worker_status", (sample for one in streams for sample in _statuses(one)))
 
 
-def _gauge(name: str, values: Iterable[Any], labels: tuple[str, ...] = ("datasource", "stream")) -> Metric:
-    family = GaugeMetricFamily(name, GAUGES[name], labels=labels)
-    for names, value in values:
-        family.add_metric(names, value)
-    return family
+def _statuses(stream: StreamFigures) -> Iterator[tuple[str, float]]:
+    for status in STATUSES:
+        yield stream.labels(f'status="{status}",'), float(status == stream.status)
 
 
-def render(collector: NodeCollector) -> bytes:
-    """The text that Prometheus reads."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return generate_latest(registry)
+def _by(label: str, counts: Mapping[str, float]) -> list[tuple[str, float]]:
+    """A series for each value of one label."""
+    return [(labelled({label: value}), count) for value, count in sorted(counts.items())]
+
+
+def _counter(name: tuple[str, str], samples: Iterable[tuple[str, float]]) -> Family:
+    return Family(f"{name[0]}_total", "counter", name[1], samples)
+
+
+def _gauge(name: str, samples: Iterable[tuple[str, float]]) -> Family:
+    return Family(name, "gauge", GAUGES[name], samples)

@@ -9,6 +9,7 @@ from uuid import UUID, uuid5
 import structlog
 
 from headgate.connectors.api import Context, Grant, Inbox, Progress, Shared
+from headgate.connectors.guard import OPEN, Guard
 from headgate.runtime.streams.shared import SharedThings
 
 INSTALLATION = UUID("6f1c2c0e-2f0b-4d6e-9a53-0d5c1b7f8e21")
@@ -21,10 +22,13 @@ def make_context(
     shared: Shared | None = None,
     inbox: Inbox | None = None,
     part: str = "",
+    guard: Guard = OPEN,
 ) -> Context:
     """A context whose logger writes through structlog and whose shared things live as long as it does."""
     log = structlog.get_logger().bind(stream=stream)
-    return Context(stream=stream, log=log, now_s=now_s, shared=shared or SharedThings(), inbox=inbox, part=part)
+    return Context(
+        stream=stream, log=log, now_s=now_s, shared=shared or SharedThings(), inbox=inbox, part=part, guard=guard
+    )
 
 
 def make_grant(

@@ -1,4 +1,4 @@
-"""The ASGI application of a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
+"""What answers at a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens
+from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens, views
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.web.cookies import Cookies
+from headgate.web.doors.asgi import Receive, Scope, Send, impatient
+from headgate.web.doors.commits import Commits
 from headgate.web.doors.groups import GroupDoor
+from headgate.web.doors.hooks import Hooks
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
@@ -28,6 +31,7 @@ from headgate.web.doors.wire import SocketProtocol
 from headgate.web.figures import collector_of
 from headgate.web.headers import Guarded
 from headgate.web.openapi import describe
+from headgate.web.overview import Overviews
 from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
@@ -38,13 +42,12 @@ log = structlog.get_logger()
 
 
 class App:
-    """What uvicorn calls."""
+    """What uvicorn calls. Webhooks do not come this way: `door` is for the connections themselves."""
 
-    def __init__(self, node: Node, *, auth: bool) -> None:
-        gate = Gate(node.access, auth=auth)
-        self.door = WebhookDoor(
-            node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
-        )
+    def __init__(self, node: Node, *, auth: bool, is_tls: bool = False) -> None:
+        gate = Gate(node.access, Cookies(node.installation, is_tls=is_tls), auth=auth)
+        hooks = Hooks(node.registry, node.lists)
+        self.door = WebhookDoor(hooks, Commits(node.inbox, node.inboxes, node.waker), gate, node.trust_left_s)
         self.push = PushDoor(node, gate)
         self.groups = GroupDoor(node, gate)
         self.turns = Turns()
@@ -54,14 +57,18 @@ class App:
         }
 
         collector = collector_of(node, self.door, self.push, self.groups)
-        self.api = make_api(
-            node,
-            State({"node": node, "gate": gate, "collector": collector, "verifications": dumps.Verifications()}),
-        )
+        state = {
+            "node": node,
+            "gate": gate,
+            "collector": collector,
+            "overviews": Overviews(lambda: views.overview(node)),
+            "verifications": dumps.Verifications(),
+        }
+        self.api = make_api(node, State(state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        answer = Guarded(scope["path"], send)
+        answer = Guarded(scope["path"], impatient(send))
         try:
             await self._answer(scope, receive, answer)
         except Exception:
@@ -74,8 +81,6 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
-        elif scope["path"].startswith("/hooks/"):
-            await self.door(scope, receive, send)
         elif scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")

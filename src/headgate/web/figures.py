@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from headgate.core import lifecycle
 from headgate.datasources.health import status_at_rest
 from headgate.ids import stream_name
@@ -12,6 +14,7 @@ from headgate.telemetry.metrics import COUNTERS, DumpFigures, GroupFigures, Node
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.webhooks import WebhookDoor
+from headgate.web.slices import SLICE, sliced
 
 MOST_RESTING = 10_000  # Streams at rest that a node reports: a scrape must stay small. Failed ones come first.
 
@@ -28,8 +31,13 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
     async def resting() -> list[StreamFigures]:
         return [_at_rest(one) for one in await node.registry.states.resting(node.incarnation, MOST_RESTING)]
 
+    async def here() -> AsyncIterator[StreamFigures]:
+        async for some in sliced(node.manager.handles() if node.manager else [], SLICE):
+            for handle in some:
+                yield _here(handle)
+
     return NodeCollector(
-        lambda: [_here(handle) for handle in node.manager.handles()] if node.manager else [],
+        here,
         resting,
         lambda: len(node.registry.list_active_datasources()),
         node.trust_left_s,

@@ -1,4 +1,8 @@
-"""Server-sent events: what is new, as it comes. A wake-up makes it prompt; a poll makes it sure."""
+"""Server-sent events: what is new, as it comes. A wake-up makes it prompt; a poll makes it sure.
+
+An event is made when the one before it has gone out, so a caller that reads slowly has one waiting and no more; one
+that does not read is cut off (`doors/asgi.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
-from litestar.response import ServerSentEvent, ServerSentEventMessage
+from litestar.response import Stream
 
 from headgate.errors import StoreError
 from headgate.store.wake import Listener
@@ -18,6 +22,8 @@ from headgate.web.auth import Req
 
 POLL_S = 2.0
 MOST_ID = 2**63 - 1
+MEDIA_TYPE = "text/event-stream"
+ALIVE = b": \r\n\r\n"  # Finds out whether anyone still listens, and tells who does that the node is alive.
 
 After = Annotated[int, Parameter(ge=0, le=MOST_ID)]
 AfterOrNow = Annotated[int | None, Parameter(ge=0, le=MOST_ID)]
@@ -27,7 +33,20 @@ T = TypeVar("T", int, int | None)
 def spec(of: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
     """What the OpenAPI document says of a stream of these."""
     text = "Server-sent events; the data of each is one of these."
-    return {200: ResponseSpec(of, description=text, media_type="text/event-stream", generate_examples=False)}
+    return {200: ResponseSpec(of, description=text, media_type=MEDIA_TYPE, generate_examples=False)}
+
+
+def event(data: bytes, id: int | None = None) -> bytes:
+    """One event. JSON has no line breaks, so it is one line."""
+    return b"data: %b\r\n\r\n" % data if id is None else b"id: %d\r\ndata: %b\r\n\r\n" % (id, data)
+
+
+class Live(Stream):
+    """An answer that goes on for as long as its caller reads it."""
+
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
+        headers = {"Cache-Control": "no-cache", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type=MEDIA_TYPE, headers=headers)
 
 
 class Item(Protocol):
@@ -44,16 +63,21 @@ def resumed(request: Req, after: T) -> T:
     return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 
 
+def live(request: Req, events: AsyncIterator[bytes]) -> Live:
+    """These events, until the caller leaves or its token ends."""
+    return Live(_while_valid(request, events))
+
+
 def items(
     request: Req, listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
-) -> ServerSentEvent:
+) -> Live:
     """Rows with rising ids: each is sent once, in order."""
-    return ServerSentEvent(_while_valid(request, _items(listener, topic, read, after)))
+    return live(request, _items(listener, topic, read, after))
 
 
 async def _items(
     listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
-) -> AsyncIterator[ServerSentEventMessage]:
+) -> AsyncIterator[bytes]:
     news = asyncio.Event()
     stop = listener.on(topic, lambda number: news.set())
     try:
@@ -64,10 +88,10 @@ async def _items(
                 rows = await read(after)
             for row in rows:
                 after = row.id
-                yield ServerSentEventMessage(data=msgspec.json.encode(row, enc_hook=str).decode(), id=after)
+                yield event(msgspec.json.encode(row, enc_hook=str), after)
             if rows:
                 continue  # There may be more than one read returns.
-            yield ServerSentEventMessage(None, comment="")  # Finds out whether anyone still listens.
+            yield ALIVE
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await news.wait()
@@ -75,31 +99,11 @@ async def _items(
         stop()
 
 
-def snapshots(request: Req, read: Callable[[], Awaitable[object]], every_s: float) -> ServerSentEvent:
-    """The whole of something, again and again; only when it has changed."""
-
-    async def produce() -> AsyncIterator[ServerSentEventMessage]:
-        last = b""
-        while True:
-            with contextlib.suppress(StoreError):
-                text = msgspec.json.encode(await read(), enc_hook=str)
-                if text != last:
-                    yield ServerSentEventMessage(data=text.decode())
-                else:
-                    yield ServerSentEventMessage(None, comment="")
-                last = text
-            await asyncio.sleep(every_s)
-
-    return ServerSentEvent(_while_valid(request, produce()))
-
-
-async def _while_valid(
-    request: Req, messages: AsyncIterator[ServerSentEventMessage]
-) -> AsyncIterator[ServerSentEventMessage]:
-    """End when the caller's token ends. There is a message at least every two seconds, if only an empty one."""
+async def _while_valid(request: Req, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """End when the caller's token ends. There is an event every few seconds, if only a sign of life."""
     ended = asyncio.Event()
     with request.app.state.gate.hold(request.user, ended.set):
-        async for message in messages:
+        async for event in events:
             if ended.is_set():
                 return
-            yield message
+            yield event

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
+from headgate.connectors.guard import OPEN, Guard
 from headgate.core.streams import Position, Progress
 
 __all__ = [
@@ -185,3 +186,4 @@ class Context:
     inbox: Inbox | None = None  # For sources that receive by HTTP.
     feed: Feed | None = None  # For the source that programs push to.
     part: str = ""  # The part that this source is to read, if it can be read in parts.
+    guard: Guard = OPEN  # What it may reach: files are opened and connections are made through it.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import msgspec
 
 from headgate.connectors.files.errors import steer_worker
+from headgate.connectors.guard import Guard
 
 NOT_JSON = (TypeError, ValueError, RecursionError)  # What encoding and decoding raise for what is not JSON.
 
@@ -17,10 +18,10 @@ decode: Callable[[bytes], object] = msgspec.json.Decoder().decode
 
 
 @contextmanager
-def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+def opened(path: str, guard: Guard, flags: int = os.O_RDONLY) -> Iterator[int]:
     """The descriptor of a file, until the end of the block."""
     with steer_worker(path):
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = guard.open(path, flags)
         try:
             yield descriptor
         finally:

@@ -34,6 +34,8 @@ from headgate.connectors.api.bulk import (
 )
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.manifest import MANIFEST, Manifest, manifest_of, sidecar_of
+from headgate.connectors.guard import present
+from headgate.connectors.places import place_of_path
 from headgate.connectors.urls import path_and_options
 from headgate.errors import NotFound, Refused
 
@@ -139,6 +141,7 @@ class FileReader:
 
     def __init__(self, url: str) -> None:
         self._path, self.options = path_and_options(url, self.known)
+        self._guard = present()
 
     # What a kind of file says.
 
@@ -161,8 +164,12 @@ class FileReader:
         return list(await asyncio.to_thread(self._tables))
 
     def _tables(self) -> dict[str, list[Path]]:
+        self._guard.check([place_of_path(str(self._path))])
         with translate_errors(self._path):
-            return tables_at(self._path, self.endings)
+            found = tables_at(self._path, self.endings)
+        for path in (path for files in found.values() for path in files):
+            self._guard.path(path)
+        return found
 
     async def describe(self, table: str) -> Table:
         """What the files of the table look like now."""
@@ -202,6 +209,10 @@ class FileReader:
             return self._path
         return self._path.parent if self._path.is_file() else folder_of_pattern(self._path)
 
+    def _at(self, part: Part) -> Path:
+        """Where a part is; its name comes from a plan, and may be any."""
+        return Path(self._guard.path(self.root / part.name))
+
     def part_of(self, path: Path, state: os.stat_result, start: int, end: int) -> Part:
         """The part that this file is now."""
         return Part(os.path.relpath(path, self.root), state.st_size, state.st_mtime_ns, start, end)
@@ -228,7 +239,7 @@ class FileReader:
             end = stop if number == last else part.end
             at = max(at, part.start)
             if at < end:
-                span = Span(self.root / part.name, part, at, end)
+                span = Span(self._at(part), part, at, end)
                 at, left = await asyncio.to_thread(self._ahead, span, left)
             if left <= 0 or at < end:
                 return _bound(parts, number, at)
@@ -255,7 +266,7 @@ class FileReader:
             start = max(part.start, begin if number == first else 0)
             stop = end if number == last else part.end
             if start < stop:
-                spans.append(Span(self.root / part.name, part, start, stop))
+                spans.append(Span(self._at(part), part, start, stop))
         return spans
 
     async def close(self) -> None:

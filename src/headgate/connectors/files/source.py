@@ -22,6 +22,7 @@ import msgspec
 from headgate.connectors import api
 from headgate.connectors.files.lines import NOT_JSON, decode, opened
 from headgate.connectors.files.options import FilesSourceOptions
+from headgate.connectors.places import place_of_path
 from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, NotConnected
 
 MARK_BYTES = 1024  # Enough to tell one file from another.
@@ -50,12 +51,13 @@ class FilesSource:
 
     def __init__(self, options: FilesSourceOptions, context: api.Context) -> None:
         self._options = options
+        self._guard = context.guard
         self._place: Place | None = None
         self._most_bytes = min(options.batch_bytes, options.max_line_bytes + 1)
         self._read_bytes = min(LEAST_READ_BYTES, self._most_bytes)
 
     async def check(self) -> None:
-        with opened(self._files()[0]):
+        with opened(self._files()[0], self._guard):
             pass
 
     async def parts(self) -> Sequence[str]:
@@ -69,7 +71,7 @@ class FilesSource:
                 f"position {position!r} is not a place in a file: {error}", cause=Cause.CONFIG
             ) from error
         place = self._place or Place(self._files()[0])
-        with opened(place.file) as descriptor:
+        with opened(place.file, self._guard) as descriptor:
             _read_on(descriptor, place, 0)
 
     async def read(self) -> api.Batch:
@@ -98,6 +100,7 @@ class FilesSource:
     def _files(self) -> list[str]:
         """The files there are now, in the order of their names."""
         path = self._options.path
+        self._guard.check([place_of_path(path)])
         found = [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
         if not found and self._options.follow:
             raise NotConnected(f"no file matches {path} yet")
@@ -117,7 +120,7 @@ class FilesSource:
     def _take_lines(self, place: Place, has_ended: bool) -> Taken:
         """The next lines of one file. Its last line may lack the line feed only if the file has ended."""
         most, size = self._options.batch, self._read_bytes
-        with opened(place.file) as descriptor:
+        with opened(place.file, self._guard) as descriptor:
             before, data = _read_on(descriptor, place, size)
             while len(data) == size and b"\n" not in data:
                 if size > self._options.max_line_bytes:

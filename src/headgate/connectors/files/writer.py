@@ -47,6 +47,7 @@ from headgate.connectors.files.manifest import (
     manifest_path,
     sidecar_of,
 )
+from headgate.connectors.guard import present
 from headgate.connectors.sql import ledger
 from headgate.connectors.urls import path_and_options
 from headgate.connectors.values.convert import Normalizes
@@ -77,6 +78,7 @@ class FileWriter(Normalizes):
     endings: Sequence[str]
 
     def __init__(self, url: str) -> None:
+        self._guard = present()
         self._path, _ = path_and_options(url, ())
         self._is_file = self._path.is_file() or (self._path.suffix.lower() in self.endings and not self._path.is_dir())
 
@@ -97,6 +99,12 @@ class FileWriter(Normalizes):
     # Where things are.
 
     def _place(self, target: str) -> Path:
+        """Where a table is, judged each time: a symlink may have come to be there."""
+        place = self._named(target)
+        self._guard.path(place)
+        return place
+
+    def _named(self, target: str) -> Path:
         if self._is_file:
             return self._path
         if not target or target.startswith((".", "_")) or "/" in target or "\0" in target:
@@ -105,7 +113,9 @@ class FileWriter(Normalizes):
 
     def _apart(self, job: Job) -> Path:
         place = self._place(job.target)
-        return place.with_name(f".{place.name}.hg_{job.dump.hex[:8]}")
+        apart = place.with_name(f".{place.name}.hg_{job.dump.hex[:8]}")
+        self._guard.path(apart)
+        return apart
 
     def _folder(self, job: Job) -> Path:
         """Where this job's parts go."""

@@ -26,6 +26,7 @@ from bson.errors import BSONError
 from pymongo import AsyncMongoClient, errors
 
 from headgate.connectors.api.bulk import StorageError, StorageGone
+from headgate.connectors.guard import Guard, OutOfReach, present
 from headgate.connectors.mongodb import values
 from headgate.connectors.mongodb.values import Document
 from headgate.connectors.urls import redacted
@@ -38,6 +39,7 @@ TIMEOUT_MS = 5_000  # A server that does not answer for this long is gone.
 _CHOICES = {"sample": "[1-9][0-9]{0,8}", "nested": "json|flatten", "doc": "json", "micros": "refuse|text|truncate"}
 _AUTHENTICATION = {18, 8000}
 _UNAUTHORIZED = 13
+_ASKING = ("MONGODB-AWS", "MONGODB-OIDC", "GSSAPI")  # Ways to authenticate that ask other servers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Session:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._guard = present()
         self.options = options_of(url)
         self._client: AsyncMongoClient[Document] | None = None
 
@@ -92,7 +95,8 @@ class Session:
                     for name in ("serverSelectionTimeoutMS", "connectTimeoutMS")
                     if name.lower() not in named
                 }
-                self._client = AsyncMongoClient(self.options.url, appname="headgate dump", **limits)
+                url, bounded = _within(self._guard, self.options.url)
+                self._client = AsyncMongoClient(url, appname="headgate dump", **limits, **bounded)
                 if not self._client.write_concern.acknowledged:
                     raise ConfigError(f"{redacted(self._url)}: w=0 would lose documents silently")
         return self._client.get_database(self.options.database, codec_options=values.CODEC)
@@ -108,6 +112,31 @@ class Session:
         if self._client is not None:
             client, self._client = self._client, None
             await client.close()
+
+
+def _within(guard: Guard, url: str) -> tuple[str, dict[str, Any]]:
+    """The URL for a client that connects to nothing but what was judged, and what else it must be told.
+
+    A client asks a server for others, and follows. So it is bound to one host: to its address, or with TLS to its name,
+    which its certificate must be for.
+    """
+    if not guard.judges_addresses:
+        return url, {}
+    parts = urlsplit(url)
+    query = {name.lower(): value for name, value in parse_qsl(parts.query)}
+    place = parts.netloc.rpartition("@")
+    if parts.scheme != "mongodb" or "," in place[2] or query.get("authmechanism", "").upper() in _ASKING:
+        reason = "only one host can be judged, by its name and not by a service record, and without AWS or OIDC"
+        raise OutOfReach(f"{redacted(url)} cannot be bound to what may be reached", hint=reason)
+    host, port = parts.hostname or "localhost", parts.port or 27017
+    (address, *_) = guard.resolve_here(host, port)
+    more: dict[str, Any] = {"directConnection": True}
+    if "true" not in (query.get("tls"), query.get("ssl")):
+        shown = f"[{address}]" if ":" in address else address
+        parts = parts._replace(netloc=f"{place[0]}{place[1]}{shown}:{port}")
+    else:
+        more["tlsDisableOCSPEndpointCheck"] = True  # A certificate names the server that would be asked.
+    return urlunsplit(parts), more
 
 
 @contextmanager

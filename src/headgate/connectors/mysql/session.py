@@ -13,17 +13,23 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
 
 from headgate.connectors.api.bulk import StorageError, StorageGone
+from headgate.connectors.guard import present
 from headgate.connectors.mysql.options import Where
 from headgate.errors import ConfigError, HeadgateError
 from headgate.text import one_line
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    _Untyped = Connection[Any]
+else:
+    _Untyped = Connection  # It says of what kind its cursors are to a type checker only.
 
 _IDLE_S = 30.0  # A connection that was idle for this long is checked before it is used.
 
@@ -32,12 +38,30 @@ _GONE = {0, 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1317, 19
 _CONFIG = {1044, 1045, 1049, 1130, 1251, 1275, 1524, 1698, 2026, 2059, 2061}  # While connecting.
 
 
+class _Connection(_Untyped):
+    """A connection that sends no file but the one that is being loaded: the server names it, and could name any."""
+
+    sends: str | None = None
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        self._local_infile = self.sends is not None
+        return super()._read_query_result(unbuffered)  # type: ignore[misc, no-any-return]
+
+    def _read_packet(self, *args: Any, **kwargs: Any) -> Any:
+        packet = super()._read_packet(*args, **kwargs)  # type: ignore[no-untyped-call]
+        offered = self.sends
+        if offered is not None and packet.is_load_local_packet() and packet.get_all_data()[1:] != offered.encode():
+            raise pymysql.OperationalError(2000, "the server asked for a file that it was not offered")
+        return packet
+
+
 class Session:
     """A connection that is made when it is needed, and its thread."""
 
     def __init__(self, where: Where, setup: Sequence[str], **arguments: Any) -> None:
         self.where = where
         self._setup = setup
+        self._guard = present()
         self._arguments = {**where.arguments, **arguments}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mysql")
         self._connection: Connection[Any] | None = None
@@ -141,7 +165,8 @@ class Session:
 
     def _connect(self) -> Connection[Any]:
         try:
-            made: Connection[Any] = pymysql.connect(**self._arguments)
+            made = _Connection(**self._arguments, defer_connect=True)
+            made.connect(self._socket())
         except pymysql.MySQLError as error:
             number, text = said(error)
             if number in _CONFIG:
@@ -159,6 +184,26 @@ class Session:
             if not self.is_mariadb and self.version >= (8, 0):
                 cursor.execute("SET SESSION information_schema_stats_expiry = 0")
         return made
+
+    def _socket(self) -> socket.socket | None:
+        """A connection to an address that was judged. None: none need be judged, the client connects by itself."""
+        if not self._guard.judges_addresses or self._arguments.get("unix_socket"):
+            return None
+        host, port, timeout_s = (self._arguments[name] for name in ("host", "port", "connect_timeout"))
+        made = self._guard.connect(host, port, timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return made
+
+    def load(self, sql: str, path: str) -> tuple[int, int]:
+        """The same for a statement that has the client send a file: this one, whatever the server asks for."""
+        connection = self.connection()
+        assert isinstance(connection, _Connection)
+        connection.sends = path
+        try:
+            return self.execute(sql)
+        finally:
+            connection.sends = None
 
     def _hang_up(self) -> None:
         held, self._connection = self._connection, None

@@ -252,10 +252,12 @@ class MysqlWriter(Normalizes):
             places.append(f"@v{number}" if change or is_computed else quoted(column.name))
             if change and not is_computed:
                 changes.append(f"{quoted(column.name)} = {change}")
-        changed, warnings = self._session.execute(
-            f"LOAD DATA LOCAL INFILE '/dev/fd/{feed.end}' INTO TABLE {into} CHARACTER SET utf8mb4"
+        path = f"/dev/fd/{feed.end}"
+        changed, warnings = self._session.load(
+            f"LOAD DATA LOCAL INFILE '{path}' INTO TABLE {into} CHARACTER SET utf8mb4"
             f" FIELDS TERMINATED BY '{CSV.delimiter}' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY ''"
-            f" LINES TERMINATED BY '\\n' ({', '.join(places)})" + (f" SET {', '.join(changes)}" if changes else "")
+            f" LINES TERMINATED BY '\\n' ({', '.join(places)})" + (f" SET {', '.join(changes)}" if changes else ""),
+            path,
         )
         self._refuse_warnings(job, warnings)
         return changed

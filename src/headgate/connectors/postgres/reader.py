@@ -31,6 +31,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
+from headgate.connectors.guard import present
 from headgate.connectors.postgres.catalog import (
     about_rows,
     columns_of,
@@ -75,6 +76,7 @@ class PostgresReader:
 
     def __init__(self, url: str, snapshot: str | None) -> None:
         self._url = url
+        self._guard = present()
         self._snapshot = snapshot
         self._connection: Connection | None = None
         self._holds = False  # The snapshot that others read.
@@ -86,7 +88,7 @@ class PostgresReader:
         if self._holds and not is_open:
             raise StorageGone(f"the session that held the snapshot of {where_is(self._url)} has ended")
         if not is_open:
-            connection = await connect(self._url, default_transaction_read_only="on")
+            connection = await connect(self._url, self._guard, default_transaction_read_only="on")
             if self._snapshot is not None:
                 try:
                     await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -14,6 +14,7 @@ import asyncpg
 from asyncpg import Connection, Pool
 
 from headgate.connectors.api.bulk import StorageGone
+from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.postgres.errors import Fault, error_text, fault_of
 from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
 from headgate.errors import ConfigError, HeadgateError
@@ -67,7 +68,7 @@ def address_of(url: str) -> str:
 # Opened.
 
 
-async def connect(url: str, **settings: str) -> Connection:
+async def connect(url: str, guard: Guard = OPEN, **settings: str) -> Connection:
     """A session of a dump."""
     try:
         connection = await asyncpg.connect(
@@ -76,6 +77,7 @@ async def connect(url: str, **settings: str) -> Connection:
             server_settings={**_SETTINGS, **settings},
             statement_cache_size=0,
             connection_class=WalledSession,
+            loop=guard.loop(),
         )
         await connection.execute(_PLAIN)
         await leave_own_schema(connection)
@@ -102,7 +104,7 @@ class _Pooled(WalledSession):
         return ""
 
 
-async def make_pool(url: str) -> Pool:
+async def make_pool(url: str, guard: Guard = OPEN) -> Pool:
     """The sessions of a node's streams."""
     return await asyncpg.create_pool(
         url,
@@ -111,6 +113,7 @@ async def make_pool(url: str) -> Pool:
         timeout=CONNECT_S,
         connection_class=_Pooled,
         init=leave_own_schema,
+        loop=guard.loop(),
         max_inactive_connection_lifetime=IDLE_S,
     )
 

@@ -25,6 +25,7 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
+from headgate.connectors.guard import present
 from headgate.connectors.postgres import links, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
 from headgate.connectors.postgres.errors import translate_errors
@@ -71,12 +72,13 @@ class PostgresWriter(Normalizes):
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._guard = present()
         self._connection: Connection | None = None
 
     async def session(self) -> Connection:
         """The connection."""
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url, lc_monetary="C")  # Where 1.50 means that.
+            self._connection = await connect(self._url, self._guard, lc_monetary="C")  # Where 1.50 means that.
         return self._connection
 
     async def look(self, table: str) -> Table | None:

@@ -12,6 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from headgate.connectors.api.bulk import StorageError, StorageGone
+from headgate.connectors.guard import present
 from headgate.connectors.urls import path_and_options
 from headgate.errors import NotFound
 from headgate.text import one_line
@@ -27,6 +28,7 @@ class Session:
     def __init__(self, url: str, mode: str) -> None:
         self.path = path_and_options(url, ())[0]
         self._mode = mode
+        self._guard = present()
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
 
@@ -35,8 +37,9 @@ class Session:
         if self._connection is None:
             if self._mode != "rwc" and not self.path.exists():
                 raise NotFound(f"file {self.path} does not exist")
+            place = self._guard.path(self.path)
             self._connection = sqlite3.connect(
-                f"file:{quote(str(self.path))}?mode={self._mode}",
+                f"file:{quote(place)}?mode={self._mode}",
                 uri=True,
                 isolation_level=None,
                 timeout=BUSY_S,

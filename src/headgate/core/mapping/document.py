@@ -20,6 +20,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headgate.core.mapping.expressions import Compiler
@@ -184,6 +185,14 @@ class _Parts:
                 self.note("key", f"{name} is not an output field", _nearest(name, output))
 
 
+def _describe(blame: dict[int, str], error: Exception) -> str:
+    """Say in one line what went wrong, and in which part, by the line of the function that it left."""
+    trace = error.__traceback__
+    part = blame.get(trace.tb_lineno, "") if trace is not None else ""
+    message = one_line(error, MESSAGE_LIMIT)
+    return f"{part}: {message}" if part else message
+
+
 class _Program:
     """The text of the function for one mapping, line by line, and which part each line belongs to."""
 
@@ -223,21 +232,14 @@ class _Program:
         namespace |= {f"to_{name}": convert for name, convert in TYPES.items()}
         namespace |= {"enumerate": enumerate, "Exception": Exception, "MISSING": object()}
         namespace |= {"as_record": _as_record, "elements": _elements, "without": _without, "merged": _merged}
-        namespace |= {"describe": self._describe}
+        namespace |= {"describe": partial(_describe, self._blame)}
         exec(compile("\n".join(self._lines), "<mapping>", "exec"), namespace)
-        run: Run = namespace["run"]
+        run: Run = namespace.pop("run")  # It must not be among its own globals: the two would keep each other alive.
         return run
 
     def _add(self, indent: int, line: str, blame: str = "") -> None:
         self._lines.append("    " * indent + line)
         self._blame[len(self._lines)] = blame
-
-    def _describe(self, error: Exception) -> str:
-        """Say in one line what went wrong, and in which part, by the line of the function that it left."""
-        trace = error.__traceback__
-        blame = self._blame.get(trace.tb_lineno, "") if trace is not None else ""
-        message = one_line(error, MESSAGE_LIMIT)
-        return f"{blame}: {message}" if blame else message
 
     # One record per element.
 

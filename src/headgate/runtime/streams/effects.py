@@ -182,13 +182,21 @@ class Effects:
         )
         handle.run_number = run
         handle.config = None
-        handle.task = self.spawn(self._drive(handle, handle.run, run, held.epoch))
+        handle.task = self.spawn(self._drive_and_forget(handle, handle.run, run, held.epoch))
 
     def _context(self, handle: Handle, **labels: Any) -> Context:
         bound = handle.log.bind(**labels)
         inbox = self._around.inboxes.of(handle.datasource)
         feed = handle.pusher.feed if handle.pusher is not None else None
         return Context(handle.name, bound, unix_s, self._shared, inbox, feed)
+
+    async def _drive_and_forget(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
+        """A run refers to its handle: while the handle refers to a run that has ended, neither would be freed."""
+        try:
+            await self._drive(handle, run, number, epoch)
+        finally:
+            if handle.run is run:
+                handle.run = handle.task = None
 
     async def _drive(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """Run to the end, save what was reached, and tell the machine how it ended."""
@@ -228,12 +236,14 @@ class Effects:
         if handle.run is not run:
             return False
         handle.holding = holding.ended(handle.holding, run.progress, run.is_settled)
+        self._around.checkpoints.moved(handle)
         return True
 
     def _opened(self, handle: Handle, run: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != run:
             return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
+        self._around.checkpoints.moved(handle)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
             handle.pusher.opened(handle.holding.epoch, progress)
@@ -242,6 +252,8 @@ class Effects:
         if handle.run is None or handle.run_number != run:
             return
         handle.holding = holding.reached(handle.holding, progress)
+        self._around.checkpoints.moved(handle)
+        self._around.reporter.moved(handle)
         phase = handle.state.phase
         # A batch of which the mapping kept nothing shows nothing about the sink.
         if written and isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,11 +40,12 @@ from headgate.errors import (
     RetryLater,
     StoreError,
 )
-from headgate.hidden import error_said
+from headgate.hidden import hide
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.slices import map_all
+from headgate.text import error_line
 
 CLOSE_S = 2.0
 CHECK_S = 30.0
@@ -101,33 +102,57 @@ class Stats:
 
     def figures(self) -> Figures:
         """As they are now, for the state table and for answers."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
-        return Figures(**found, last_hour=self.last_hour.total(unix_s()))
+        return Figures(
+            self.records_in,
+            self.records_out,
+            self.records_failed,
+            self.records_skipped,
+            self.bytes_in,
+            self.batches,
+            self.errors,
+            self.restarts,
+            self.write_s,
+            self.last_write_s,
+            self.last_record_at_s,
+            self.lag_s,
+            self.last_hour.total(unix_s()),
+        )
 
 
-@asynccontextmanager
-async def while_trusted(trust_left_s: Callable[[], float], left_s: float) -> AsyncIterator[None]:
+class while_trusted:
     """Let something last as long as this node may act, and cut it off when it may no longer.
 
-    Trust is renewed every second, so a long write goes on while beats are answered.
+    Trust is renewed every second, so a long write goes on while beats are answered. Every write has one of these, so it
+    is one timer, and nothing is left behind that refers to itself.
     """
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle | None = None
 
-    async with asyncio.timeout(left_s) as limit:
+    __slots__ = ("_limit", "_timer", "_trust_left_s")
 
-        def renew() -> None:
-            nonlocal timer
-            if not limit.expired():
-                left_s = trust_left_s()
-                limit.reschedule(loop.time() + left_s)
-                timer = loop.call_later(max(RENEW_S, left_s / 2), renew)
+    def __init__(self, trust_left_s: Callable[[], float], left_s: float) -> None:
+        self._trust_left_s = trust_left_s
+        self._limit = asyncio.timeout(None)
+        self._timer = asyncio.get_running_loop().call_later(_until_next_look(left_s), self._look)
 
-        timer = loop.call_later(left_s / 2, renew)
-        try:
-            yield
-        finally:
-            timer.cancel()
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def _look(self) -> None:
+        left_s, loop = self._trust_left_s(), asyncio.get_running_loop()
+        if left_s > 0.0:
+            self._timer = loop.call_later(_until_next_look(left_s), self._look)
+        else:
+            self._limit.reschedule(loop.time())
+
+
+def _until_next_look(left_s: float) -> float:
+    """Half of what is left, so that a renewal is seen in time; the whole when it is little."""
+    return max(left_s / 2, min(left_s, RENEW_S))
 
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
@@ -156,17 +181,17 @@ async def check(prepared: Prepared, context: Context) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What to write down about an error, and what it means for the next try."""
+    """What to write down about an error, without any secret, and what it means for the next try."""
     found = _failure_of(error)
     # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
     text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-    return Failure(found.cause, text)
+    return Failure(found.cause, hide(text))
 
 
 def _failure_of(error: BaseException) -> Failure:
     match error:
         case ConnectorError():
-            return Failure(error.cause, error_said(error))
+            return Failure(error.cause, error_line(error))
         case ConfigError():
             return Failure(Cause.CONFIG, error.message)
         case StoreError():
@@ -174,9 +199,9 @@ def _failure_of(error: BaseException) -> Failure:
         case HeadgateError():
             return Failure(Cause.CONFIG, error.message)
         case OSError():
-            return Failure(Cause.NETWORK, error_said(error))
+            return Failure(Cause.NETWORK, error_line(error))
         case _:
-            return Failure(Cause.BUG, error_said(error))
+            return Failure(Cause.BUG, error_line(error))
 
 
 class Run:
@@ -227,6 +252,7 @@ class Run:
         finally:
             if self._reading is not None:
                 self._reading.cancel()
+                self._reading = None  # Its error would keep this run alive, and this run its error.
             await _close(*([source, sink] if source is not None else [sink]))
 
     async def _build_source(self) -> Source:

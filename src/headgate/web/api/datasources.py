@@ -8,7 +8,6 @@ from typing import Annotated
 from litestar import Controller, Response, delete, get, post, put
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
-from litestar.response import ServerSentEvent
 
 from headgate.connectors.api.bulk import StorageError
 from headgate.datasources.documents import Document, read_one
@@ -207,7 +206,7 @@ class DatasourcesApi(Controller):
         return datasources.Events(items=[views.event(row) for row in rows])
 
     @get("/{name:str}/events/stream", guards=SEE, summary="The same, live (SSE)", responses=sse.spec(datasources.Event))
-    async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> ServerSentEvent:
+    async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> sse.Live:
         """Each event once, in order."""
         found = await node.registry.get(name)
 
@@ -224,7 +223,7 @@ class DatasourcesApi(Controller):
     )
     async def logs(
         self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0
-    ) -> Response[datasources.Lines] | ServerSentEvent:
+    ) -> Response[datasources.Lines] | sse.Live:
         """From any node, whichever runs it."""
         found = await node.registry.get(name)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 from litestar import HttpMethod, Response, get, route
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.response import Stream
 
 from headgate.core.access import Caller, may
 from headgate.datasources.health import health
 from headgate.errors import StoreError
 from headgate.runtime.node import Node
-from headgate.telemetry.metrics import render
+from headgate.telemetry import exposition
+from headgate.telemetry.metrics import NodeCollector
 from headgate.web.api import views
 from headgate.web.auth import Needs, Req, address_of
 from headgate.web.bodies import access
 from headgate.web.subjects import sees
 
+METRICS = {200: ResponseSpec(str, description="The text.", media_type="text/plain", generate_examples=False)}
 READ = (HttpMethod.GET, HttpMethod.HEAD)  # What checks whether a node lives often asks for no body.
 
 
@@ -46,7 +52,7 @@ async def readyz(node: Node, request: Req) -> Response[access.Ready]:
 async def _unhealthy(node: Node, caller: Caller) -> list[str]:
     return [
         f"datasource {facts.datasource.name}: {word}"
-        for facts, _ in await views.all_facts(node)
+        async for facts, _ in views.all_facts(node)
         if sees(caller, facts.datasource.name) and (word := health(facts)) in ("error", "degraded")
     ]
 
@@ -57,11 +63,25 @@ def installation(node: Node) -> access.Installation:
     return access.Installation(installation=node.installation)
 
 
-@get("/metrics", guards=[Needs("see_all")], tags=["health"], summary="Metrics for Prometheus")
-async def metrics(request: Req) -> Response[bytes]:
-    """In the text format."""
-    await request.app.state.collector.refresh()
-    return Response(render(request.app.state.collector), media_type="text/plain; version=0.0.4; charset=utf-8")
+@get("/metrics", guards=[Needs("see_all")], tags=["health"], summary="Metrics for Prometheus", responses=METRICS)
+async def metrics(request: Req) -> Stream:
+    """In the text format; zipped for callers that take gzip."""
+    collector: NodeCollector = request.app.state.collector
+    await collector.refresh()
+    slices = exposition.written(await collector.families())
+    headers = {"Vary": "Accept-Encoding"}
+    if _takes_gzip(request.headers.get("accept-encoding", "")):
+        slices, headers = exposition.zipped(slices), {**headers, "Content-Encoding": "gzip"}
+    return Stream(slices, media_type=exposition.MEDIA_TYPE, headers=headers)
+
+
+def _takes_gzip(header: str) -> bool:
+    """Whether `Accept-Encoding` has gzip, and not with a weight of nothing."""
+    for one in header.lower().split(","):
+        name, _, weight = one.partition(";")
+        if name.strip() == "gzip":
+            return re.fullmatch(r"\s*q=0(\.0*)?\s*", weight) is None
+    return False
 
 
 ROUTES = [healthz, readyz, installation, metrics]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from litestar import Response, get, post
-from litestar.response import ServerSentEvent
+from litestar import MediaType, Response, get, post
+from litestar.openapi.datastructures import ResponseSpec
 
 from headgate.core.access import Action, may
 from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
@@ -18,6 +18,11 @@ from headgate.web.api import views
 from headgate.web.api.documents import Documents
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
+from headgate.web.overview import Overviews
+
+OVERVIEW = {
+    200: ResponseSpec(datasources.Overview, description="All; live, then what changes.", generate_examples=False)
+}
 
 OPERATE = [Needs("operate", subjects.datasource)]
 
@@ -47,7 +52,13 @@ async def apply(node: Node, request: Req, data: Documents, prune: bool = False) 
     return _changes(changes)
 
 
-@get("/api/export", guards=[Needs("list")], tags=["registry"], summary="All published datasources as YAML")
+@get(
+    "/api/export",
+    guards=[Needs("list")],
+    tags=["registry"],
+    summary="All published datasources as YAML",
+    media_type="application/yaml",
+)
 async def export(node: Node, request: Req) -> Response[str]:
     """Lossless; secrets by name only."""
     documents = await node.registry.export()
@@ -70,7 +81,7 @@ async def reload(node: Node, request: Req, id: str) -> datasources.Done:
     summary="Everything that happens, live (SSE)",
     responses=sse.spec(datasources.Event),
 )
-async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> ServerSentEvent:
+async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> sse.Live:
     """Each event once, in order; from now on, or after an id."""
     after = sse.resumed(request, after)
     if after is None:
@@ -94,18 +105,16 @@ async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> Serv
     "/api/overview",
     guards=[Needs("list")],
     tags=["registry"],
-    summary="All datasources, live (SSE)",
-    responses=sse.spec(datasources.Overview),
+    summary="All datasources; live (SSE) unless follow=false",
+    responses=OVERVIEW,
 )
-async def overview(node: Node, request: Req) -> ServerSentEvent:
-    """What the console's first page shows, once a second while it changes."""
-
-    async def read() -> datasources.Overview:
-        nodes = await node.nodes.all() if may(request.user, "see_all") else []
-        shares = [datasources.Share(name=one.name, streams=one.streams) for one in nodes]
-        return datasources.Overview(datasources=await views.summaries(node, request.user), nodes=shares)
-
-    return sse.snapshots(request, read, 1.0)
+async def overview(request: Req, follow: bool = True) -> Response[bytes] | sse.Live:
+    """Every datasource, then those that changed (`is_whole` is false) and the ids of those that are `gone`, once a
+    second while there is something new."""
+    overviews: Overviews = request.app.state.overviews
+    if not follow:
+        return Response((await overviews.latest()).whole(request.user), media_type=MediaType.JSON)
+    return sse.live(request, overviews.events(request.user))
 
 
 def _check(request: Req, action: Action, documents: Mapping[str, Document], *, prune: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from headgate.clock import unix_s
-from headgate.core.access import Caller, may
+from headgate.core.access import ANYONE, Caller, may
 from headgate.core.figures import Figures
 from headgate.core.push import PUSH
 from headgate.datasources.documents import Document
@@ -21,6 +21,7 @@ from headgate.store.nodes import Node as NodeRow
 from headgate.store.states import StreamState
 from headgate.web import bodies
 from headgate.web.bodies import datasources
+from headgate.web.slices import SLICE, sliced
 from headgate.web.subjects import sees
 
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
@@ -96,11 +97,17 @@ def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
 
 async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
     """Every datasource that this caller sees in one line, by name."""
-    return [
-        summary(facts, has_draft=has_draft)
-        for facts, has_draft in await all_facts(node)
-        if sees(caller, facts.datasource.name)
-    ]
+    found: list[datasources.Summary] = []
+    async for facts, has_draft in all_facts(node):
+        if sees(caller, facts.datasource.name):
+            found.append(summary(facts, has_draft=has_draft))
+    return found
+
+
+async def overview(node: Node) -> datasources.Overview:
+    """Every datasource and every node, for all who look."""
+    nodes = [datasources.Share(name=one.name, streams=one.streams) for one in await node.nodes.all()]
+    return datasources.Overview(datasources=await summaries(node, ANYONE), nodes=nodes, at_s=unix_s())
 
 
 async def whole(node: Node, name: str) -> datasources.Datasource:
@@ -171,8 +178,8 @@ def _now(row: StreamState, live: Mapping[UUID, Handle], node: Node, *, is_pushed
     return row
 
 
-async def all_facts(node: Node) -> list[tuple[Facts, bool]]:
-    """Every datasource, with whether it has a draft, in four queries."""
+async def all_facts(node: Node) -> AsyncIterator[tuple[Facts, bool]]:
+    """Every datasource, with whether it has a draft, in five queries. Others have the loop every now and then."""
     found = await node.registry.datasources.all()
     published = await node.registry.datasources.published()
     drafts = await node.registry.datasources.with_draft()
@@ -180,10 +187,10 @@ async def all_facts(node: Node) -> list[tuple[Facts, bool]]:
     for row in await node.registry.states.all():
         by_datasource.setdefault(row.datasource, []).append(row)
     nodes, live = await node.nodes.all(), _live(node)
-    return [
-        (_facts(live, node, one, published.get(one.id), by_datasource.get(one.id, []), nodes), one.id in drafts)
-        for one in found
-    ]
+    async for some in sliced(found, SLICE):
+        for one in some:
+            states = by_datasource.get(one.id, [])
+            yield _facts(live, node, one, published.get(one.id), states, nodes), one.id in drafts
 
 
 async def one_facts(node: Node, found: Datasource) -> Facts:

@@ -195,10 +195,13 @@ class Share(Answer):
 
 
 class Overview(Answer):
-    """What the console's first page shows."""
+    """What the console's first page shows, or what has changed of it."""
 
     datasources: list[Summary]
     nodes: list[Share]
+    at_s: float  # When it was read, in Unix time.
+    is_whole: bool = True  # False: `datasources` are those that changed since the event before.
+    gone: list[str] = field(default_factory=list)  # The ids of those that were there in the event before.
 
 
 class Connector(Answer):

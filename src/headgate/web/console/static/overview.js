@@ -80,11 +80,13 @@ function newRow(id) {
 
 // What the node says.
 
-function show({ datasources, nodes }, skew_ms) {
+function show({ datasources, nodes, is_whole, gone }, skew_ms) {
   state.skew_ms = Math.abs(skew_ms) > SKEW_MS ? skew_ms : 0;
   const now = new Set(datasources.map((one) => one.id));
-  for (const [id, row] of rows) {
-    if (now.has(id)) continue;
+  const left = is_whole ? [...rows.keys()].filter((id) => !now.has(id)) : gone;
+  for (const id of left) {
+    const row = rows.get(id);
+    if (!row) continue;
     inView.unobserve(row.line);
     row.body.remove();
     rows.delete(id);
@@ -96,7 +98,7 @@ function show({ datasources, nodes }, skew_ms) {
     row.body.dataset.name = one.name;
   }
   arrange();
-  sum(datasources, nodes);
+  sum([...rows.values()].map((row) => row.one), nodes);
   sample();
   tick();
 }

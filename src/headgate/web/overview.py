@@ -1,0 +1,146 @@
+"""The overview: read once a second while somebody looks, rendered once, and sent to all who look.
+
+A *snapshot* is every datasource in one line, each encoded once. Who begins to look gets all of it; who has seen the
+snapshot before gets what differs, or a sign of life if nothing does. What a token may not see is left out of the text,
+not read apart: all who see the same share the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import structlog
+
+from headgate.clock import boot_s
+from headgate.core.access import Bounds, Caller, may
+from headgate.errors import StoreError
+from headgate.web import sse
+from headgate.web.bodies.datasources import Overview
+from headgate.web.slices import SLICE, sliced
+from headgate.web.subjects import sees
+
+EVERY_S = 1.0
+SHARE = 10.0  # The next snapshot waits for this many times what the last one took,
+MOST_PAUSE_S = 3.0  # though no longer than this: a console takes a node that is silent for 6 s for lost.
+
+log = structlog.get_logger()
+
+
+class Snapshot:
+    """Every datasource at one moment, as bytes."""
+
+    number: int
+
+    def __init__(self, overview: Overview, rows: dict[str, bytes], before: Snapshot | None) -> None:
+        self.number = 1 if before is None else before.number + 1
+        self._names = names = {one.id: one.name for one in overview.datasources}
+        self._rows = rows  # By id.
+        self._nodes = nodes = _encoded(overview.nodes)
+        self._at_s = _encoded(overview.at_s)
+        old = before or self
+        self._changed = [id for id, row in rows.items() if old._rows.get(id) != row]
+        self._gone = [(id, name) for id, name in old._names.items() if id not in names]
+        self._are_nodes_new = old._nodes != nodes
+        self._texts: dict[tuple[str, Bounds | None], bytes] = {}
+
+    @classmethod
+    async def take(cls, overview: Overview, before: Snapshot | None) -> Snapshot:
+        """Encode everything, and let others have the loop in between."""
+        rows: dict[str, bytes] = {}
+        async for some in sliced(overview.datasources, SLICE):
+            rows.update((one.id, _encoded(one)) for one in some)
+        return cls(overview, rows, before)
+
+    def whole(self, caller: Caller) -> bytes:
+        """All that this caller sees, as JSON. It is rendered once for all whose tokens have the same bounds."""
+        return self._once("whole", caller, lambda: self._text(self._rows, (), caller, is_whole=True))
+
+    def event(self, seen: int | None, caller: Caller) -> bytes:
+        """The next server-sent event for somebody who last saw the snapshot of this number."""
+        if seen == self.number - 1:
+            return self._once("changes", caller, lambda: self._changes(caller))
+        return self._once("event", caller, lambda: sse.event(self.whole(caller)))
+
+    def _once(self, what: str, caller: Caller, render: Callable[[], bytes]) -> bytes:
+        key = (what, caller.bounds)
+        if key not in self._texts:
+            self._texts[key] = render()
+        return self._texts[key]
+
+    def _changes(self, caller: Caller) -> bytes:
+        changed = [id for id in self._changed if sees(caller, self._names[id])]
+        gone = [id for id, name in self._gone if sees(caller, name)]
+        if not changed and not gone and not (self._are_nodes_new and may(caller, "see_all")):
+            return sse.ALIVE
+        return sse.event(self._text(changed, gone, caller, is_whole=False))
+
+    def _text(self, shown: Iterable[str], gone: Iterable[str], caller: Caller, *, is_whole: bool) -> bytes:
+        """The JSON of an `Overview`, put together from rows that are encoded already."""
+        rows = b",".join(self._rows[id] for id in shown if sees(caller, self._names[id]))
+        nodes = self._nodes if may(caller, "see_all") else b"[]"
+        parts = (rows, nodes, self._at_s, _encoded(is_whole), _encoded(gone))
+        return b'{"datasources":[%b],"nodes":%b,"at_s":%b,"is_whole":%b,"gone":%b}' % parts
+
+
+class Overviews:
+    """Reads snapshots while somebody looks."""
+
+    def __init__(self, read: Callable[[], Awaitable[Overview]], every_s: float = EVERY_S) -> None:
+        self._read = read
+        self._every_s = every_s
+        self._lookers = 0
+        self._latest: Snapshot | None = None  # None: nobody has looked for a while.
+        self._next = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def latest(self) -> Snapshot:
+        """The snapshot that those who look see now."""
+        with self._looking():
+            return self._latest or await self._after()
+
+    async def events(self, caller: Caller) -> AsyncIterator[bytes]:
+        """All of it, then what changes."""
+        with self._looking():
+            seen, snapshot = None, self._latest or await self._after()
+            while True:
+                yield snapshot.event(seen, caller)
+                seen, snapshot = snapshot.number, await self._after()
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self._lookers += 1
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_on(), name="overview")
+        try:
+            yield
+        finally:
+            self._lookers -= 1
+
+    async def _after(self) -> Snapshot:
+        """The next snapshot."""
+        await self._next.wait()
+        assert self._latest is not None
+        return self._latest
+
+    async def _read_on(self) -> None:
+        """Read until nobody looks any more."""
+        while self._lookers:
+            began_s = boot_s()
+            try:
+                self._latest = await Snapshot.take(await self._read(), self._latest)
+                news, self._next = self._next, asyncio.Event()
+                news.set()
+            except StoreError:
+                pass  # Nothing is sent, and who looks notices the silence.
+            except Exception:
+                log.exception("the overview could not be read")
+            took_s = boot_s() - began_s
+            await asyncio.sleep(max(self._every_s - took_s, min(SHARE * took_s, MOST_PAUSE_S)))
+        self._latest = self._reading = None
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str)

@@ -1,0 +1,19 @@
+"""Long work in slices: whatever is made for one caller, others have the event loop in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SLICE = 200  # Datasources or streams in one go: a few milliseconds.
+
+
+async def sliced(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
+    """These items, a slice at a time."""
+    for begin in range(0, len(items), size):
+        if begin:
+            await asyncio.sleep(0)
+        yield items[begin : begin + size]
