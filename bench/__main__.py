@@ -11,7 +11,11 @@ from pathlib import Path
 from bench.rig import machine
 
 ALL = (
+<<<<<<< HEAD
     *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "handover"),
+=======
+    *("mapping", "prices", "throughput", "webhooks", "scale", "streams", "push", "doors", "handover"),
+>>>>>>> main
     *("groups", "turns", "join", "rabbitmq"),
 )
 

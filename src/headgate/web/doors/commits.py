@@ -95,9 +95,12 @@ class Commits:
 async def _tell(batch: list[Pending], full: set[UUID] | None) -> None:
     """Call them back; everybody else has a turn in between."""
     for number, pending in enumerate(batch, 1):
-        if full is None:
-            pending.done("the database is away")
-        else:
-            pending.done("the inbox is full" if pending.payload.datasource in full else "")
+        try:
+            if full is None:
+                pending.done("the database is away")
+            else:
+                pending.done("the inbox is full" if pending.payload.datasource in full else "")
+        except Exception:  # One caller's fault is not the others'.
+            log.exception("a call could not be answered")
         if number % ANSWERS_IN_A_GO == 0:
             await asyncio.sleep(0)

@@ -60,7 +60,7 @@ class _Transport:
         return line is not None
 
     def write(self, data: bytes) -> None:
-        if self._line is not None:
+        if self._line is not None and not self._socket.is_closing():
             self._socket.write(data)
 
     def close(self) -> None:

@@ -38,6 +38,11 @@ class Census:
         """How many are open."""
         return len(self._open)
 
+    @property
+    def addresses(self) -> int:
+        """From how many addresses."""
+        return len(self._by_address)
+
     def why_not(self, address: str) -> str:
         """Why a connection from this address is one too many, or nothing."""
         if len(self._open) >= self._limits.connections:

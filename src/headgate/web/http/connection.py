@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         assert self._head is not None
         self._phase = Phase.BODY
         if self._head.awaits_continue and not self._requests.buffer:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._advance_soon()
 
     @property
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         head = self._head
         is_head = head is not None and head.method == "HEAD"
         is_last = self.is_last
-        self.transport.write(self._phrases.said(answer, is_last=is_last, is_head=is_head))
+        self._write(self._phrases.said(answer, is_last=is_last, is_head=is_head))
         self.answered(close=is_last)
 
     def answered(self, *, close: bool) -> None:
@@ -347,14 +347,14 @@ class Connection(asyncio.Protocol):
         if not may_be_said:
             self.transport.abort()
             return
-        self.transport.write(self._phrases.refusal(status, reason))
+        self._write(self._phrases.refusal(status, reason))
         self._linger()
 
     def _linger(self) -> None:
         """Drop what still comes, for a moment."""
         self._phase, self._until_s = Phase.LINGER, self._loop.time() + LINGER_S
         self._requests = Requests()
-        if self.transport.can_write_eof():
+        if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
         self._resume()
 
@@ -382,6 +382,11 @@ class Connection(asyncio.Protocol):
                 return True
             self._unread = (unread, now_s)
         return False
+
+    def _write(self, data: bytes) -> None:
+        """Between its end and the moment when we hear of it, a transport raises."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def _pause(self) -> None:
         if not self._is_paused and not self.transport.is_closing():

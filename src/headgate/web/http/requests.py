@@ -9,6 +9,7 @@ bytes after a request stay here until somebody asks for the next one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import httptools
@@ -33,8 +34,7 @@ class Head:
     awaits_continue: bool  # Whether the body is sent only when we ask for it.
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Some of a body: as it came, and what it carries."""
 
     raw: bytes
@@ -211,6 +211,9 @@ def _size_of_chunk(line: bytes) -> int:
         return 0
 
 
+_TELLING = frozenset({b"content-length", b"transfer-encoding", b"upgrade", b"expect"})
+
+
 def _head(raw: bytes, parsed: _Parsed) -> Head:
     length, upgrade, awaits = 0, b"", False
     parser = parsed.parser
@@ -219,6 +222,8 @@ def _head(raw: bytes, parsed: _Parsed) -> Head:
     if version not in ("1.1", "1.0"):
         raise Refusal(505, f"HTTP {version} is not spoken here")
     for name, value in parsed.headers:
+        if name not in _TELLING:
+            continue
         match name:
             case b"content-length":
                 if not value.isdigit():
