@@ -11,11 +11,7 @@ from pathlib import Path
 from bench.rig import machine
 
 ALL = (
-<<<<<<< HEAD
-    *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "handover"),
-=======
-    *("mapping", "prices", "throughput", "webhooks", "scale", "streams", "push", "doors", "handover"),
->>>>>>> main
+    *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "doors", "handover"),
     *("groups", "turns", "join", "rabbitmq"),
 )
 
