@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,6 @@ def test_what_an_admin_published_runs_and_an_operator_may_bring_it_back(
     assert apply(web, name, into(first), operator).is_success, "nothing changes"
     problems(apply(web, name, into(first, 4), operator))
     web.call("POST", "/api/apply", {"datasources": {name: into(second)}})
-    web.until(lambda: second.exists() and second.read_text().count("\n"), lambda lines: lines == 3)
     web.call("POST", f"/api/datasources/{name}/rollback", {"version": 1}, headers=operator)
     assert web.show(name)["published_version"] == 3
 
@@ -127,7 +127,7 @@ def test_a_sink_does_not_write_a_token(web: Web, name: str, operator: dict[str, 
     before = web.rows("SELECT id FROM headgate.token ORDER BY id")
     assert apply(web, name, document, operator).is_success
     found = web.wait_for(name, lambda one: one["worker_status"] == "ERROR" or one["quarantine"] is not None)
-    assert "Headgate's own schema" in str(found)
+    assert "Headgate's own schema" in json.dumps(found)
     assert web.rows("SELECT id FROM headgate.token ORDER BY id") == before
 
 
