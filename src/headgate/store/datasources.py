@@ -130,14 +130,16 @@ class Change:
             number = await self._connection.fetchval(sql("versions/insert"), datasource, "draft", *fields, author)
         return int(number)
 
-    async def publish_draft(self, datasource: UUID, number: int, *, is_trusted: bool) -> None:
+    async def publish_draft(self, datasource: UUID, number: int, *, is_trusted: bool = False) -> None:
         """The draft becomes the published version."""
         await self._connection.execute(sql("versions/supersede"), datasource)
         await self._connection.execute(sql("versions/set_status"), datasource, number, "published", None)
         await self._connection.execute(sql("versions/trust"), datasource, number, is_trusted)
         await self._connection.execute(sql("datasources/set_published"), datasource, number, self.revision)
 
-    async def publish_content(self, datasource: UUID, content: Content, author: str, *, is_trusted: bool) -> int:
+    async def publish_content(
+        self, datasource: UUID, content: Content, author: str, *, is_trusted: bool = False
+    ) -> int:
         """Publish this content under a new number; a draft there may be stays."""
         await self._connection.execute(sql("versions/supersede"), datasource)
         fields = _fields(content)
