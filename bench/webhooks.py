@@ -2,11 +2,14 @@
 
     python -m bench.webhooks
 
-Then again with the node killed -9 under load: every call that wrk saw answered must be in the sink after a restart.
+Each round is followed by one of a bare loop (`bench.bare`), which does the least that a receiver must: the ratio says
+what the door costs on a machine that is busy with other things too. Then again with the node killed -9 under load:
+every call that wrk saw answered must be in the sink after a restart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import re
@@ -14,12 +17,14 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from bench.rig import report, running
+from bench.rig import cpu_s, report, running
 from bench.scale import fetch
 from headgate.testing.processes import NodeProcess
 
@@ -39,7 +44,19 @@ def document(url: str) -> dict[str, Any]:
     }
 
 
-def load(node: NodeProcess, seconds: int) -> str:
+@contextlib.contextmanager
+def bare_loop(url: str) -> Iterator[tuple[str, int]]:
+    """The address and the process of a bare loop on the same database."""
+    command = [sys.executable, "-m", "bench.bare", url, KEY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}", process.pid
+        finally:
+            process.kill()
+
+
+def load(address: str, seconds: int) -> str:
     """What wrk prints."""
     signature = hmac.digest(KEY.encode(), BODY.encode(), hashlib.sha256).hex()
     script = (
@@ -51,7 +68,7 @@ def load(node: NodeProcess, seconds: int) -> str:
         file.flush()
         command = ["wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency", "--timeout", "5s"]
         return subprocess.run(
-            [*command, "-s", file.name, f"{node.url}/hooks/hooks"], capture_output=True, text=True, check=False
+            [*command, "-s", file.name, f"{address}/hooks/hooks"], capture_output=True, text=True, check=False
         ).stdout
 
 
@@ -76,7 +93,7 @@ def killed_under_load(node: NodeProcess, url: str) -> tuple[int, int, int]:
     """Answered by wrk's count, found in the sink after a restart, and repeated there."""
     before = fetch(url, "SELECT count(*) AS n FROM hooks")[0]["n"]
     threading.Timer(4.0, lambda: node.end(signal.SIGKILL)).start()
-    text = load(node, 6)
+    text = load(node.url, 6)
     answered = int(number(r"(\d+) requests in", text))
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     answered -= int(refused[1]) if refused else 0
@@ -89,6 +106,18 @@ def killed_under_load(node: NodeProcess, url: str) -> tuple[int, int, int]:
     return answered, rows - before, repeated
 
 
+def measured(address: str, pid: int) -> dict[str, float]:
+    """One round: what wrk says, and how much of a processor each call took in this process."""
+    before = cpu_s(pid)
+    text = load(address, SECONDS)
+    return {
+        "rate": number(r"Requests/sec:\s+([\d.]+)", text),
+        "p50": number(r"50%\s+([\d.]+)(us|ms|s)", text),
+        "p99": number(r"99%\s+([\d.]+)(us|ms|s)", text),
+        "us": (cpu_s(pid) - before) / number(r"(\d+) requests in", text) * 1e6,
+    }
+
+
 def main() -> dict[str, float]:
     """Run and print."""
     assert shutil.which("wrk"), "wrk is not installed: apt-get install wrk"
@@ -96,20 +125,31 @@ def main() -> dict[str, float]:
         node.call("PUT", "/api/secrets/hooks", {"value": KEY})
         node.apply({"hooks": document(url)})
         node.wait_for("hooks", lambda found: found["worker_status"] == "RUNNING")
-        load(node, 2)
-        texts = [load(node, SECONDS) for _ in range(ROUNDS)]
-        rates = [number(r"Requests/sec:\s+([\d.]+)", text) for text in texts]
-        p50s = [number(r"50%\s+([\d.]+)(us|ms|s)", text) for text in texts]
-        p99s = [number(r"99%\s+([\d.]+)(us|ms|s)", text) for text in texts]
-        wait_for_rows(url, int(fetch(url, "SELECT rows FROM headgate.inbox_size")[0]["rows"]))
+        load(node.url, 2)
+        rounds, bare = [], []
+        with bare_loop(url) as (address, pid):
+            for _ in range(ROUNDS):
+                rounds.append(measured(node.url, node.process.pid))
+                wait_for_rows(url, int(fetch(url, "SELECT rows FROM headgate.inbox_size")[0]["rows"]))
+                bare.append(measured(address, pid))
         answered, found, repeated = killed_under_load(node, url)
+
+    def median(of: list[dict[str, float]], name: str) -> float:
+        return statistics.median(one[name] for one in of)
+
+    ratios = [one["rate"] / other["rate"] for one, other in zip(rounds, bare, strict=True)]
     return report(
         "webhooks made durable, with HMAC, wrk on the same two cores (python -m bench.webhooks)",
         {
-            f"calls/s, {CONNECTIONS} connections, median of {ROUNDS}": statistics.median(rates),
-            "calls/s, slowest round": min(rates),
-            "p50, ms, median": statistics.median(p50s),
-            "p99, ms, median": statistics.median(p99s),
+            f"calls/s, {CONNECTIONS} connections, median of {ROUNDS}": median(rounds, "rate"),
+            "calls/s, slowest round": min(one["rate"] for one in rounds),
+            "p50, ms, median": median(rounds, "p50"),
+            "p99, ms, median": median(rounds, "p99"),
+            "processor time of the node per call, sink included, us": median(rounds, "us"),
+            "bare loop: calls/s, median": median(bare, "rate"),
+            "bare loop: p99, ms, median": median(bare, "p99"),
+            "bare loop: processor time per call, us": median(bare, "us"),
+            "calls/s of the node for each of the bare loop, median": statistics.median(ratios),
             "killed -9 under load: answered 202": answered,
             "killed -9 under load: in the sink after a restart": found,
             "killed -9 under load: lost": max(0, answered - found),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headgate.core.push import local_registry, notifier
-from headgate.core.push.local_registry import OWNED_RETRY_MS, Asking, Entry
+from headgate.core.push.local_registry import Asking, Entry
 from headgate.core.push.notifier import PendingClose, PendingRelinquish, Reason
 from headgate.core.streams import Progress, Why
 from simulation.handle import Handle
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 BARRIER_S = 0.1
 ASK_WEIGHT = 20  # A stumble between a question and its answer is worth more than one elsewhere.
-NOT_READY_MS = 1000
 
 
 class Pushed:
@@ -48,8 +47,7 @@ class Pushed:
         if not isinstance(self._host.entry(self.stream), Asking):
             self.released("owned_by_other")
             return
-        retry_after_ms = OWNED_RETRY_MS if reason == "owned" else NOT_READY_MS
-        self._host.local(self.stream, local_registry.GlobalDenied(reason, retry_after_ms))
+        self._host.local(self.stream, local_registry.GlobalDenied(reason))
         self._host.forget_pushed(self)
 
     def opened(self, epoch: int, progress: Progress) -> None:

@@ -24,15 +24,12 @@ class Session:
         self.is_open = True
         self.is_dead = False  # Its handler has died, and hears nothing more.
         self._host = host
-        self._restarted: set[UUID] = set()  # Streams whose client was told to ask again, and has not yet.
 
     def received(self, frame: tuple[Any, ...]) -> None:
         """A frame has come."""
         if not self.is_open or self._host.manager.is_over:
             return
         stream: UUID = frame[1]
-        if stream in self._restarted and frame[0] != "notify":
-            return  # Sent before the client had heard that it has to ask again.
         match frame[0]:
             case "notify":
                 self._notify(stream)
@@ -42,10 +39,9 @@ class Session:
                 self.step(stream, notifier.EndOfStream(self._host.barrier))
 
     def _notify(self, stream: UUID) -> None:
-        self._restarted.discard(stream)
         reason = self._host.why_not()
         if reason is None:
-            self.step(stream, notifier.Notify())
+            self.step(stream, notifier.Notify(str(stream)))
         else:
             self.pipe.to_client(("refused", stream, reason, notifier.RETRY_MS))
 
@@ -72,6 +68,8 @@ class Session:
                 self._host.relinquish(self.id, stream, epoch, position)
             case notifier.Take(skipped=skipped):
                 self._host.take(stream, ids[skipped:])
+            case notifier.GiveCredits():
+                pass  # Nobody counts them here.
             case notifier.TellAccepted(epoch=epoch, position=position):
                 tell(("accepted", stream, epoch, position))
             case notifier.TellRejected(reason=reason, retry_after_ms=retry_after_ms):
@@ -81,7 +79,6 @@ class Session:
             case notifier.TellClosed(position=position):
                 tell(("closed", stream, position))
             case notifier.TellRestart(reason=reason):
-                self._restarted.add(stream)
                 tell(("restart", stream, reason))
             case notifier.Fail(code=code):
                 tell(("error", stream, code))

@@ -119,6 +119,14 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def session_cookie(web: Web, token: str = "") -> str:
+    """The cookie of a browser that has signed in, as it sends it back."""
+    data = {"token": token or web.node.token}
+    answer = httpx.post(f"{web.node.url}/login", data=data, headers={"Origin": web.node.url})
+    assert answer.status_code == 303, answer.text
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
 class Databases:
     """Makes databases with the schema, and drops them at the end."""
 

@@ -58,6 +58,10 @@ class Settings(BaseSettings):
     log: Literal["console", "json"] = Field("console", description="How log lines look.")
     auth: bool = Field(True, description="Whether tokens are asked for. Without, only on loopback.")
     inbox_keep_s: float = Field(3600.0, ge=0, description="How long handled webhook payloads are kept.")
+    max_connections: int = Field(10_000, ge=10, description="The most connections to this node at once.")
+    max_connections_per_address: int = Field(
+        5_000, ge=1, description="The most of them from one address. A proxy in front of the node is one address."
+    )
     source_timeout_s: float = Field(60.0, gt=0, description="A dump's source that sends nothing for this long is gone.")
     files: str | None = Field(
         None, description="Folders, separated by commas: connectors on this node open files in no other."

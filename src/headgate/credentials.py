@@ -34,6 +34,8 @@ _DROPPED = str.maketrans("", "", "\t\r\n")
 
 def has_credentials(text: str, *, in_prose: bool = False) -> bool:
     """Whether this text says how to get in. In prose, and in code, a URL ends at a blank or a quote."""
+    if "/" not in text and "=" not in text:
+        return False  # Neither a URL nor a parameter.
     return any(any(_spans(one, in_prose)) for one in {text, text.translate(_DROPPED)})
 
 

@@ -103,6 +103,7 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/tokens"): {
         "items": [{**ISSUED, "id": TOKEN, "name": "ci", "role": "viewer", "author": "ada", "used_at": minutes_ago(3)}],
     },
+    ("POST", "/api/sign-in"): {"path": "/?code=hgc_once", "expires_s": 600},
     ("POST", "/api/tokens"): {**ISSUED, "id": TOKEN, "name": "ci", "role": "viewer", "token": "hg_secret"},
     ("DELETE", f"/api/tokens/{TOKEN}"): None,
     ("GET", "/api/connectors"): {"items": [{"name": "files", "summary": "JSON Lines.", "sides": ["source", "sink"]}]},
@@ -149,6 +150,7 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("secrets list", ["warehouse", "2 d ago", "ada"]),
     ("secrets delete warehouse", ["deleted secret warehouse"]),
     ("secrets rotate", ["3 secrets rewrapped"]),
+    ("console", ["/?code=hgc_once"]),
     ("tokens create ci --role viewer", ["hg_secret"]),
     ("tokens create ci --role sender --datasource orders-* --group a/b --expires 30d", ["hg_secret"]),
     ("tokens list", ["ci", "viewer", "orders-*", "2030-01-31", " min ago"]),

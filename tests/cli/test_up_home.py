@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from headgate.cli import home as homes
@@ -115,7 +116,8 @@ def test_what_is_no_terminal_is_told_which_file_has_the_token(first: NodeProcess
     assert first.token.startswith("hg_")
     assert first.token not in first.log()
     assert f"  token    in {first.home / 'token'}\n" in first.log()
-    assert f"  console  {first.url}\n" in first.log()
+    assert f"  console  {first.url}  (headgate console makes a link)\n" in first.log()
+    assert "?code=" not in first.log()
     assert stat.S_IMODE((first.home / "token").stat().st_mode) == 0o600
 
 
@@ -131,11 +133,25 @@ def test_a_terminal_is_shown_the_token_once(databases: Databases, tmp_path: Path
     terminal.end()
     token = (tmp_path / "fresh" / "token").read_text().strip()
     assert terminal.said.count(f"  token    {token}  (shown once; ") == 1
+    assert terminal.said.count(token) == 1
+    assert "/?code=hgc_" in terminal.said
     assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o700
     again = Terminal(tmp_path / "fresh", database)
     again.end()
     assert f"  token    in {tmp_path / 'fresh' / 'token'}\n" in again.said
-    assert f"  token    {token}" not in again.said
+    assert token not in again.said
+    assert "/?code=hgc_" in again.said
+
+
+def test_a_link_is_made_at_any_time_and_signs_in(first: NodeProcess) -> None:
+    made = headgate(first.home, "console")
+    assert (made.returncode, made.stderr) == (0, "")
+    link = made.stdout.strip()
+    assert link.startswith(f"{first.url}/?code=hgc_")
+    assert first.token not in link
+    assert httpx.get(link, headers={"Sec-Fetch-Site": "none"}).status_code == 303
+    assert httpx.get(link, headers={"Sec-Fetch-Site": "none"}).status_code == 401
+    assert json.loads(headgate(first.home, "console", "--json").stdout)["expires_s"] == 600
 
 
 def test_a_second_node_in_the_same_home_leaves_the_first_one_where_it_is(first: NodeProcess, database: str) -> None:

@@ -210,3 +210,39 @@ def test_the_token_of_another_installation_is_put_aside_and_comes_back(home: Pat
     assert (homes.read_token(home), homes.installation(home)) == ("hg_first", INSTALLATION)
     homes.settle(home, OTHER)
     assert (homes.read_token(home), homes.installation(home)) == ("hg_second", OTHER)
+
+
+# What a folder that somebody else has made can do.
+
+
+def test_a_home_leads_to_nodes_of_this_machine_only(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder from elsewhere, unpacked and entered, must not be told the token of the environment."""
+    homes.settle(home, INSTALLATION)
+    for url in (
+        "http://192.0.2.77:8470",
+        "https://evil.example",
+        "http://[2001:db8::1]:1",
+        "http://",
+        "x",
+        "ftp://127.0.0.1",
+    ):
+        (home / "node.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
+        assert homes.places(home) == []
+    for url in ("http://127.0.0.1:1", "https://[::1]:1", "http://localhost:1"):
+        (home / "node.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
+        assert [place.url for place in homes.places(home)] == [url]
+
+
+def test_the_doctor_does_not_call_a_node_well_that_this_home_does_not_know(
+    run: Run, node: FakeNode, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With neither a database nor an installation to compare it with; and with another one."""
+    node.on("GET", "/readyz", {"status": "ok"})
+    monkeypatch.setattr("headgate.cli.client.DEFAULT_URL", node.url)
+    assert f"! node        {node.url} is a node of an installation that {home} does not know" in run("doctor").stdout
+    homes.settle(home, OTHER)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert f"✗ node        {node.url} is a node of another installation" in result.stdout
+    homes.settle(home, INSTALLATION)
+    assert f"✓ node        {node.url}: ok" in run("doctor").stdout

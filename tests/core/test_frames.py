@@ -22,6 +22,7 @@ from headgate.core import frames
 from headgate.core.frames import (
     MAX_FRAME_BYTES,
     MAX_GROUP_FRAME_BYTES,
+    VERSION,
     AckFrame,
     ActiveFrame,
     BadFrame,
@@ -58,7 +59,7 @@ def vectors_of(protocol: str, file: str) -> list[dict[str, Any]]:
 
 VECTORS = vectors_of("push", "frames.json") + vectors_of("groups", "group_frames.json")
 PAGES = {"push": REFERENCE / "push.md", "groups": REFERENCE / "groups-protocol.md"}
-CODES = {"bad_frame", "unknown_frame", "too_large"}
+CODES = {"version", "bad_frame", "unknown_frame", "too_large"}
 SECRET = "hg_s3cret"
 WRONG = [SECRET.encode(), -1, 2**63, 2**64 - 1, 1.5, [SECRET], {SECRET: SECRET}, [[[]]], msgspec.msgpack.Ext(1, b"x")]
 
@@ -253,13 +254,30 @@ def test_bytes_behind_a_frame_are_refused(vector: dict[str, Any]) -> None:
         assert refusal(DECODERS[vector["by"]], data + tail).code == "bad_frame"
 
 
+def is_newer(fields: list[Any]) -> bool:
+    """Whether this is a first frame of a newer version."""
+    return fields[0] in ("hello", "join") and type(fields[1]) is int and fields[1] > VERSION
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [[], [SECRET], [{"token": SECRET}, 7], [None] * 30, [SECRET, SECRET, *"abcdefg"]],
+)
+def test_a_newer_version_is_told_so_whatever_its_fields_are_and_nothing_is_repeated(fields: list[Any]) -> None:
+    for by, first in (("push client", "hello"), ("groups client", "join")):
+        bad = refusal(DECODERS[by], pack(first, VERSION + 1, *fields))
+        assert (bad.code, bad.text) == ("version", "this node speaks version 1 of the protocol only")
+        assert refusal(DECODERS[by], pack(first, VERSION, *fields, *[None] * 30)).code == "bad_frame"
+        assert refusal(DECODERS[by], pack("beat", VERSION + 1, *fields, None)).code == "bad_frame"
+
+
 @each_vector
 def test_a_field_too_many_is_refused(vector: dict[str, Any]) -> None:
     fields = plain(vector["frame"])
     longest = len(msgspec.structs.fields(OF_TYPE[fields[0]])) + 1
     data = pack(*fields, *[None] * (longest - len(fields)), SECRET)
     bad = refusal(DECODERS[vector["by"]], data)
-    assert bad.code == "bad_frame"
+    assert bad.code == ("version" if is_newer(fields) else "bad_frame")
     assert SECRET not in bad.text
 
 
@@ -272,8 +290,9 @@ def test_a_field_of_the_wrong_type_is_refused_and_not_repeated(vector: dict[str,
                 (index == 3 and isinstance(wrong, int | float)) or (index, wrong) == (4, [SECRET])
             ):
                 continue  # Seconds may be any number, and nodes any text.
-            bad = refusal(DECODERS[vector["by"]], pack(*fields[:index], wrong, *fields[index + 1 :]))
-            assert bad.code == "bad_frame"
+            frame = [*fields[:index], wrong, *fields[index + 1 :]]
+            bad = refusal(DECODERS[vector["by"]], pack(*frame))
+            assert bad.code == ("version" if is_newer(frame) else "bad_frame")
             assert SECRET not in bad.text
 
 

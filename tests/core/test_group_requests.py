@@ -17,6 +17,7 @@ from headgate.core.groups.machine import (
     Unregister,
 )
 from headgate.core.groups.requests import (
+    MOST_CONSUMERS,
     Answered,
     Bury,
     ConnectionEnded,
@@ -81,6 +82,15 @@ def test_the_first_consumer_decides_the_lease_and_the_partition_and_each_has_the
     assert {id: seat.number for id, seat in found.roster.seats.items()} == {str(A): 1, str(B): 2}
     assert found.replies[:2] == (Joined(A, GROUP, 0, 7.0, muted=False), Joined(B, GROUP, 0, 7.0, muted=False))
     assert found.replies[2] == Refused("partition_index_conflict")
+
+
+def test_a_group_is_full_at_a_thousand_and_a_return_is_no_join() -> None:
+    ids = [UUID(int=n + 1) for n in range(MOST_CONSUMERS)]
+    few = after(*map(join, ids[:3])).roster
+    full = replace(few, seats={str(id): replace(few.seats[str(A)], number=n) for n, id in enumerate(ids)})
+    again = after(join(UUID(int=5000)), back(A), roster=full)
+    assert again.replies[0] == Refused("too_many")
+    assert isinstance(again.replies[1], Joined)
 
 
 def test_a_group_that_became_empty_takes_another_partition_and_lease_and_its_epochs_rise_on() -> None:

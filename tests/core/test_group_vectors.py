@@ -311,3 +311,10 @@ def test_the_page_has_a_row_for_each_difference() -> None:
         answers = "; then ".join(f"{answer.state} (told: {answer.told or 'nobody'})" for answer in difference.answers)
         assert f"| `{name}` | {answers} | {difference.way} | {WAYS[difference.way]} |\n" in page
     assert page.count("(told: ") == sum(len(difference.answers) for difference in DIFFERENCES.values())
+
+
+def test_a_repeated_join_adds_no_second_place_and_the_page_says_so() -> None:
+    joined = groups.step(Group(), Register("c0/0", "c0")).group
+    assert joined is not None
+    assert groups.step(joined, Register("c0/0", "c0")) == groups.Step(joined, Refused("already_registered"))
+    assert "| a repeated join, in no scenario | refused as already registered, and nothing changes;" in PAGE.read_text()

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from headgate.core.push.local_registry import (
+    NOT_READY_RETRY_MS,
     OWNED_RETRY_MS,
     AcceptSession,
     Ask,
@@ -98,7 +99,8 @@ def test_an_inactive_stream_is_accepted_where_it_stands(position: int) -> None:
 
 @pytest.mark.parametrize("reason", get_args(Reason))
 def test_a_stream_that_is_not_to_be_had_is_rejected_with_the_reason_and_a_hint(reason: Reason) -> None:
-    assert step(ASKING, GlobalDenied(reason, 700)) == Step(None, (RejectSession(MINE, reason, 700),))
+    retry_after_ms = OWNED_RETRY_MS if reason == "owned" else NOT_READY_RETRY_MS
+    assert step(ASKING, GlobalDenied(reason)) == Step(None, (RejectSession(MINE, reason, retry_after_ms),))
 
 
 def test_a_session_that_asks_again_while_the_answer_is_under_way_is_answered_once() -> None:
@@ -126,7 +128,7 @@ def test_the_same_session_waits_as_well_for_what_is_being_given_back(entry: Entr
 
 @each_entry_but("asking", "orphan")
 def test_a_denial_that_nobody_waits_for_changes_nothing(entry: Entry | None) -> None:
-    assert step(entry, GlobalDenied("owned", 2000)) == Step(entry)
+    assert step(entry, GlobalDenied("owned")) == Step(entry)
 
 
 # A session closes.
@@ -142,7 +144,7 @@ def test_a_grant_for_a_session_that_has_been_closed_is_given_back_at_once() -> N
 
 
 def test_a_denial_for_a_session_that_has_been_closed_is_told_to_nobody() -> None:
-    assert step(ORPHAN, GlobalDenied("owned", 2000)) == Step(None)
+    assert step(ORPHAN, GlobalDenied("owned")) == Step(None)
 
 
 def test_a_session_that_closes_gives_back_what_is_acknowledged_and_no_more() -> None:
@@ -255,7 +257,7 @@ def test_the_answer_frees_the_stream_for_the_next_session() -> None:
 
 
 def test_while_there_is_no_answer_the_stream_is_not_free() -> None:
-    silence = (Relinquish(MINE, 2, 5), SessionClosed(MINE), ask(THEIRS), GlobalDenied("busy", 1), GlobalGranted(2, 5))
+    silence = (Relinquish(MINE, 2, 5), SessionClosed(MINE), ask(THEIRS), GlobalDenied("busy"), GlobalGranted(2, 5))
     assert after(*silence, entry=LEAVING).entry == LEAVING
 
 
@@ -316,7 +318,7 @@ def from_sessions() -> Iterator[tuple[UUID, Event]]:
 
 
 def from_the_global_registry() -> Iterator[Event]:
-    yield GlobalDenied("owned", 2000)
+    yield GlobalDenied("owned")
     for epoch in EPOCHS:
         for position in IDS:
             yield GlobalGranted(epoch, position)
@@ -447,6 +449,6 @@ def test_from_every_state_another_session_comes_to_have_the_stream(walked: set[S
     newcomer = UUID(int=3)
     for one in walked:
         entry = after(
-            SessionClosed(MINE), SessionClosed(THEIRS), GlobalDenied("owned", 1), Taken(3), entry=one.entry
+            SessionClosed(MINE), SessionClosed(THEIRS), GlobalDenied("owned"), Taken(3), entry=one.entry
         ).entry
         assert after(ask(newcomer), GlobalGranted(4, 3), entry=entry).effects == (AcceptSession(newcomer, 4, 3),)

@@ -9,6 +9,8 @@ from typing import get_args
 import pytest
 
 from headgate.core.push.notifier import (
+    FULL_RETRY_MS,
+    MOST_STREAMS,
     RETRY_MS,
     Accepted,
     Active,
@@ -19,6 +21,7 @@ from headgate.core.push.notifier import (
     EndOfStream,
     Event,
     Fail,
+    GiveCredits,
     Id,
     Notify,
     PendingClose,
@@ -34,6 +37,7 @@ from headgate.core.push.notifier import (
     Step,
     StreamLost,
     Take,
+    TakenBack,
     TellAccepted,
     TellAcked,
     TellClosed,
@@ -44,12 +48,14 @@ from headgate.core.push.notifier import (
 from headgate.core.streams import Why
 
 ASKED = PendingNotify()
+NOTIFY = Notify("host-7")
 CANCELLED = PendingNotify(is_cancelled=True)
 NEW = Active(epoch=1, last_acked=None, last_seen=None)
 ACTIVE = Active(epoch=2, last_acked=5, last_seen=8, last_sent=8)
 CLOSING = PendingClose(epoch=2, last_acked=5, last_seen=8, after=3)
 LEAVING = PendingRelinquish(epoch=2, position=8, tells_client=True)
 CUT_OFF = PendingRelinquish(epoch=2, position=5, tells_client=False)
+TAKEN_BACK = TakenBack()
 PHASES: dict[str, Phase | None] = {
     "nothing": None,
     "asked": ASKED,
@@ -58,6 +64,7 @@ PHASES: dict[str, Phase | None] = {
     "closing": CLOSING,
     "leaving": LEAVING,
     "cut off": CUT_OFF,
+    "taken back": TAKEN_BACK,
 }
 
 
@@ -99,7 +106,7 @@ def fails(done: Step, phase: Phase | None) -> str:
 
 
 def test_a_notify_asks_the_local_registry() -> None:
-    assert step(None, Notify()) == Step(ASKED, (AskLocal(),))
+    assert step(None, NOTIFY) == Step(ASKED, (AskLocal(),))
 
 
 def test_a_new_stream_is_accepted_with_nothing_yet() -> None:
@@ -116,13 +123,40 @@ def test_a_stream_that_is_not_to_be_had_is_refused_with_the_reason_and_a_hint(re
     assert step(ASKED, Rejected(reason, 700)) == Step(None, (TellRejected(reason, 700),))
 
 
-@each_phase_but("nothing")
+@each_phase_but("nothing", "taken back")
 def test_a_notify_for_a_stream_that_the_session_has_in_any_state_is_refused_at_once(phase: Phase) -> None:
-    assert step(phase, Notify()) == Step(phase, (TellRejected("busy", RETRY_MS),))
+    assert step(phase, NOTIFY) == Step(phase, (TellRejected("busy", RETRY_MS),))
+
+
+@pytest.mark.parametrize("label", ["", "a b", "a/b", "a\\b", "x\0", "x" * 201])
+@each_phase_but()
+def test_a_name_that_is_no_stream_s_is_refused_whatever_the_session_has(phase: Phase | None, label: str) -> None:
+    assert step(phase, Notify(label)) == Step(phase, (TellRejected("bad_stream", 0),))
+
+
+@pytest.mark.parametrize(("held", "answer"), [(MOST_STREAMS - 1, AskLocal()), (MOST_STREAMS, None)])
+@pytest.mark.parametrize("phase", [None, TAKEN_BACK], ids=["nothing", "taken back"])
+def test_a_session_has_10_000_streams_and_one_more_is_too_many(
+    phase: Phase | None, held: int, answer: AskLocal | None
+) -> None:
+    done = step(phase, Notify("one-more", held))
+    if answer is not None:
+        assert done == Step(ASKED, (answer,))
+    else:
+        assert done == Step(phase, (TellRejected("too_many", FULL_RETRY_MS),))
+
+
+def test_what_was_sent_before_a_stream_was_taken_back_is_nobody_s_fault_and_costs_no_credits() -> None:
+    taken = after(StreamLost(2, "stopped"), phase=ACTIVE)
+    assert taken == Step(TAKEN_BACK, (TellRestart("stopped"),))
+    assert step(taken.phase, Received((7, 8, 3))) == Step(TAKEN_BACK, (GiveCredits(3),))
+    assert step(taken.phase, EndOfStream(4)) == Step(TAKEN_BACK)
+    assert step(taken.phase, NOTIFY) == Step(ASKED, (AskLocal(),))
+    assert step(taken.phase, ConnectionLost()) == Step(None)
 
 
 def test_a_stream_that_was_refused_may_be_asked_for_again() -> None:
-    assert after(Notify(), Rejected("owned"), Notify()) == Step(ASKED, (AskLocal(),))
+    assert after(NOTIFY, Rejected("owned"), NOTIFY) == Step(ASKED, (AskLocal(),))
 
 
 @each_phase("active", "closing", "leaving", "cut off")
@@ -162,14 +196,14 @@ def test_a_grant_that_nobody_waits_for_is_given_back() -> None:
 
 def test_an_answer_that_arrives_after_the_client_came_back_is_not_the_new_sessions() -> None:
     """A session that is opened again is another one; the old one gives back what it had asked for."""
-    old, new = after(Notify(), ConnectionLost()).phase, after(Notify()).phase
+    old, new = after(NOTIFY, ConnectionLost()).phase, after(NOTIFY).phase
     assert step(old, Accepted(3, 7)).effects == (RelinquishLocal(3, 7),)
     assert step(new, Rejected("busy", RETRY_MS)) == Step(None, (TellRejected("busy", RETRY_MS),))
 
 
 def test_an_answer_that_arrives_after_trust_was_lost_is_given_back_and_told_to_nobody() -> None:
     """Without trust the node closes its sockets; a request that is under way cannot be taken back."""
-    assert effects(Notify(), StreamLost(9, "no trust"), ConnectionLost(), Accepted(3, 7)) == [
+    assert effects(NOTIFY, StreamLost(9, "no trust"), ConnectionLost(), Accepted(3, 7)) == [
         AskLocal(),
         RelinquishLocal(3, 7),
     ]
@@ -211,8 +245,9 @@ def test_ids_that_repeat_or_go_backwards_end_the_session_and_none_is_taken(ids: 
     assert fails(step(ACTIVE, Received(ids)), ACTIVE) == "backwards"
 
 
-def test_a_client_whose_ids_go_backwards_is_told_which() -> None:
-    assert step(ACTIVE, Received([9, 7])).effects == (Fail("backwards", "the id 7 is not above 9; ids must rise"),)
+def test_a_client_whose_ids_go_backwards_is_told_so_and_nothing_that_it_sent_is_repeated() -> None:
+    told = "an id is not above the one before it; ids must rise"
+    assert step(ACTIVE, Received([9, 7])).effects == (Fail("backwards", told),)
 
 
 def test_an_id_repeated_while_old_records_are_sent_again_ends_the_session() -> None:
@@ -231,7 +266,7 @@ def test_a_message_without_records_changes_nothing() -> None:
     assert step(NEW, Received([])) == Step(NEW)
 
 
-@each_phase_but("active")
+@each_phase_but("active", "taken back")
 def test_records_for_a_stream_that_is_not_granted_end_the_session(phase: Phase | None) -> None:
     assert fails(step(phase, Received([9])), phase) == "not_granted"
 
@@ -323,7 +358,7 @@ def test_an_empty_barrier_does_not_close_a_stream_that_has_the_record_0() -> Non
 
 
 def test_a_notify_before_the_end_is_acknowledged_is_refused_and_after_it_asks_again() -> None:
-    events = (EndOfStream(3), Notify(), BarrierCompleted(4, 2, 8), Notify(), RelinquishAnswered(2), Notify())
+    events = (EndOfStream(3), NOTIFY, BarrierCompleted(4, 2, 8), NOTIFY, RelinquishAnswered(2), NOTIFY)
     assert effects(*events, phase=ACTIVE) == [
         TellRejected("busy", RETRY_MS),
         TellAcked(8),
@@ -357,7 +392,7 @@ def test_a_stream_that_was_given_back_by_a_relinquish_whose_answer_was_lost_is_c
 
 @pytest.mark.parametrize("why", ["stale", "owned_by_other"])
 def test_a_stream_that_was_not_ours_to_give_has_no_known_end(why: Why) -> None:
-    assert step(LEAVING, RelinquishAnswered(2, why)) == Step(None, (TellRestart(why),))
+    assert step(LEAVING, RelinquishAnswered(2, why)) == Step(TAKEN_BACK, (TellRestart(why),))
 
 
 @pytest.mark.parametrize("why", [None, *get_args(Why)])
@@ -367,7 +402,7 @@ def test_the_answer_for_a_closed_session_is_told_to_nobody_whatever_it_is(why: W
 
 def test_while_there_is_no_answer_the_stream_stays_where_it_is() -> None:
     """Whoever performs the effect sends it again; the session waits, whatever else it hears."""
-    silence = (Notify(), BarrierCompleted(9, 2, 9), Accepted(2, 8), Rejected("busy"), Regranted(2))
+    silence = (NOTIFY, BarrierCompleted(9, 2, 9), Accepted(2, 8), Rejected("busy"), Regranted(2))
     assert after(*silence, phase=LEAVING).phase == LEAVING
 
 
@@ -447,7 +482,7 @@ def test_a_regrant_is_nothing_to_a_session_that_has_not_been_granted_the_stream(
 @pytest.mark.parametrize("epoch", [2, 3])
 @each_phase("active", "closing", "leaving")
 def test_a_stream_that_was_taken_from_us_is_asked_for_again(phase: Phase, epoch: int) -> None:
-    assert step(phase, StreamLost(epoch, "expired")) == Step(None, (TellRestart("expired"),))
+    assert step(phase, StreamLost(epoch, "expired")) == Step(TAKEN_BACK, (TellRestart("expired"),))
 
 
 def test_a_stream_taken_from_a_session_that_has_been_closed_is_gone() -> None:
@@ -482,7 +517,7 @@ class Seen:
 
 
 def from_the_client() -> Iterator[Event]:
-    yield Notify()
+    yield NOTIFY
     for ids in ((), (0,), (1,), (2,), (3,), (0, 2), (1, 3), (2, 2), (3, 1)):
         yield Received(ids)
     for barrier in BARRIERS:
@@ -537,7 +572,7 @@ def follow(seen: Seen, event: Event) -> Seen:
 
 
 def epoch_of(phase: Phase | None) -> int:
-    return 0 if phase is None or isinstance(phase, PendingNotify) else phase.epoch
+    return 0 if phase is None or isinstance(phase, PendingNotify | TakenBack) else phase.epoch
 
 
 def acked_of(phase: Phase | None) -> Id:
@@ -652,6 +687,8 @@ def test_from_every_state_a_stream_can_be_closed(walked: set[Seen]) -> None:
         phase = one.phase
         if one.is_over or phase is None:
             continue
+        if isinstance(phase, TakenBack):
+            phase = step(phase, NOTIFY).phase
         if isinstance(phase, PendingNotify):
             phase = step(phase, Accepted(3, 2)).phase
         if isinstance(phase, Active):

@@ -141,7 +141,7 @@ class World:
         yield 1, lambda: self.close(node, session)
         match session.phase:
             case None:
-                yield 4, lambda: self.say(node, session, notifier.Notify())
+                yield 4, lambda: self.say(node, session, notifier.Notify("s"))
             case PendingNotify():
                 yield 1, lambda: session.outbox.append(local.Ask(session.id, "stream"))
             case Active(last_seen=last_seen):
@@ -326,7 +326,7 @@ class World:
                     node.reached[epoch] = {progress.position: progress.commits}
                     self.tell(node, local.GlobalGranted(epoch, progress.position))
                 else:
-                    self.tell(node, local.GlobalDenied("owned", local.OWNED_RETRY_MS))
+                    self.tell(node, local.GlobalDenied("owned"))
             case streams.Checkpoint(epoch=epoch, commits=commits, position=position):
                 if why is not None:
                     self.lost(node, epoch)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import NotFound, Refused
-from headgate.runtime.dumps import backfill
+from headgate.runtime.dumps import backfill, views
 from headgate.runtime.dumps.plan import Request, create
 from tests.runtime.conftest import Harness
 from tests.waiting import until
@@ -60,6 +60,19 @@ async def test_a_source_with_a_history_is_read_itself_beside_the_live_stream(hg:
     found = await ended(hg, await begin(hg, backfill.Wish(rows=50)))
     assert found.status == "completed", found.error
     assert len(await hg.ids("orders")) == 270
+
+
+async def test_nothing_of_the_sinks_url_is_shown_because_it_may_be_a_secret(hg: Harness, url: str) -> None:
+    await hg.node.registry.set_secret("warehouse", url, "tester")
+    document = orders(url, count=30)
+    document["sink"]["url"] = {"$secret": "warehouse"}
+    await hg.apply(orders=document)
+    await hg.until_rows(1, "orders")
+    dump = await begin(hg, backfill.Wish(rows=50))
+    found = await views.describe(hg.node.dumps, str(dump))
+    assert (found.source, found.target) == ("history:orders", "sink:orders")
+    assert "postgresql://" not in str([await views.listed(hg.node.dumps, 10), found])
+    await ended(hg, dump)
 
 
 async def test_what_cannot_be_backfilled_is_refused(hg: Harness, url: str, tmp_path: Path) -> None:

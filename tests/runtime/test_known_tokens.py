@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from headgate.core.access import Caller
-from headgate.errors import StoreError
+from headgate.errors import NotFound, StoreError
 from headgate.runtime import access as module
 from headgate.runtime.access import Access, network_of
 from headgate.store.database import Database
 from headgate.store.events import Events
+from headgate.store.sessions import Sessions
 from headgate.store.tokens import Found, Tokens
 
 
@@ -40,8 +41,8 @@ def tokens(database: Database) -> Counting:
 
 
 @pytest.fixture
-def access(tokens: Counting) -> Access:
-    return Access(tokens, "here")
+def access(tokens: Counting, database: Database) -> Access:
+    return Access(tokens, Sessions(database), "here")
 
 
 def wrong() -> str:
@@ -114,6 +115,52 @@ async def test_a_token_that_was_revoked_elsewhere_is_forgotten_in_a_moment(
     await until(has_ended)
 
 
+async def test_a_lookup_that_began_before_a_revocation_is_not_remembered(
+    tokens: Counting, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, text = await tokens.create("ci", "viewer")
+    assert caller.id is not None
+    found = Tokens.find
+
+    async def late(self: Tokens, hashes: Any) -> list[Found]:
+        before = await found(self, hashes)
+        assert caller.id is not None
+        with suppress(NotFound):
+            await tokens.revoke(caller.id, "ada", yes=False)
+            access.forget()
+        return before
+
+    monkeypatch.setattr(Tokens, "find", late)
+    await access.find(text)
+    again = await access.find(text)
+    assert again is not None
+    assert again.has_ended
+
+
+async def test_failures_that_could_not_be_written_down_are_not_forgotten(
+    tokens: Counting, access: Access, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, attempts = Tokens.note_failures, 0
+
+    async def fails_once(self: Tokens, *args: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise StoreError("the database is away")
+        await noted(self, *args)
+
+    monkeypatch.setattr(Tokens, "note_failures", fails_once)
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    access.failed("unknown", "10.0.0.1")
+    running = asyncio.create_task(access.run(lambda: None))
+
+    async def recorded() -> bool:
+        return [one.payload["count"] for one in await Events(database).after(None, 0)] == [1]
+
+    await until(recorded)
+    running.cancel()
+
+
 async def test_open_connections_end_with_their_token_and_others_stay(
     tokens: Counting, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,3 +218,30 @@ async def test_a_flood_of_failures_is_one_event_with_the_number(
 )
 def test_an_address_is_one_place_however_it_is_written(address: str, network: str) -> None:
     assert network_of(address) == network
+
+
+async def test_a_session_that_is_used_or_open_does_not_become_idle(
+    tokens: Counting, access: Access, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that stays open uses its session; one that nobody has open is left to end."""
+    sessions = Sessions(database)
+    caller, _ = await tokens.create("ada", "viewer")
+    assert caller.id is not None
+    texts = [await sessions.begin(caller.id) for _ in range(3)]
+    await database.execute("UPDATE headgate.session SET idle_at = now() + interval '1 minute'")
+    used, opened, _ = [await access.find(text) for text in texts if text is not None]
+    assert used is not None
+    assert opened is not None
+    access.used(used.caller, "127.0.0.1")
+
+    async def far() -> set[object]:
+        rows = await database.fetch("SELECT id FROM headgate.session WHERE idle_at > now() + interval '1 hour'")
+        return {row["id"] for row in rows}
+
+    monkeypatch.setattr(module, "USED_EVERY_S", 0.0)
+    running = asyncio.create_task(access.run(lambda: None))
+    with access.hold(opened.caller, lambda: None):
+        async with asyncio.timeout(20):
+            while await far() != {used.caller.session, opened.caller.session}:
+                await asyncio.sleep(0.02)
+    running.cancel()

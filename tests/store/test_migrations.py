@@ -72,3 +72,29 @@ async def test_tables_of_others_leave_headgates_schema_and_its_own_stay(
         assert row["epoch"] == 7
     finally:
         await database.close()
+
+
+BEFORE_BOUNDS = 11  # The last migration before which tokens may share a name.
+
+
+async def test_tokens_that_share_a_name_work_on_under_names_of_their_own(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = await Database.open(empty_url)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(migrating, "migrations", lambda: [one for one in migrations() if one[0] <= BEFORE_BOUNDS])
+            await migrate(database)
+        for number in range(3):
+            await database.execute(
+                "INSERT INTO headgate.token (id, name, role, hash) VALUES ($1, 'ci', 'operator', $2)",
+                UUID(int=number),
+                bytes([number]),
+            )
+        await migrate(database)
+        rows = await database.fetch("SELECT name, role, ended_at, datasources FROM headgate.token ORDER BY id")
+        names = [row["name"] for row in rows]
+        assert (names[0], len(set(names)), all(name.startswith("ci") for name in names)) == ("ci", 3, True)
+        assert {tuple(row.values())[1:] for row in rows} == {("operator", None, None)}
+    finally:
+        await database.close()

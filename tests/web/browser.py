@@ -28,6 +28,12 @@ def running_node(home: Path, *flags: str) -> Iterator[NodeProcess]:
         node.end()
 
 
+def sign_in_link(node: NodeProcess, token: str = "") -> str:
+    """A link that signs in once, as `headgate console` makes it."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return node.url + str(node.request("POST", "/api/sign-in", headers=headers).raise_for_status().json()["path"])
+
+
 @contextmanager
 def running_browser() -> Iterator[Browser]:
     """Debian's Chromium, without a window."""

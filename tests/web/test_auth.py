@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Origin
 
+from headgate.core import frames
 from headgate.errors import Refused
 from headgate.testing.processes import NodeProcess
 from headgate.web.auth import check_no_auth
-from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer
+from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer, session_cookie
 
 DOCUMENT = {"source": GENERATOR, "sink": BLACKHOLE}
 ID = "00000000-0000-0000-0000-000000000000"
@@ -144,11 +148,13 @@ def test_the_word_bearer_may_be_written_in_any_case(web: Web) -> None:
 
 
 def test_a_cookie_may_read_and_nothing_else(web: Web) -> None:
-    cookie = {"Authorization": "", "Cookie": f"headgate_token={web.node.token}"}
+    cookie = {"Authorization": "", "Cookie": session_cookie(web)}
     assert web.ask("GET", "/api/datasources", headers=cookie).is_success
     assert web.ask("POST", "/api/datasources/for-roles/stop", headers=cookie).status_code == 401
     assert web.ask("DELETE", "/api/datasources/for-roles", headers=cookie).status_code == 401
-    for broken in ("headgate_token", 'headgate_token="', "=;;=", "headgate_token=hg_wrong", "a" * 5000):
+    name, _, text = cookie["Cookie"].partition("=")
+    token = web.node.token
+    for broken in (name, f'{name}="', "=;;=", f"{name}=hgs_wrong", f"{name}={token}", f"x={text}", "a" * 5000):
         answer = web.ask("GET", "/api/datasources", headers={"Authorization": "", "Cookie": broken})
         assert answer.status_code == 401
 
@@ -242,6 +248,25 @@ def test_without_auth_a_page_that_resolves_to_us_does_not_get_in(open_node: Node
     """A browser may be led here under another name; then the host says so."""
     raw = [(b"Host", host.encode("latin-1"))]
     assert httpx.get(f"{open_node.url}/api/datasources", headers=raw).status_code in (400, 401)
+
+
+@pytest.mark.parametrize("path", ["/push", "/groups"])
+def test_without_auth_a_page_of_another_site_opens_no_socket(open_node: NodeProcess, path: str) -> None:
+    """Browsers ask nobody before they open a socket to another site; the origin says who opened it."""
+    hello, join = frames.HelloFrame(frames.VERSION, "", "a"), frames.JoinFrame(frames.VERSION, "", "s", "g")
+    for origin, is_refused in ((Origin("https://evil.example"), True), (None, False)):
+        with connect(open_node.url.replace("http", "ws") + path, origin=origin) as socket:
+            socket.send(frames.encode(hello if path == "/push" else join))
+            found = msgspec.msgpack.decode(socket.recv(timeout=20))
+            assert (found[:2] == ["error", "unauthorized"]) == is_refused
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+def test_without_auth_a_page_of_another_site_drives_nothing(open_node: NodeProcess, method: str) -> None:
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+        path = "/api/datasources" if method in ("GET", "POST") else "/api/datasources/a"
+        assert httpx.request(method, open_node.url + path, headers=headers, json=None).status_code == 401
+        assert httpx.post(f"{open_node.url}/hooks/a", headers=headers, content=b"{}").status_code in (401, 404)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])

@@ -19,7 +19,7 @@ from headgate.datasources.health import HEALTHS
 from headgate.testing.processes import NodeProcess
 from headgate.web.bodies.datasources import Summary
 from headgate.web.console import overview, pages, words
-from tests.web.browser import needs_chromium, running_browser, running_node
+from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 BROKEN = {
@@ -73,7 +73,7 @@ class Watch:
 def _open(context: BrowserContext, node: NodeProcess) -> tuple[Page, Watch]:
     page = context.new_page()
     watch = Watch(page)
-    page.goto(f"{node.url}/?token={node.token}")
+    page.goto(sign_in_link(node))
     expect(page.locator("#link")).to_have_text("live")
     return page, watch
 
@@ -140,8 +140,8 @@ def test_who_follows_a_link_from_another_site_stays_signed_in(node: NodeProcess,
 def test_answers_without_a_browser(node: NodeProcess) -> None:
     """Statuses, headers, and files that are not ours to give."""
     with httpx.Client(base_url=node.url) as client:
-        assert client.get("/?token=hg_wrong").status_code == 401
-        answer = client.get("/", params={"token": node.token})
+        client.headers["Origin"] = node.url
+        answer = client.post("/login", data={"token": node.token})
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         assert "Max-Age=2592000" in answer.headers["set-cookie"]
         page = client.get("/")
@@ -308,7 +308,7 @@ def test_without_scripts_the_page_shows_everything(node: NodeProcess, browser: B
     node.apply({"orders": OFF})
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"{node.url}/?token={node.token}")
+    page.goto(sign_in_link(node))
     expect(_row(page, "orders").locator("[data-cell=health]")).to_have_text("stopped")
     expect(page.locator("#headline")).to_have_text("All is stopped")
     context.close()
@@ -363,7 +363,7 @@ def test_the_browser_runs_nothing_that_strangers_wrote(node: NodeProcess, contex
 
     context.route("**/api/overview", answer)
     page = context.new_page()
-    page.goto(f"{node.url}/?token={node.token}")
+    page.goto(sign_in_link(node))
     expect(page.locator("[data-cell=why]")).to_have_text(f"config: {HOSTILE}")
     assert page.evaluate("window.pwned") is None
     assert page.locator("table script, table img").count() == 0

@@ -17,7 +17,7 @@ from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.dumps import HEADER, MARKS
 from tests.waiting import wait_until
-from tests.web.browser import needs_chromium, running_browser, running_node
+from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
 
 ROWS = 3000
 HOSTILE = "<img src=x onerror='window.pwned = 1'>"
@@ -79,7 +79,7 @@ def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = ""
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(f"{node.url}/?token={token or node.token}")
+    page.goto(sign_in_link(node, token or ""))
     page.goto(f"{node.url}{path}")
     expect(page.locator("#link")).to_have_text("live")
     return page, complaints
@@ -186,9 +186,10 @@ def test_answers_without_a_browser(node: NodeProcess, places: dict[str, str]) ->
     with httpx.Client(base_url=node.url) as client:
         assert client.get("/dumps").status_code == 401
         assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 401
-        client.get("/", params={"token": viewer})
+        client.headers["Origin"] = node.url
+        client.post("/login", data={"token": viewer})
         assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 403
-        client.get("/", params={"token": node.token})
+        client.post("/login", data={"token": node.token})
         assert client.get("/dumps").status_code == 200
         assert client.get("/dumps/ffffffff").status_code == 404
         assert client.post(f"/dumps/{id}", json={"do": "pause"}).status_code == 401

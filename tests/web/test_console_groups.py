@@ -17,7 +17,7 @@ from headgate.core.groups.explain import STATUSES
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.groups import MARKS
 from tests.waiting import LONG_S
-from tests.web.browser import needs_chromium, running_browser, running_node
+from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
@@ -68,7 +68,7 @@ def _open(context: BrowserContext, node: NodeProcess, path: str = "/groups") -> 
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(f"{node.url}/?token={node.token}")
+    page.goto(sign_in_link(node))
     page.goto(f"{node.url}{path}")
     expect(page.locator("#link")).to_have_text("live")
     return page, complaints
@@ -131,7 +131,7 @@ def test_answers_without_a_browser(node: NodeProcess) -> None:
             assert client.get(path).status_code == 401
             elsewhere = client.get(path, headers={"Sec-Fetch-Site": "cross-site"})
             assert f"url={path.replace('&', '&amp;')}" in elsewhere.text
-        client.get("/", params={"token": node.token})
+        client.post("/login", data={"token": node.token}, headers={"Origin": node.url})
         assert client.get("/groups").status_code == 200
         assert client.get("/groups/one?stream=a&name=b").status_code == 404
         assert client.get("/groups/one").status_code == 404

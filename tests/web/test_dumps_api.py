@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from headgate.store.database import sql
-from tests.web_node import Databases, Web, _execute, _fetch, bearer, numbers, started
+from tests.web_node import Databases, Web, _fetch, bearer, execute, numbers, started
 
 ROWS = 2000
 SCHEMA = f"""
@@ -28,7 +28,7 @@ Body = dict[str, Any]
 @pytest.fixture(scope="module")
 def source(databases: Databases) -> str:
     url = databases.make()
-    asyncio.run(_execute(url, SCHEMA))
+    asyncio.run(execute(url, SCHEMA))
     return url
 
 
@@ -113,11 +113,11 @@ def test_a_dump_that_is_over_is_forgotten_and_what_it_copied_stays_counted(web: 
 def test_a_node_tries_only_the_chunks_of_a_list_again(web: Web, body: Body, source: str, target: str) -> None:
     table = table_of(body)
     no = f"CREATE TABLE {table} (id integer, name text, CONSTRAINT no CHECK (id NOT IN (75, 125)))"
-    asyncio.run(_execute(target, no))
+    asyncio.run(execute(target, no))
     made = web.call("POST", "/api/dumps", {**body, "chunk_rows": 50})
     bad = until(web, made["id"], lambda one: one["status"] == "incomplete")
     assert bad["chunks_failed"] == 2
-    asyncio.run(_execute(target, f"ALTER TABLE {table} DROP CONSTRAINT no"))
+    asyncio.run(execute(target, f"ALTER TABLE {table} DROP CONSTRAINT no"))
     path = f"/api/dumps/{made['id']}/retry"
     for refused, status, said in (
         ({"chunks": "1"}, 409, "chunk 1 is done"),

@@ -213,8 +213,28 @@ async def test_who_lost_touch_for_a_lease_is_forgotten_and_named(
     assert explained["lines"][0] == "Nobody is active, and nobody can be: all its consumers are out of touch."
     assert "one is forgotten" in explained["lines"][1]
     assert f"steps down from epoch {epoch} first" in explained["lines"][1]
+    (member,) = (await shown(http, stream))["members"]
+    assert (member["connectivity"], member["activity"]) == ("forgotten", "waiting"), "what it was, it is no more"
     done = await http.post(path(stream, rest="evaluate"))  # Nobody believes anything: no yes is needed.
     assert done.json()["dropped"] == ["one"]
+
+
+async def test_a_consumer_without_a_label_is_named_by_its_id_wherever_it_is_shown(
+    here: House, http: httpx.AsyncClient, stream: str
+) -> None:
+    async with joined(here, stream, "") as one:
+        epoch = await one.take()
+        name = f"consumer {one.consumer[:8]}"
+        found = await shown(http, stream)
+        assert (found["active"], found["members"][0]["label"]) == (name, name)
+        assert found["lately"][0]["who"] == name
+        assert found["lately"][0]["told"] == [["active", name, epoch]]
+        one.cut()
+        await until(here, http, stream, "blocked")
+        refused = await http.post(path(stream, rest="evaluate"))
+        assert name in refused.json()["detail"]
+        done = await http.post(path(stream, rest="evaluate"), json={"yes": True})
+        assert done.json()["dropped"] == [name]
 
 
 @pytest.mark.parametrize("name", STRANGE)

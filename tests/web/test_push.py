@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 import pytest_asyncio
@@ -165,7 +166,10 @@ async def test_there_is_no_other_websocket_than_push(here: House) -> None:
 
 async def test_a_browser_s_cookie_or_header_is_no_token_here(here: House) -> None:
     name = await here.publish()
-    headers = {"Authorization": f"Bearer {here.token}", "Cookie": f"headgate_token={here.token}"}
+    form = {"data": {"token": here.token}, "headers": {"Origin": here.url}}
+    answer = await asyncio.to_thread(httpx.post, f"{here.url}/login", **form)
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    headers = {"Authorization": f"Bearer {here.token}", "Cookie": cookie}
     async with connect(here.url.replace("http", "ws") + "/push", additional_headers=headers) as socket:
         program = Program(socket, "")
         await program.say("hello", 1, "", name, None, None)

@@ -73,7 +73,7 @@ def filled(path: str, place: str) -> str:
         path = path.replace("{id}", f"{place}-none:0" if "streams" in path else f"{place}-none")
     if path.startswith("/api/secrets"):
         path = path.replace("{name}", "none")
-    names = {"name": f"{place}-none", "stream": f"{place}-none", "id": NOBODY, "number": "1"}
+    names = {"name": f"{place}-none", "stream": f"{place}-none", "id": NOBODY, "number": "1", "path": "x"}
     return path.format_map(names) + (f"?stream={place}-none&name=none" if path == "/groups/one" else "")
 
 

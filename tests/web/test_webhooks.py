@@ -18,7 +18,7 @@ from headgate.connectors.api import INBOX_IDENTITY
 from headgate.store.database import Database, connect, sql
 from headgate.store.inbox import InboxTable, Limit, Payload
 from tests.waiting import LONG_S
-from tests.web_node import Web, bearer
+from tests.web_node import Web, bearer, session_cookie
 
 KEY = "whsec-recognisable"
 ORDER = b'{"id": 1, "name": "caf\xc3\xa9"}'
@@ -204,7 +204,7 @@ def test_without_a_signature_a_token_that_may_send_is_needed(web: Web, name: str
 
 def test_a_cookie_is_no_token_for_a_webhook(web: Web, name: str) -> None:
     path = hook(web, name)
-    cookie = {"Authorization": "", "Cookie": f"headgate_token={web.node.token}"}
+    cookie = {"Authorization": "", "Cookie": session_cookie(web)}
     refused(web.ask("POST", path, content=ORDER, headers=cookie), 401)
 
 

@@ -14,6 +14,7 @@ from headgate.cli import (
     allow,
     apply,
     connectors,
+    console,
     doctor,
     drafts,
     ds,
@@ -87,6 +88,7 @@ command(app, "export")(apply.export)
 command(app, "schema", asks_node=False)(apply.schema)
 command(app, "explain")(ds.explain)
 command(app, "top")(top.top)
+command(app, "console")(console.console)
 app.add_typer(streams.app, name="streams")
 app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")

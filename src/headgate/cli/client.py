@@ -123,6 +123,16 @@ class Client:
             return next((url for url in places if self._is_of(url, expected)), places[0])
         return places[0] if places else DEFAULT_URL
 
+    @property
+    def home(self) -> Path:
+        """Whose nodes and whose token are meant where none is named."""
+        return self._home
+
+    @property
+    def is_named(self) -> bool:
+        """Whether somebody has said which node to ask."""
+        return self._given is not None
+
     def get(self, path: str, kind: type[T], **params: Any) -> Reply[T]:
         """Read."""
         return self._read(self.send("GET", path, params=params), kind)
@@ -240,14 +250,14 @@ class Client:
             raise ConfigError(f"{url} cannot be used: {error}", hint="check --url") from None
 
     def _trust(self, url: str) -> ssl.SSLContext | bool:
-        """Whose certificates are accepted: of the CA that was named, else the very one that a node of this home shows,
-        whatever names are in it, else of those that everybody trusts."""
+        """Whose certificates are accepted: the very one that a node of this home shows, whatever names are in it; else
+        those of the CA that was named; else of those that everybody trusts."""
         if urlsplit(url).scheme != "https":
             return False  # Reading certificates takes longer than the request; plain HTTP has no use for them.
-        if self._ca:
-            return trusting(self._ca)
         files = [place.certificate for place in homes.places(self._home) if place.url == url]
-        return pinned(files[0]) if files and files[0] else True
+        if files and files[0]:
+            return pinned(files[0])
+        return trusting(self._ca) if self._ca else True
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = one_line(error)

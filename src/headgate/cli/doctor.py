@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headgate.cli import home as homes
 from headgate.cli.call import Call
 from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.failures import FAILED
@@ -128,9 +129,13 @@ def _node(call: Call, installation: str | None) -> Verdict:
 
     try:
         theirs = call.node.installation(READY_S)
-        if installation is not None and theirs != installation:
+        expected = installation or homes.installation(call.node.home)
+        if expected is not None and theirs != expected:
             detail = f"{call.node.url} is a node of another installation than the database"
             return fail("node", detail, "say which node with --url, or which database with --database")
+        if expected is None and not call.node.is_named:
+            detail = f"{call.node.url} is a node of an installation that {call.node.home} does not know"
+            return warn("node", detail, "say that it is the right one with --url, or start one with headgate up")
         response = call.node.send("GET", "/readyz", answer_s=READY_S)
         said = read(response.json(), Ready, call.node.url).value
     except Unreachable:

@@ -62,7 +62,7 @@ def evaluate(call: Call, stream: Stream, group: Group, yes: Yes = False) -> None
 
     reply = call.node.post(_path(stream, group, "evaluate"), Evaluated, {"yes": yes})
     done = reply.value
-    dropped = ", ".join(label or DASH for label in done.dropped) or "nobody"
+    dropped = ", ".join(done.dropped) or "nobody"
     call.say(reply.sent, f"dropped from {group} of {stream}: {dropped}; {counted(done.consumers, 'consumer')} left")
 
 

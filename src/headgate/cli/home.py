@@ -10,7 +10,8 @@ A token goes to no other installation than its own. So the two files change toge
 that is started with this home puts the token aside, and the first installation finds it again when it comes back.
 
 Nodes write `node.json` one at a time, under a lock. A node that was killed cannot remove its line; the next one that
-writes does, and until then commands ask those that are alive first.
+writes does, and until then commands ask those that are alive first. What is not an address of this machine is no node
+that was started with this home: a folder that came from elsewhere must not lead a token there.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import contextlib
 import fcntl
 import json
 import os
+import socket
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 TOKEN, INSTALLATION, NODES = "token", "installation", "node.json"
 
@@ -146,7 +150,7 @@ def _locked(home: Path) -> Iterator[None]:
 
 def _place(found: object) -> Place | None:
     match found:
-        case {"url": str(url), **rest}:
+        case {"url": str(url), **rest} if _is_here(url):
             pid, certificate = rest.get("pid"), rest.get("certificate")
             return Place(
                 url.rstrip("/"),
@@ -154,6 +158,25 @@ def _place(found: object) -> Place | None:
                 certificate if isinstance(certificate, str) else None,
             )
     return None
+
+
+def _is_here(url: str) -> bool:
+    """Whether this is an address of this machine: only such an address can be listened on."""
+    try:
+        parts = urlsplit(url)
+        host = ip_address("127.0.0.1" if parts.hostname == "localhost" else parts.hostname or "")
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https"):
+        return False
+    if host.is_loopback:
+        return True
+    with socket.socket(socket.AF_INET if host.version == 4 else socket.AF_INET6) as probe:
+        try:
+            probe.bind((str(host), 0))
+        except OSError:
+            return False
+    return True
 
 
 def _written(place: Place) -> dict[str, object]:

@@ -44,6 +44,7 @@ from headgate.cli.up import (
     database_url,
     first_token,
     load_demo,
+    make_code,
     make_home,
     place_of,
     started,
@@ -62,6 +63,7 @@ from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets, load_keyring
+from headgate.store.sessions import Sessions
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
 from headgate.web.auth import check_no_auth
@@ -166,8 +168,9 @@ class _Parent:
         if settings.database is None:
             stack.callback(asyncio.create_task(self._keep_running(database)).cancel)
         homes.settle(settings.home, str(await Datasources(database).installation()))
+        self._tokens, self._sessions = Tokens(database), Sessions(database)
         if settings.auth:
-            self._token = await first_token(settings.home, Tokens(database))
+            self._token = await first_token(settings.home, self._tokens)
         await self._fill_registry(database, url, keyring)
 
     async def _fill_registry(self, database: Database, url: str, keyring: Keyring | None) -> None:
@@ -204,8 +207,14 @@ class _Parent:
         for child in self._children:
             await child.was_up.wait()
         nodes = {child.name: child.url for child in self._children}
-        announce(self._settings, self._children[0].url, self._token, demo=self._demo, nodes=nodes)
+        code = await self._make_code()
+        announce(self._settings, self._children[0].url, self._token, code, demo=self._demo, nodes=nodes)
         self._point()
+
+    async def _make_code(self) -> str | None:
+        with contextlib.suppress(StoreError):
+            return await make_code(self._token, self._tokens, self._sessions)
+        return None
 
     async def _stop_children(self) -> None:
         """They drain together. One that cannot is killed."""

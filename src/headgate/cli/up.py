@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headgate.datasources.registry import Registry
     from headgate.runtime.log_shipper import LogShipper
     from headgate.runtime.node import Node
+    from headgate.store.sessions import Sessions
     from headgate.store.tokens import Tokens
 
 DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
@@ -125,7 +127,8 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
             if demo:
                 await load_demo(node.registry, url)
             stack.callback(homes.remove, settings.home, address)
-            announce(settings, address, token, demo=demo)
+            code = await make_code(token, node.tokens, node.sessions)
+            announce(settings, address, token, code, demo=demo)
         _settle_memory()
         await stop.wait()
         if settings.process is None:
@@ -269,6 +272,16 @@ async def first_token(home: Path, tokens: Tokens) -> Kept | None:
     return None if text is None else Kept(text, is_new=True)
 
 
+async def make_code(kept: Kept | None, tokens: Tokens, sessions: Sessions) -> str | None:
+    """The code of a link that signs in to the console, if there is a terminal to show it on."""
+    from headgate.store.tokens import hash_of
+
+    if kept is None or not sys.stdout.isatty():
+        return None
+    ids = [found.caller.id for found in await tokens.find([hash_of(kept.text)])]
+    return await sessions.make_code(ids[0]) if ids and ids[0] is not None else None
+
+
 async def load_demo(registry: Registry, url: str) -> None:
     """The demo's datasources, writing into the node's database as the demo's user. What somebody has changed stays."""
     from headgate.datasources.documents import read_yaml
@@ -292,21 +305,28 @@ def demo_text() -> str:
 
 
 def announce(
-    settings: Settings, url: str, token: Kept | None, *, demo: bool, nodes: Mapping[str, str] | None = None
+    settings: Settings,
+    url: str,
+    token: Kept | None,
+    code: str | None,
+    *,
+    demo: bool,
+    nodes: Mapping[str, str] | None = None,
 ) -> None:
     """Say where to look; of several nodes, where each is. What is not a terminal keeps what we say: no token then."""
     homes.add(settings.home, place_of(settings, url))
     file = settings.home / homes.TOKEN
-    is_shown = sys.stdout.isatty()
+    shown = settings.advertise.replace("{port}", str(urlsplit(url).port)).rstrip("/") if settings.tls_cert else ""
     lines = [f"Headgate is up: {url}"]
     lines += [f"  node     {name}  {address}" for name, address in (nodes or {}).items()]
     if not settings.auth:
-        lines.append("  no token is asked for")
+        lines.append("  no token is asked for: everybody on this machine, and nobody else, may do everything")
     elif token is None:
         lines.append("  token    as created before; headgate tokens recover makes another")
     else:
-        lines.append(f"  console  {url}/?token={token.text}" if is_shown else f"  console  {url}")
-        is_once = is_shown and token.is_new
+        link = f"/?code={code}  (signs in once, within 10 minutes)" if code else "  (headgate console makes a link)"
+        lines.append(f"  console  {shown or url}{link}")
+        is_once = sys.stdout.isatty() and token.is_new
         lines.append(f"  token    {token.text}  (shown once; it is in {file})" if is_once else f"  token    in {file}")
     if demo:
         header = f'-H "Authorization: Bearer $(cat {shlex.quote(str(file))})" ' if token else ""

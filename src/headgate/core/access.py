@@ -46,6 +46,7 @@ class Caller:
     name: str
     role: Role
     bounds: Bounds | None = None  # None: everything.
+    session: UUID | None = None  # Of a browser that has signed in with the token.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ _ADMINS: tuple[Role, ...] = ("admin",)
 
 Action: TypeAlias = Literal[
     "learn",
+    "sign_in",
     "list",
     "see",
     "see_all",
@@ -104,6 +106,7 @@ Action: TypeAlias = Literal[
 
 RULES: Mapping[Action, Rule] = {
     "learn": Rule(_VIEWERS, Scope.NONE),  # What this release can do: its connectors, its API.
+    "sign_in": Rule(_VIEWERS, Scope.NONE),  # To the console, whose pages are judged one by one.
     "list": Rule(_VIEWERS, Scope.LIST),
     "see": Rule(_VIEWERS, Scope.ONE),
     "see_all": Rule(_VIEWERS, Scope.ALL),

@@ -11,6 +11,8 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from headgate.core.sockets import EARLY_BYTES
+
 VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 WINDOW = 65_536  # Records that a session may have under way. Credits count them.
@@ -209,11 +211,14 @@ class BadFrame(Exception):
         self.text = text
 
 
+OTHER_VERSION = BadFrame("version", f"this node speaks version {VERSION} of the protocol only")
+
 _T = TypeVar("_T")
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
 _from_node: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
 _group_from_client: msgspec.msgpack.Decoder[GroupFromClient] = msgspec.msgpack.Decoder(GroupFromClient)
+_fields: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _group_from_node: msgspec.msgpack.Decoder[GroupFromNode] = msgspec.msgpack.Decoder(GroupFromNode)
 
 
@@ -224,7 +229,7 @@ def encode(frame: Frame) -> bytes:
 
 def decode_from_client(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> FromClient:
     """What a client sent; raises BadFrame."""
-    return _decode(_from_client, data, max_bytes)
+    return _decode(_from_client, data, max_bytes, "hello")
 
 
 def decode_from_node(data: bytes, max_bytes: int = 16 * MAX_FRAME_BYTES) -> FromNode:
@@ -234,7 +239,7 @@ def decode_from_node(data: bytes, max_bytes: int = 16 * MAX_FRAME_BYTES) -> From
 
 def decode_group_from_client(data: bytes, max_bytes: int = MAX_GROUP_FRAME_BYTES) -> GroupFromClient:
     """What a consumer sent; raises BadFrame."""
-    return _decode(_group_from_client, data, max_bytes)
+    return _decode(_group_from_client, data, max_bytes, "join")
 
 
 def decode_group_from_node(data: bytes, max_bytes: int = 16 * MAX_GROUP_FRAME_BYTES) -> GroupFromNode:
@@ -242,13 +247,24 @@ def decode_group_from_node(data: bytes, max_bytes: int = 16 * MAX_GROUP_FRAME_BY
     return _decode(_group_from_node, data, max_bytes)
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes, max_bytes: int) -> _T:
+def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes, max_bytes: int, first: str = "") -> _T:
     if len(data) > max_bytes:
         raise BadFrame("too_large", f"a frame of {len(data):,} bytes; at most {max_bytes:,} are taken")
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad(error) from None
+        raise (OTHER_VERSION if _is_newer(data, first) else _bad(error)) from None
+
+
+def _is_newer(data: bytes, first: str) -> bool:
+    """Whether this is the first frame of a newer version, whose fields we do not know: it says so itself."""
+    if len(data) > EARLY_BYTES:
+        return False
+    try:
+        kind, version = (msgspec.msgpack.decode(field) for field in _fields.decode(data)[:2])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return False
+    return bool(first) and kind == first and type(version) is int and version > VERSION
 
 
 def _bad(error: Exception) -> BadFrame:

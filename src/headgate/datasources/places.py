@@ -6,10 +6,11 @@ its own; a model whose constants the document contradicts is not the one that is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from inspect import isclass
+from itertools import repeat
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -27,16 +28,15 @@ class Place:
     """A place in a document."""
 
     known: tuple[Types, ...] = ()  # What each model that knows the place takes there. None does: no option is there.
+    takes_secret: bool = field(init=False)  # Whether `{$secret: NAME}` may stand here.
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "takes_secret", any(map(_is_secret, self._types())))
 
     @classmethod
     def of(cls, model: type[BaseModel]) -> Place:
         """Where all options of this model stand."""
         return cls(((model,),))
-
-    @property
-    def takes_secret(self) -> bool:
-        """Whether `{$secret: NAME}` may stand here."""
-        return any(map(_is_secret, self._types()))
 
     def is_secret(self, value: object) -> bool:
         """Whether this scalar would be the value of a secret: a model has one here, and nothing that it is besides."""
@@ -53,16 +53,23 @@ class Place:
 
     def member(self, value: Mapping[str, Any], key: str) -> Place:
         """The place below this key of a dict."""
+        if not self.known:
+            return self
         models = [one for one in self._types() if _is_model(one)]
-        meant = [one for one in models if _fits(one, value)] or models
+        meant = [one for one in models if len(models) == 1 or _fits(one, value)] or models
         found = [_fields(one)[key] for one in meant if key in _fields(one)]
         dicts = [arguments for one in self._types() if (arguments := _arguments(one, Mapping))]
         return Place((*found, *(_alternatives(arguments[-1]) for arguments in dicts)))
 
-    def item(self) -> Place:
-        """The place of an item of a list."""
-        inner = [argument for one in self._types() for argument in _arguments(one, Collection)]
-        return Place(tuple(_alternatives(argument) for argument in inner if argument is not ...))
+    def items(self, count: int) -> Iterable[Place]:
+        """The places of a list's items. Only of a tuple are they not all alike."""
+        if any(get_origin(one) is tuple for one in self._types()):
+            return map(self._item, range(count))
+        return repeat(self._item(0) if self.known else self, count)
+
+    def _item(self, index: int) -> Place:
+        inner = [argument for one in self._types() for argument in _items(one, index)]
+        return Place(tuple(map(_alternatives, inner)))
 
     def _types(self) -> Iterator[Any]:
         return (one for types in self.known for one in types)
@@ -83,7 +90,11 @@ def secret_options(model: type[BaseModel], depth: int = 0) -> list[str]:
 def _leaves(types: Types) -> Iterator[Any]:
     """The types, and those inside lists and dicts."""
     for one in types:
-        inner = [*_arguments(one, Mapping)[1:], *_arguments(one, Collection)]
+        inner = [
+            argument
+            for argument in (*_arguments(one, Mapping)[1:], *_arguments(one, Collection))
+            if argument is not ...
+        ]
         if not inner:
             yield one
         for argument in inner:
@@ -96,6 +107,14 @@ def _arguments(one: Any, kind: type) -> tuple[Any, ...]:
     if not (isclass(origin) and issubclass(origin, kind)):
         return ()
     return () if kind is Collection and issubclass(origin, Mapping) else get_args(one)
+
+
+def _items(one: Any, index: int) -> tuple[Any, ...]:
+    """The type of this item. A tuple says it for each, unless it goes on without end."""
+    arguments = _arguments(one, Collection)
+    if get_origin(one) is tuple and arguments[-1:] != (...,):
+        return arguments[index : index + 1]
+    return arguments[:1]
 
 
 def _fits(model: type[BaseModel], value: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from headgate.connectors.guard import OPEN, Guard
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.core.push import PUSH
-from headgate.datasources.references import UNREAD, Examined, Secrets, examine, resolve
+from headgate.datasources.references import UNREAD, Examined, Secrets, Unread, examine, resolve
 from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.hidden import hide
 from headgate.store.datasources import Content
@@ -107,10 +107,8 @@ def prepare(content: Content, secrets: Secrets, path: str = "") -> Prepared:
     sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
     options = _own_options(content, path, problems)
     mapping = _mapping(content, f"{at}mapping", problems)
-    if mapping is not None and sink is not None and sink_options is not None:
-        assert sink.sink is not None
-        if sink.sink.needs_key(sink_options) and not mapping.key:
-            problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
+    if mapping is not None and not mapping.key and _needs_key(sink, sink_options, secrets):
+        problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
     if content.source.get("type") == PUSH:
         said, hint = "does not go with push: programs make its streams", "leave it out"
         problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
@@ -181,6 +179,17 @@ def _mapping(content: Content, path: str, problems: list[Problem]) -> CompiledMa
     except ConfigError as error:
         problems += [replace(p, hint=p.hint or "docs/reference/mapping.md says how") for p in error.problems]
         return None
+
+
+def _needs_key(sink: Connector | None, options: Any, secrets: Secrets) -> bool:
+    if sink is None or sink.sink is None or options is None:
+        return False
+    try:
+        return sink.sink.needs_key(options)
+    except (AttributeError, TypeError, ValueError):
+        if not any(isinstance(value, Unread) for value in secrets.values()):
+            raise
+        return False  # Without values the options are as they were written, and not as their model makes them.
 
 
 def _not_in_parts(source: Connector, path: str) -> list[Problem]:

@@ -148,16 +148,16 @@ def _examine(value: Any, place: Place, path: str, found: Examined, in_prose: boo
             found.misplaced.append(path)
         return value
     if isinstance(value, dict | list):
-        if place.takes_secret and not place.is_open(value):
-            return SHOWN  # No model takes it, and it may hold anything.
-        return _examine_inside(value, place, path, found, in_prose)
+        inside = _examine_inside(value, place, path, found, in_prose)
+        is_taken = not place.takes_secret or place.is_open(value)
+        return inside if is_taken else SHOWN  # What no model takes may hold anything.
     if value is None or isinstance(value, bool):
         return value
     text = str(value)
     if has_credentials(text, in_prose=in_prose):
         found.written_out.append((path, place.takes_secret))
         return hide_credentials(text, in_prose=in_prose)
-    if place.is_secret(value) and not is_public_url(text):
+    if place.takes_secret and place.is_secret(value) and not is_public_url(text):
         found.written_out.append((path, True))
         return SHOWN
     return value
@@ -166,12 +166,13 @@ def _examine(value: Any, place: Place, path: str, found: Examined, in_prose: boo
 def _examine_inside(value: Any, place: Place, path: str, found: Examined, in_prose: bool) -> Any:
     at = f"{path}." if path else ""
     if isinstance(value, list):
-        inner = place.item()
-        return [_examine(item, inner, f"{at}{index}", found, in_prose) for index, item in enumerate(value)]
+        items = enumerate(zip(value, place.items(len(value)), strict=True))
+        return [_examine(item, inner, f"{at}{index}", found, in_prose) for index, (item, inner) in items]
     shown = {}
     for key, item in value.items():
-        name = hide_credentials(key, in_prose=in_prose)
-        if name != key:
+        name = key
+        if has_credentials(key, in_prose=in_prose):
+            name = hide_credentials(key, in_prose=in_prose)
             found.written_out.append((f"{at}{name}", False))
         shown[name] = _examine(item, place.member(value, key), f"{at}{name}", found, in_prose)
     return shown

@@ -92,6 +92,15 @@ class Registry:
         """Those that should run, as of the last sync."""
         return [entry for entry in self._entries.values() if entry.is_to_run]
 
+    @property
+    def revision(self) -> int:
+        """Of the last sync."""
+        return self._revision
+
+    def names(self) -> Collection[str]:
+        """Of all datasources, as of the last sync."""
+        return self._by_name.keys()
+
     def entry(self, name: str) -> Entry | None:
         """One by name, as of the last sync."""
         id = self._by_name.get(name)

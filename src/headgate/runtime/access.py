@@ -32,6 +32,7 @@ from headgate.core import failures
 from headgate.core.access import Caller
 from headgate.core.failures import Tally
 from headgate.errors import StoreError
+from headgate.store.sessions import Sessions
 from headgate.store.tokens import USED_EVERY_S, Found, Tokens, hash_of, is_text
 
 KNOWN_S = 2.0  # A token that has ended works no longer than this.
@@ -72,15 +73,19 @@ class _Use:
 class Access:
     """The tokens of an installation, as one node sees them."""
 
-    def __init__(self, tokens: Tokens, name: str) -> None:
+    def __init__(self, tokens: Tokens, sessions: Sessions, name: str) -> None:
         self._tokens = tokens
+        self._sessions = sessions
         self._name = name  # The node's.
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._wrong: OrderedDict[bytes, float] = OrderedDict()  # By hash: anyone may send any text. Until when.
         self._asked: dict[bytes, asyncio.Future[Found | None]] = {}
         self._asking: asyncio.Task[None] | None = None
-        self._held: dict[object, tuple[UUID, Callable[[], None]]] = {}
+        self._changes = 0  # How often something was forgotten.
+        self._held: dict[object, tuple[Caller, Callable[[], None]]] = {}
         self._uses: OrderedDict[tuple[UUID, str], _Use] = OrderedDict()
+        self._seen: set[UUID] = set()  # Sessions that were used since that was last written down,
+        self._seen_written_s = -math.inf  # which was then.
         self._failures: Counter[str] = Counter()  # By what was wrong.
         self._failed_at: Counter[str] = Counter()  # By address.
         self._tally = Tally()
@@ -105,8 +110,15 @@ class Access:
                 self._asking = asyncio.create_task(self._ask(), name="tokens")
         return await asyncio.shield(waiting)
 
+    def drop(self, text: str) -> None:
+        """What reads so has ended: ask again, and look at open connections."""
+        self._changes += 1
+        self._known.pop(hash_of(text), None)
+        self._news.set()
+
     def forget(self) -> None:
         """A token was made or has ended: ask again, and look at open connections."""
+        self._changes += 1
         self._known.clear()
         self._wrong.clear()
         self._news.set()
@@ -114,7 +126,7 @@ class Access:
     async def _ask(self) -> None:
         while self._asked:
             keys = list(self._asked)[:MOST_AT_ONCE]
-            batch = {key: self._asked.pop(key) for key in keys}
+            batch, changes = {key: self._asked.pop(key) for key in keys}, self._changes
             try:
                 found = {one.hash: one for one in await self._tokens.find(keys)}
             except Exception as error:  # Whatever it is, nobody may wait for an answer that never comes.
@@ -124,7 +136,8 @@ class Access:
             else:
                 for key, future in batch.items():
                     one = _same(found.get(key), key)
-                    self._remember(key, one)
+                    if changes == self._changes:  # Else this may be how it was before.
+                        self._remember(key, one)
                     future.set_result(one)
             await asyncio.sleep(GATHER_S)
 
@@ -139,24 +152,26 @@ class Access:
 
     @contextmanager
     def hold(self, caller: Caller, end: Callable[[], None]) -> Iterator[None]:
-        """Call `end`, once, if the token of a connection ends while the body runs."""
+        """Call `end`, once, if the token or the session of a connection ends while the body runs."""
         if caller.id is None:
             yield
             return
         key = object()
-        self._held[key] = (caller.id, end)
+        self._held[key] = (caller, end)
         try:
             yield
         finally:
             self._held.pop(key, None)
 
     async def _look(self) -> None:
-        held = {id for id, _ in self._held.values()}
+        held = {_what_ends(caller) for caller, _ in self._held.values()}
         if not held:
             return
-        live = {caller.id for caller in await self._tokens.live(sorted(held))}
-        for key, (id, end) in list(self._held.items()):
-            if id in held and id not in live and self._held.pop(key, None) is not None:
+        live = set(await self._tokens.live(sorted(held)))
+        for key, (caller, end) in list(self._held.items()):
+            if _what_ends(caller) in live:
+                self._see(caller)
+            elif _what_ends(caller) in held and self._held.pop(key, None) is not None:
                 end()
 
     # Uses and failures.
@@ -165,6 +180,7 @@ class Access:
         """A token was used from this address."""
         if caller.id is None:
             return
+        self._see(caller)
         use = (caller.id, network_of(address))
         known = self._uses.get(use)
         if known is None or not known.is_new:
@@ -194,15 +210,26 @@ class Access:
             self._uses.update(dict.fromkeys(due, _Use()))
             raise
 
+    def _see(self, caller: Caller) -> None:
+        if caller.session is not None:
+            self._seen.add(caller.session)
+
+    async def _write_sessions(self) -> None:
+        """A page that is open uses its session; one that nobody uses ends some day."""
+        if self._seen and boot_s() - self._seen_written_s >= USED_EVERY_S:
+            self._seen_written_s = boot_s()
+            seen, self._seen = self._seen, set()
+            await self._sessions.touch(sorted(seen))
+
     async def _write_failures(self) -> bool:
         due_s = self._tally.due_s
         if due_s is None or due_s > boot_s():
             return False
-        counts, places = dict(self._failures), dict(self._failed_at.most_common(SHOWN_PLACES))
-        self._failures.clear()
+        counts, places = self._failures.copy(), dict(self._failed_at.most_common(SHOWN_PLACES))
+        await self._tokens.note_failures(counts, places, self._name)
+        self._failures -= counts  # What came meanwhile is for the next time.
         self._failed_at.clear()
         self._tally = failures.written(self._tally, boot_s())
-        await self._tokens.note_failures(counts, places, self._name)
         return True
 
     async def run(self, on_event: Callable[[], None]) -> None:
@@ -211,6 +238,7 @@ class Access:
             self._news.clear()
             with contextlib.suppress(StoreError):
                 await self._look()
+                await self._write_sessions()
                 is_new = await self._write_uses()
                 if await self._write_failures() or is_new:
                     on_event()
@@ -218,6 +246,13 @@ class Access:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._news.wait()
+
+
+def _what_ends(caller: Caller) -> UUID:
+    """What a connection hangs on: the session of a browser, else the token."""
+    found = caller.session or caller.id
+    assert found is not None
+    return found
 
 
 def _put(table: OrderedDict[K, V], key: K, value: V, most: int) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from headgate.clock import boot_s
 from headgate.connectors.api import Received
 from headgate.errors import StoreError
 from headgate.store.inbox import InboxTable
 
 POLL_S = 1.0
 GATHER_S = 0.01  # A source that was woken lets a few more payloads come in: one write for all of them.
+BUSY_GATHER_S = 0.03  # From one read to the next while payloads keep coming: each write is a commit of the sink.
 
 
 class InboxHub:
@@ -28,6 +30,7 @@ class InboxHub:
         self._waiting: dict[UUID, tuple[int, asyncio.Future[None]]] = {}
         self._news = asyncio.Event()
         self._acked: dict[UUID, int] = {}
+        self._next_read_s: dict[UUID, float] = {}
 
     def of(self, datasource: UUID) -> DatasourceInbox:
         """One datasource's inbox."""
@@ -66,6 +69,17 @@ class InboxHub:
     def forget(self, datasource: UUID) -> None:
         """A source here is done with it. What waits by now is another's."""
         self._acked.pop(datasource, None)
+        self._next_read_s.pop(datasource, None)
+
+    async def let_gather(self, datasource: UUID) -> None:
+        """Wait, if the last read was a moment ago and found all that there was."""
+        wait_s = self._next_read_s.pop(datasource, 0.0) - boot_s()
+        if wait_s > 0.0:
+            await asyncio.sleep(wait_s)
+
+    def has_read_all(self, datasource: UUID) -> None:
+        """A read has found all that there was."""
+        self._next_read_s[datasource] = boot_s() + BUSY_GATHER_S
 
     async def run(self) -> None:
         """Poll for all who wait, until cancelled."""
@@ -93,9 +107,12 @@ class DatasourceInbox:
     async def after(self, id: int, limit: int) -> Sequence[Received]:
         """The oldest payloads after `id`; waits until there is one."""
         self.hub.rewind(self.datasource, id)
+        await self.hub.let_gather(self.datasource)
         while True:
             payloads = await self.table.after(self.datasource, id, limit)
             if payloads:
+                if len(payloads) < limit:
+                    self.hub.has_read_all(self.datasource)
                 return payloads
             await self.hub.wait(self.datasource, id)
             await asyncio.sleep(GATHER_S)

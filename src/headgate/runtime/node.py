@@ -42,6 +42,7 @@ from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.secrets import Keyring, Secrets
+from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
@@ -148,7 +149,8 @@ class Node:
         self.worker_groups = WorkerGroups(database)
         self.group_rows = Groups(database, self.settings.lease_s)
         self.tokens = Tokens(database)
-        self.access = Access(self.tokens, self.name)
+        self.sessions = Sessions(database)
+        self.access = Access(self.tokens, self.sessions, self.name)
         self.logs = Logs(database)
         self.inbox = InboxTable(database, INBOX_IDENTITY)
         self.dumps = Dumps(database, self._keyring)
@@ -194,6 +196,7 @@ class Node:
             self.group_rows,
             self.placement,
             self.tokens,
+            self.sessions,
             self.waker,
         )
         self._keeper = DumpKeeper(

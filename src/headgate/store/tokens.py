@@ -22,7 +22,8 @@ USED_EVERY_S = 60.0  # How late `used_at` may be: a busy token is not written fo
 MOST_ADDRESSES = 1000  # Of one token. Uses from more are no events any more.
 
 _LOCK = lock_key("tokens")
-_TEXT = re.compile(r"hg_[A-Za-z0-9_-]{43}")
+TOKEN, SESSION, CODE = "hg_", "hgs_", "hgc_"  # What a text begins with says what it is.
+_TEXT = re.compile(r"hg[sc]?_[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Issued:
 
 
 def is_text(text: str) -> bool:
-    """Whether a token could read so. What cannot needs not be looked up."""
+    """Whether a token, a session or a code could read so. What cannot needs not be looked up."""
     return _TEXT.fullmatch(text) is not None
 
 
@@ -97,12 +98,12 @@ class Tokens:
         return text
 
     async def find(self, hashes: Sequence[bytes]) -> list[Found]:
-        """Tokens by the hashes of their texts; those that have ended too."""
+        """Tokens by the hashes of their texts, or of their sessions and codes; those that have ended too."""
         return [_found(row) for row in await self._database.fetch(sql("tokens/find"), hashes)]
 
-    async def live(self, ids: Sequence[UUID]) -> list[Caller]:
-        """Those of these that still work."""
-        return [_found(row).caller for row in await self._database.fetch(sql("tokens/find_live"), ids)]
+    async def live(self, ids: Sequence[UUID]) -> list[UUID]:
+        """Those of these tokens and sessions that still work."""
+        return [row["id"] for row in await self._database.fetch(sql("tokens/find_live"), ids)]
 
     async def all(self) -> list[Issued]:
         """All tokens that work, without their texts."""
@@ -169,7 +170,7 @@ class Tokens:
 async def _insert(
     connection: Session, name: str, role: Role, actor: str, bounds: Bounds | None, expires_at: datetime | None
 ) -> tuple[Caller, str]:
-    text = "hg_" + secrets.token_urlsafe(32)
+    text = TOKEN + secrets.token_urlsafe(32)
     caller = Caller(new_id(), name, role, bounds)
     row = await connection.fetchrow(
         sql("tokens/insert"),
@@ -211,7 +212,7 @@ def _payload(caller: Caller, expires_at: datetime | None) -> dict[str, object]:
 
 
 def _found(row: Row) -> Found:
-    caller = Caller(row["id"], row["name"], row["role"], _bounds(row))
+    caller = Caller(row["id"], row["name"], row["role"], _bounds(row), row["session"])
     return Found(caller, row["hash"], row["has_ended"])
 
 

@@ -52,7 +52,7 @@ def _unchanged(logger: Any, method: str, line: MutableMapping[str, Any]) -> Muta
 
 
 def _hide_fields(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {key: _hidden(value) for key, value in line.items()}
+    return {key: value if key == "exc_info" else _hidden(value) for key, value in line.items()}
 
 
 def _hidden(value: Any) -> Any:
@@ -63,7 +63,10 @@ def _hidden(value: Any) -> Any:
             return {key: _hidden(item) for key, item in value.items()}
         case list():
             return [_hidden(item) for item in value]
-    return value
+        case None | bool() | int() | float():
+            return value
+    text = str(value)  # An error, say: it becomes text where it is written.
+    return value if hide(text) == text else hide(text)
 
 
 def _hide_line(logger: Any, method: str, line: Any) -> str:

@@ -34,8 +34,8 @@ DESCRIBED = {
     "/dumps": "The console's page of dumps.",
     "/dumps/{id}": "The console's page of one dump, with the map of its chunks; and what its buttons send.",
     "/groups/one": "The console's page of one group, named by `stream` and `name`.",
-    "/login": "Sign in to the console: a form with `token`.",
-    "/logout": "Sign out of the console. The token stays valid elsewhere.",
+    "/login": "Sign in to the console: a form of its own page with `token`, or the `code` of a link.",
+    "/logout": "Sign out of the console: ends the session. The token stays valid.",
     "/static/{name}": "Styles and scripts of the console.",
     "/api/schema": "OpenAPI, as JSON.",
 }
@@ -80,9 +80,10 @@ def settings_page() -> str:
         "# Settings\n\n" + NOTE + "\nA flag of `headgate up` wins over the environment, and the environment over "
         "`headgate.toml` in the working directory. In the file a setting has its short name, as in `port = 8470`.\n\n"
         + _table(("environment", "in `headgate.toml`", "default", "meaning"), rows)
-        + "\nThe commands also read `HEADGATE_URL` and `HEADGATE_TOKEN`; see [Commands](cli.md).\n\nA variable that "
-        "begins with `HEADGATE_`, or a key of the file, that is none of these is an error: it names the setting that "
-        f"may have been meant, and nothing starts. Variables that begin with `{OF_TESTS}` are left alone.\n"
+        + "\nThe commands also read `HEADGATE_URL`, `HEADGATE_TOKEN` and `HEADGATE_CA`; see [Commands](cli.md).\n\n"
+        "A variable that begins with `HEADGATE_`, or a key of the file, that is none of these is an error: it names "
+        f"the setting that may have been meant, and nothing starts. Variables that begin with `{OF_TESTS}` are left "
+        "alone.\n"
     )
 
 
@@ -151,6 +152,8 @@ def http_page() -> str:
 
 def _paths() -> Iterator[tuple[str, str, str, str]]:
     for line in roles.lines():
+        if line.path.startswith(roles.ALIASES):
+            continue
         role = "open" if line.rule is None else line.rule.roles[0]
         yield line.path, line.method, role, DESCRIBED.get(line.path) or _summary(line.handler)
 

@@ -35,6 +35,8 @@ OPEN = frozenset(
     }
 )
 
+ALIASES = "/api/schema/"  # The framework's other names for the document at /api/schema.
+
 _BOUNDS = {Scope.NONE: "yes", Scope.LIST: "what it names", Scope.ONE: "if it names it", Scope.ALL: "no"}
 
 
@@ -52,7 +54,7 @@ def lines() -> Iterator[Line]:
     """Every path of the framework's, as it is served."""
     for route in make_api(None, State()).routes:
         path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
-        if not isinstance(route, HTTPRoute) or path.startswith("/api/schema/"):
+        if not isinstance(route, HTTPRoute):
             continue
         for handler in route.route_handlers:
             for method in sorted(handler.http_methods - {"OPTIONS"}):
@@ -67,7 +69,7 @@ def rule_of(handler: Any) -> Rule | None:
 
 def matrix() -> list[tuple[str, ...]]:
     """Path, method, each role, and a token with bounds."""
-    rules = {(line.path, line.method): line.rule for line in lines()}
+    rules = {(line.path, line.method): line.rule for line in lines() if not line.path.startswith(ALIASES)}
     rules |= {(path, method): RULES[action] for (method, path), action in DOORS.items()}
     return [(f"`{path}`", method, *_cells(rules[path, method])) for path, method in sorted(rules)]
 

@@ -1,4 +1,4 @@
-"""The ASGI application of a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
+"""What answers at a node: webhooks and WebSockets have their own doors, the rest is Litestar's."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ from headgate.web.api import (
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
+from headgate.web.cookies import Cookies
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
+from headgate.web.doors.commits import Commits
 from headgate.web.doors.groups import GroupDoor
+from headgate.web.doors.hooks import Hooks
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
@@ -45,20 +48,18 @@ from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
 
 PROBLEM = MEDIA_TYPE.encode()
-HOOKS = "/hooks/"
 MOST_BODY_BYTES = 16 * 1024 * 1024
 
 log = structlog.get_logger()
 
 
 class App:
-    """What uvicorn calls."""
+    """What uvicorn calls. Webhooks do not come this way: `door` is for the connections themselves."""
 
-    def __init__(self, node: Node, *, auth: bool) -> None:
-        gate = Gate(node.access, auth=auth)
-        self.door = WebhookDoor(
-            node.registry, node.inbox, node.inboxes, node.waker, gate, node.trust_left_s, node.lists
-        )
+    def __init__(self, node: Node, *, auth: bool, is_tls: bool = False) -> None:
+        gate = Gate(node.access, Cookies(node.installation, is_tls=is_tls), auth=auth)
+        hooks = Hooks(node.registry, node.lists)
+        self.door = WebhookDoor(hooks, Commits(node.inbox, node.inboxes, node.waker), gate, node.trust_left_s)
         self.push = PushDoor(node, gate)
         self.groups = GroupDoor(node, gate)
         self.turns = Turns()
@@ -79,8 +80,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        is_hook = scope["path"].startswith(HOOKS)  # Its answers are short, and there are many.
-        answer = Guarded(scope["path"], send if is_hook else impatient(send))
+        answer = Guarded(scope["path"], impatient(send))
         try:
             await self._answer(scope, receive, answer)
         except Exception:
@@ -93,8 +93,6 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "\0" in scope["path"]:  # No name has one, and the database takes none.
             await self.api({**scope, "path": "/404"}, receive, send)  # type: ignore[arg-type]
-        elif scope["path"].startswith(HOOKS):
-            await self.door(scope, receive, send)
         elif scope["path"].startswith("/api/groups/"):
             # Names in it may have slashes, so it is taken apart as it came.
             path = scope["raw_path"].decode("ascii", "replace")

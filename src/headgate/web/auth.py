@@ -1,11 +1,11 @@
-"""Who asks, and whether that is allowed. Tokens come in the Authorization header; a browser may keep one in a cookie,
-for reading only. What a role may do stands in `headgate.core.access`, and nowhere else."""
+"""Who asks, and whether that is allowed. Tokens come in the Authorization header; a browser that has signed in keeps
+a session in a cookie, for reading only. What a role may do stands in `headgate.core.access`, and nowhere else."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 
 from litestar.connection import ASGIConnection, Request
@@ -16,8 +16,9 @@ from headgate.core import access
 from headgate.core.access import ANYONE, Action, Caller, Subject
 from headgate.errors import Forbidden, Refused, Unauthorized
 from headgate.runtime.access import Access
+from headgate.store.tokens import CODE, SESSION, TOKEN
+from headgate.web.cookies import Cookies
 
-COOKIE = "headgate_token"
 Req: TypeAlias = Request[Caller, None, State]
 """A request that a guard has let in: `user` is who asks."""
 
@@ -27,25 +28,40 @@ Finder: TypeAlias = Callable[[Connection], Awaitable[Subject | None]]
 """Finds what a request is about."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOCAL = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 
 
 class Gate:
     """Finds out who asks, and refuses what is not allowed."""
 
-    def __init__(self, access: Access, *, auth: bool) -> None:
+    def __init__(self, access: Access, cookies: Cookies, *, auth: bool) -> None:
         self._access = access
         self._auth = auth
+        self.cookies = cookies
 
     async def identify(self, headers: Mapping[str, str], address: str, *, cookie_allowed: bool) -> Caller | None:
         """Whose request this is. Header names are in lower case."""
         if not self._auth:
             return ANYONE if _is_local(headers.get("host", "")) and not _is_from_elsewhere(headers) else None
         scheme, _, text = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" and cookie_allowed:
-            text = _cookie(headers.get("cookie", ""))
-        elif scheme.lower() != "bearer":
+        if scheme.lower() == "bearer":
+            return await self._find(text.strip(), address)
+        return await self.reader(headers, address) if cookie_allowed else None
+
+    async def reader(self, headers: Mapping[str, str], address: str) -> Caller | None:
+        """Whose session a browser has. One that is over is no failure: browsers keep its cookie."""
+        text = self.cookies.read(headers)
+        found = await self._access.find(text) if text.startswith(SESSION) else None
+        if found is None or found.has_ended:
             return None
-        return await self._find(text.strip(), address)
+        self._access.used(found.caller, address)
+        return found.caller
+
+    async def signer(self, text: str, headers: Mapping[str, str], address: str) -> Caller | None:
+        """Who signs in with this: a token, or the code of a link."""
+        if not self._auth:
+            return await self.identify(headers, address, cookie_allowed=False)
+        return await self._find(text, address, CODE if text.startswith(CODE) else TOKEN)
 
     async def identify_text(self, text: str, headers: Mapping[str, str], address: str) -> Caller | None:
         """The same for a token that does not come in a header."""
@@ -63,14 +79,18 @@ class Gate:
         """For a connection that stays open: call `end` when the caller's token ends before the block does."""
         return self._access.hold(caller, end)
 
+    def drop(self, text: str) -> None:
+        """A session has ended."""
+        self._access.drop(text)
+
     def forget(self) -> None:
         """A token was made or revoked."""
         self._access.forget()
 
-    async def _find(self, text: str, address: str) -> Caller | None:
+    async def _find(self, text: str, address: str, kind: str = TOKEN) -> Caller | None:
         if not text:
             return None
-        found = await self._access.find(text)
+        found = await self._access.find(text) if text.startswith(kind) else None
         if found is None or found.has_ended:
             self._access.failed("unknown" if found is None else "ended", address)
             return None
@@ -80,24 +100,16 @@ class Gate:
 
 def _is_local(host: str) -> bool:
     """Without tokens, a page from elsewhere that resolves to us must not get in."""
-    name = host.rpartition(":")[0] if host.count(":") == 1 or "]" in host else host
-    return name.strip("[]") in LOOPBACK
+    return _LOCAL.fullmatch(host) is not None
 
 
 def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
-    """Without tokens, a page of another site that is open in somebody's browser must not get in either."""
+    """Without tokens, a page of another site that is open in somebody's browser must not get in either, be it served
+    from another port of this machine."""
     origin = headers.get("origin", "")
-    if origin and not _is_local(origin.partition("://")[2]):
+    if origin and origin.partition("://")[2] != headers.get("host", ""):
         return True
     return headers.get("sec-fetch-site", "same-origin") in ("cross-site", "same-site")
-
-
-def _cookie(header: str) -> str:
-    try:
-        morsel = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
 
 
 def address_of(scope: Mapping[str, Any]) -> str:

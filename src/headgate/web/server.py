@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator
 
 import uvicorn
 
+from headgate.config import Settings
 from headgate.errors import ConfigError
 from headgate.runtime.node import Node
 from headgate.web.app import App
+from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.doors.wire import SocketProtocol
 from headgate.web.headers import ALWAYS
+from headgate.web.http.answers import Phrases
+from headgate.web.http.asgi import AsgiServer
+from headgate.web.http.census import Census
+from headgate.web.http.connection import Connection
+from headgate.web.http.limits import HEAD_S, Limits
 
 NEXT_PORTS = 50  # How far to look for a free port.
+BACKLOG = 2048
+KEPT_FILES = 200  # For the database, files and other nodes, of those that the system lets us open.
 
 
 def bind(host: str, port: int, *, search: bool) -> socket.socket:
@@ -28,7 +38,7 @@ def bind(host: str, port: int, *, search: bool) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, candidate))
-            sock.listen(2048)
+            sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
             if error.errno != errno.EADDRINUSE:
@@ -45,19 +55,64 @@ def url_of(sock: socket.socket, *, is_tls: bool = False) -> str:
     return f"http{'s' if is_tls else ''}://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{port}"
 
 
-class _Server(uvicorn.Server):
-    """Signals belong to the node."""
+def limits_of(settings: Settings) -> Limits:
+    """How many connections there may be: no more than the system lets us open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    room = settings.max_connections if soft == resource.RLIM_INFINITY else max(soft - KEPT_FILES, soft // 2)
+    connections = min(settings.max_connections, room)
+    return Limits(connections, min(settings.max_connections_per_address, connections))
+
+
+class Server(uvicorn.Server):
+    """Listens with our own connections in front of uvicorn. Signals belong to the node."""
+
+    def __init__(self, config: uvicorn.Config, door: WebhookDoor, limits: Limits, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._door = door
+        self._tls = tls
+        self._census = Census(limits)
+        self._looking: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def]
         """Leave them alone."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await self.lifespan.startup()
+        await self.on_tick(0)  # The headers of every answer.
+        server, phrases = AsgiServer(self.config, self.server_state), Phrases(self.server_state)
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                lambda: Connection(self._census, self._door, server, phrases),
+                sock=sock,
+                backlog=BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=HEAD_S if self._tls is not None else None,
+            )
+            for sock in sockets or []
+        ]
+        self._looking = asyncio.create_task(self._census.run(), name="connections")
+        self.started = True
 
-def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what is under way, and stop."""
+        await super().shutdown(sockets)
+        if self._looking is not None:
+            self._looking.cancel()
+
+
+def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> Server:
     """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
+    app = App(node, auth=auth, is_tls=tls is not None)
     config = uvicorn.Config(
-        App(node, auth=auth),
+        app,
         http="httptools",
         ws=SocketProtocol,
         loop="none",
@@ -67,12 +122,10 @@ def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) ->
         server_header=False,
         headers=ALWAYS,
         proxy_headers=False,
-        timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )
     config.load()
-    config.ssl = tls
-    return _Server(config)
+    return Server(config, app.door, limits_of(node.settings), tls)
 
 
 @contextlib.asynccontextmanager

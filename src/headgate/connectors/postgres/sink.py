@@ -12,7 +12,8 @@ A process that is stopped inside its transaction must not block its successor. B
 a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on
 its stream, and `open` ends the session that holds it.
 
-Rows go in by binary COPY. Where a value does not fit its column's type as it is (text for a timestamp, say), and for
+Rows go in by binary COPY; a single record, and a few rows of JSON, in one statement with the position (`at_once.py`).
+Where a value does not fit its column's type as it is (text for a timestamp, say), and for
 upserts, the batch goes as JSON and PostgreSQL converts it by its own rules.
 """
 
@@ -31,6 +32,8 @@ import msgspec
 from asyncpg import Connection, Pool
 
 from headgate.connectors.api import Context, Grant, Outgoing, Progress
+from headgate.connectors.postgres import at_once
+from headgate.connectors.postgres.at_once import Position
 from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
 from headgate.connectors.postgres.declared import parse_type, resolve
 from headgate.connectors.postgres.errors import steer_worker
@@ -193,17 +196,38 @@ class PostgresSink:
                 is_large = len(batch.records) > ROWS_AT_ONCE
                 made = asyncio.to_thread(self._rows, batch.records) if is_large else None
                 columns, rows = self._rows(batch.records) if made is None else await made
-            await connection.execute(_BEGIN.format(key=lock_key(grant.installation, grant.stream)))
-            if batch.records:
-                await self._insert(connection, columns, rows, batch)
             progress = batch.progress
-            position = msgspec.json.encode(progress.position).decode()
-            status = await connection.execute(
-                _ADVANCE, grant.installation, grant.stream, grant.epoch, progress.generation, progress.commits, position
-            )
-            if status != "UPDATE 1":
+            text = msgspec.json.encode(progress.position).decode()
+            stream = (grant.installation, grant.stream)
+            position = (*stream, grant.epoch, progress.generation, progress.commits, text)
+            if not batch.records:
+                is_ours = await at_once.write(connection, position, lock_key(*stream))
+            elif len(rows) == 1 or (self._as_json and len(rows) <= at_once.MOST_ROWS):
+                is_ours = await self._write_at_once(connection, position, columns, rows, batch)
+            else:
+                is_ours = await self._write_in_steps(connection, position, columns, rows, batch)
+            if not is_ours:
                 raise Fenced(f"epoch {grant.epoch} is fenced: another run has the stream")
-            await connection.execute("COMMIT")
+
+    async def _write_at_once(
+        self, connection: Connection, position: Position, columns: list[str], rows: list[Any], batch: Outgoing
+    ) -> bool:
+        table, key = quoted_path(self._options.table), lock_key(*position[:2])
+        if not self._as_json:
+            return await at_once.write(connection, position, key, at_once.of_row(table, columns), rows[0])
+        text = at_once.of_json(table, columns, self._conflict(columns, batch.key))
+        values = [as_json_rows(columns, self._last(columns, rows, batch))]
+        return await at_once.write(connection, position, key, text, values)
+
+    async def _write_in_steps(
+        self, connection: Connection, position: Position, columns: list[str], rows: list[Any], batch: Outgoing
+    ) -> bool:
+        await connection.execute(_BEGIN.format(key=lock_key(*position[:2])))
+        await self._insert(connection, columns, rows, batch)
+        if await connection.execute(_ADVANCE, *position) != "UPDATE 1":
+            return False
+        await connection.execute("COMMIT")
+        return True
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Connection]:
@@ -211,7 +235,8 @@ class PostgresSink:
         wrong is what is raised: leaving a broken session must not hide it."""
         pool = self._pool
         assert pool is not None, "the sink is open"
-        connection = await pool.acquire(timeout=CONNECT_S)
+        # One that is idle is had at once: to limit the wait for it would cost more than it does.
+        connection = await (pool.acquire() if pool.get_idle_size() else pool.acquire(timeout=CONNECT_S))
         try:
             yield connection
         except BaseException as error:
@@ -246,9 +271,7 @@ class PostgresSink:
 
     async def _insert(self, connection: Connection, columns: list[str], rows: list[Any], batch: Outgoing) -> None:
         schema, _, table = self._options.table.rpartition(".")
-        if self._options.mode == "upsert":
-            places = [columns.index(field) for field in batch.key]
-            rows = list({key_of(row, places): row for row in rows}.values())  # The last one wins.
+        rows = self._last(columns, rows, batch)
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[begin : begin + ROWS_AT_ONCE]
             if self._as_json:
@@ -256,14 +279,24 @@ class PostgresSink:
             else:
                 await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=some)
 
+    def _last(self, columns: list[str], rows: list[Any], batch: Outgoing) -> list[Any]:
+        """Of rows that replace each other, the last one."""
+        if self._options.mode != "upsert":
+            return rows
+        places = [columns.index(field) for field in batch.key]
+        return list({key_of(row, places): row for row in rows}.values())
+
     def _statement(self, columns: list[str], key: tuple[str, ...]) -> str:
         table, names = quoted_path(self._options.table), ", ".join(map(quoted, columns))
         text = f"INSERT INTO {table} ({names}) SELECT {names} FROM json_populate_recordset(NULL::{table}, $1::json)"
-        if self._options.mode == "upsert":
-            others = [f"{quoted(c)} = excluded.{quoted(c)}" for c in columns if c not in key]
-            action = f"UPDATE SET {', '.join(others)}" if others else "NOTHING"
-            text += f" ON CONFLICT ({', '.join(map(quoted, key))}) DO {action}"
-        return text
+        return text + self._conflict(columns, key)
+
+    def _conflict(self, columns: list[str], key: tuple[str, ...]) -> str:
+        if self._options.mode != "upsert":
+            return ""
+        others = [f"{quoted(c)} = excluded.{quoted(c)}" for c in columns if c not in key]
+        action = f"UPDATE SET {', '.join(others)}" if others else "NOTHING"
+        return f" ON CONFLICT ({', '.join(map(quoted, key))}) DO {action}"
 
     async def _create_table(self, connection: Connection, batch: Outgoing) -> None:
         """Make the table from the first batch, unless somebody has made it meanwhile."""

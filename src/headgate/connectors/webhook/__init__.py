@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headgate.connectors.api import Connector, SourceKind
 from headgate.connectors.webhook.options import WebhookOptions
-from headgate.connectors.webhook.signatures import verify
+from headgate.connectors.webhook.signatures import Check, Verifier
 from headgate.connectors.webhook.source import WebhookSource
 
-__all__ = ["CONNECTOR", "WebhookOptions", "verify"]
+__all__ = ["CONNECTOR", "Check", "Verifier", "WebhookOptions"]
 
 CONNECTOR = Connector(
     name="webhook",

@@ -229,7 +229,7 @@ class Ok:
 class Refused:
     """Nothing has changed."""
 
-    reason: Literal["partition_index_conflict", "already_registered", "not_found", "stale"]
+    reason: Literal["partition_index_conflict", "already_registered", "not_found", "stale", "too_many"]
 
 
 Reply: TypeAlias = Ok | Refused

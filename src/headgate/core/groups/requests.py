@@ -49,9 +49,11 @@ from headgate.core.groups.machine import (
     TellStepDown,
     Unregister,
 )
-from headgate.core.groups.roster import Roster, Seat
+from headgate.core.groups.roster import Roster, Seat, name_of
 
 # Requests.
+
+MOST_CONSUMERS = 1000  # In one group. Each step looks at all of them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,8 @@ def step(roster: Roster, request: Request, now: datetime) -> Step:
 
 
 def _join(roster: Roster, request: Join, now: datetime) -> Step:
+    if len(roster.seats) >= MOST_CONSUMERS:
+        return Step(roster, Refused("too_many"))
     id = str(request.consumer)
     opened = roster
     if not roster.group.consumers:
@@ -326,7 +330,7 @@ def _command(roster: Roster, command: Command, now: datetime) -> Step:
         if isinstance(effect, TellActive | TellStepDown):
             seats[effect.consumer] = replace(seats[effect.consumer], answered=False)
             what = "active" if isinstance(effect, TellActive) else "step down"
-            told.append((what, seats[effect.consumer].label, effect.epoch))
+            told.append((what, name_of(seats[effect.consumer].label, effect.consumer), effect.epoch))
     stayed = {c.id: seats[c.id] for c in after.consumers}
     changed = replace(roster, group=after, seats=stayed, vacant_since=_vacant_since(roster, after, now))
     if after == before:
@@ -358,7 +362,7 @@ def _words(command: Command) -> str:
 
 
 def _who(command: Command, seats: Mapping[str, Seat]) -> str:
-    """The label of the consumer that a command names. In these groups a consumer is its own connection."""
+    """The name of the consumer that a command names. In these groups a consumer is its own connection."""
     match command:
         case Register(consumer=id) | Unregister(consumer=id) | Confirm(consumer=id):
             named = id
@@ -368,4 +372,4 @@ def _who(command: Command, seats: Mapping[str, Seat]) -> str:
             named = id
         case _:
             return ""
-    return seats[named].label if named in seats else ""
+    return name_of(seats[named].label, named) if named in seats else ""

@@ -45,3 +45,8 @@ def group_of(partition: int | None, consumers: Iterable[Consumer], epoch: int, i
     members = tuple(consumers)
     incarnation = max((c.incarnation for c in members), default=0)
     return Group(partition, members, epoch, incarnation, ignored)
+
+
+def name_of(label: str, consumer: UUID | str) -> str:
+    """What people call a consumer: its label, or the beginning of its id if it has none."""
+    return label or f"consumer {str(consumer)[:8]}"

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from headgate.core.push.notifier import RETRY_MS, Id, Reason
 
+NOT_READY_RETRY_MS = 1000
 OWNED_RETRY_MS = 2000  # A session that lives may go on for days; asking more often helps nobody.
 
 
@@ -83,7 +84,6 @@ class GlobalDenied:
     """The global registry did not."""
 
     reason: Reason
-    retry_after_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,8 @@ def _denied(entry: Entry | None, event: GlobalDenied) -> Step:
         case Asking(is_orphan=True):
             return Step(None)
         case Asking(session=session):
-            return Step(None, (RejectSession(session, event.reason, event.retry_after_ms),))
+            retry_after_ms = OWNED_RETRY_MS if event.reason == "owned" else NOT_READY_RETRY_MS
+            return Step(None, (RejectSession(session, event.reason, retry_after_ms),))
         case _:
             return Step(entry)
 

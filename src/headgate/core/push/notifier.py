@@ -1,6 +1,6 @@
 """The notifier: one push session's streams, and what each of them waits for.
 
-A stream of a session is in at most one of four states, and in none of them if the session does not have it:
+A stream of a session is in at most one of five states, and in none of them if the session does not have it:
 
     Notify ─▶ PendingNotify ─▶ Active ─▶ PendingClose ─▶ PendingRelinquish ─▶ (gone)
                    │              └── connection lost ──────▲
@@ -9,7 +9,8 @@ A stream of a session is in at most one of four states, and in none of them if t
 **PendingNotify**: the local registry has been asked. **Active**: granted under an epoch; records come in. `last_seen`
 is the last id handed to the pipeline, `last_acked` the last that is durable in the sink and committed in the registry.
 **PendingClose**: the client said that there is no more. **PendingRelinquish**: the stream is being given back, until
-the registry has answered.
+the registry has answered. **TakenBack**: the node has taken the stream from the session and told it so. What the
+session had sent by then is nobody's fault: records and an end are dropped until it asks for the stream again.
 
 A *barrier* makes everything that had been handed over when it began durable and committed; at its end `last_acked`
 moves up. An end of stream is closed by the first barrier that *began* after it and reached the last record seen: one
@@ -28,8 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, assert_never
 
 from headgate.core.streams import Why
+from headgate.ids import is_label
 
-Reason: TypeAlias = Literal["busy", "owned", "draining", "not_ready", "bad_stream"]
+Reason: TypeAlias = Literal["busy", "owned", "draining", "not_ready", "bad_stream", "too_many"]
 """Why a notify is rejected."""
 
 Id: TypeAlias = int | None
@@ -75,7 +77,12 @@ class PendingRelinquish:
     tells_client: bool  # Whether the client waits for `closed`.
 
 
-Phase: TypeAlias = PendingNotify | Active | PendingClose | PendingRelinquish
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Taken from the session, which was told to ask again."""
+
+
+Phase: TypeAlias = PendingNotify | Active | PendingClose | PendingRelinquish | TakenBack
 
 
 # From the client.
@@ -83,7 +90,10 @@ Phase: TypeAlias = PendingNotify | Active | PendingClose | PendingRelinquish
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """It asks to push this stream."""
+    """It asks to push the stream of this label. `held` is how many streams the session has, or asks for."""
+
+    label: str
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +212,13 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveCredits:
+    """This many records were dropped: give their credits back."""
+
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
 class TellAcked:
     """Tell the client that everything up to here is durable."""
 
@@ -239,7 +256,16 @@ class Fail:
 
 
 Effect: TypeAlias = (
-    AskLocal | TellAccepted | TellRejected | Take | TellAcked | RelinquishLocal | TellClosed | TellRestart | Fail
+    AskLocal
+    | TellAccepted
+    | TellRejected
+    | Take
+    | GiveCredits
+    | TellAcked
+    | RelinquishLocal
+    | TellClosed
+    | TellRestart
+    | Fail
 )
 
 
@@ -255,7 +281,7 @@ def step(phase: Phase | None, event: Event) -> Step:
     """Take in one event that concerns one stream of the session."""
     match event:
         case Notify():
-            return _notify(phase)
+            return _notify(phase, event)
         case Received():
             return _received(phase, event)
         case EndOfStream():
@@ -278,16 +304,24 @@ def step(phase: Phase | None, event: Event) -> Step:
             assert_never(event)
 
 
-def _notify(phase: Phase | None) -> Step:
-    if phase is None:
-        return Step(PendingNotify(), (AskLocal(),))
-    return Step(phase, (TellRejected("busy", RETRY_MS),))
-
-
 RETRY_MS = 500  # A stream that is being opened or given back takes about this long.
+FULL_RETRY_MS = 2000  # A session that has all the streams that it may have may keep them for days.
+MOST_STREAMS = 10_000  # Of one session.
+
+
+def _notify(phase: Phase | None, event: Notify) -> Step:
+    if not is_label(event.label):
+        return Step(phase, (TellRejected("bad_stream", 0),))
+    if phase is not None and not isinstance(phase, TakenBack):
+        return Step(phase, (TellRejected("busy", RETRY_MS),))
+    if event.held >= MOST_STREAMS:
+        return Step(phase, (TellRejected("too_many", FULL_RETRY_MS),))
+    return Step(PendingNotify(), (AskLocal(),))
 
 
 def _received(phase: Phase | None, event: Received) -> Step:
+    if isinstance(phase, TakenBack):
+        return Step(phase, (GiveCredits(len(event.ids)),))
     if not isinstance(phase, Active):
         return Step(phase, (Fail("not_granted", "records were sent for a stream that is not granted"),))
     last = -1 if phase.last_sent is None else phase.last_sent
@@ -295,7 +329,7 @@ def _received(phase: Phase | None, event: Received) -> Step:
     skipped = 0
     for id in event.ids:
         if id <= last:
-            return Step(phase, (Fail("backwards", f"the id {id} is not above {last}; ids must rise"),))
+            return Step(phase, (Fail("backwards", "an id is not above the one before it; ids must rise"),))
         last = id
         skipped += id <= seen
     if not event.ids:
@@ -309,6 +343,8 @@ def _end_of_stream(phase: Phase | None, event: EndOfStream) -> Step:
             return Step(PendingClose(phase.epoch, phase.last_acked, phase.last_seen, event.barrier))
         case PendingClose() | PendingRelinquish():
             return Step(phase, (Fail("unexpected", "the stream has already been ended"),))
+        case TakenBack():
+            return Step(phase)
         case PendingNotify() | None:
             return Step(phase, (Fail("not_granted", "a stream that is not granted was ended"),))
         case _:
@@ -324,7 +360,7 @@ def _connection_lost(phase: Phase | None) -> Step:
             return Step(pending, (RelinquishLocal(phase.epoch, phase.last_acked),))
         case PendingRelinquish():
             return Step(replace(phase, tells_client=False))
-        case None:
+        case TakenBack() | None:
             return Step(None)
         case _:
             assert_never(phase)
@@ -340,8 +376,8 @@ def _accepted(phase: Phase | None, event: Accepted) -> Step:
             return Step(pending, (RelinquishLocal(event.epoch, event.position),))
         case Active() | PendingClose() | PendingRelinquish():
             return _regranted(phase, Regranted(event.epoch))  # The same answer twice, or a newer one.
-        case None:
-            return Step(None, (RelinquishLocal(event.epoch, event.position),))  # Nobody here waits for it any more.
+        case TakenBack() | None:
+            return Step(phase, (RelinquishLocal(event.epoch, event.position),))  # Nobody here waits for it any more.
         case _:
             assert_never(phase)
 
@@ -389,14 +425,16 @@ def _relinquish_answered(phase: Phase | None, event: RelinquishAnswered) -> Step
     if event.nack in (None, "already_inactive"):
         return Step(None, (TellClosed(phase.position),))
     # Somebody else has it: what we know of its position is no longer worth anything.
-    return Step(None, (TellRestart(event.nack or ""),))
+    return Step(TakenBack(), (TellRestart(event.nack or ""),))
 
 
 def _lost(phase: Phase | None, event: StreamLost) -> Step:
     match phase:
         case Active() | PendingClose() if event.epoch >= phase.epoch:
-            return Step(None, (TellRestart(event.reason),))
+            return Step(TakenBack(), (TellRestart(event.reason),))
+        case PendingRelinquish() if event.epoch >= phase.epoch and phase.tells_client:
+            return Step(TakenBack(), (TellRestart(event.reason),))
         case PendingRelinquish() if event.epoch >= phase.epoch:
-            return Step(None, (TellRestart(event.reason),) if phase.tells_client else ())
+            return Step(None)
         case _:
             return Step(phase)

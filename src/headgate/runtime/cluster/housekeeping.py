@@ -14,6 +14,7 @@ from headgate.store.datasources import Datasources
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.placement import Placement
+from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
@@ -36,6 +37,7 @@ class Housekeeper:
     groups: Groups
     placement: Placement
     tokens: Tokens
+    sessions: Sessions
     waker: Waker
 
     async def run(self) -> None:
@@ -51,6 +53,7 @@ class Housekeeper:
         await self.datasources.purge()
         await self.streams.trim_history()
         await self.groups.clean()
+        await self.sessions.clean()
         if await self.tokens.end_expired():
             self.waker.wake("events")
         if freed := await self.placement.sweep():

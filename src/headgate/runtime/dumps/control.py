@@ -17,6 +17,7 @@ from headgate.core.chunks import outcome
 from headgate.core.chunks.outcome import ALLOWED, RESUMABLE, DumpWanted, Status
 from headgate.datasources.reaching import Reaching
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
+from headgate.hidden import hide
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Rate, Storages, file_of, parse_rate, plan_of, short
@@ -185,7 +186,7 @@ async def _remove(dumps: Dumps, row: DumpRow, reaching: Reaching | None) -> str:
     try:
         writer = (await storages_of(dumps, row, reaching=reaching)).write()
     except HeadgateError as error:
-        return f"{tables.LEFT}: {error.message}"
+        return f"{tables.LEFT}: {hide(error.message)}"
     try:
         return await tables.remove(writer, rows)
     finally:

@@ -10,7 +10,7 @@ from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, Storag
 from headgate.core.chunks.offsets import unplanned
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError
-from headgate.hidden import error_said
+from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
 from headgate.runtime.dumps.plan import Plan, as_json, plan_of, short
@@ -80,7 +80,7 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> str:
             except StorageGone:
                 raise  # Nothing more can be made, and nothing more can be known.
             except StorageError as error:
-                missing.append(f"{job.target}: {error.message}")
+                missing.append(f"{job.target}: {hide(error.message)}")
     return f"left out: {'; '.join(missing)}" if missing else ""
 
 

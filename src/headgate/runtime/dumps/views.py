@@ -227,7 +227,7 @@ def summary(row: DumpRow) -> DumpSummary:
         id=str(row.id),
         short=short(row.id),
         source=row.source,
-        target=row.target,
+        target=target_of(row),
         status=status,
         error=row.error,
         resume=f"headgate dumps resume {short(row.id)}" if status in RESUMABLE else None,
@@ -254,6 +254,11 @@ def summary(row: DumpRow) -> DumpSummary:
         chunks_failed=row.failed,
         share=share(status is Status.COMPLETED, (row.rows, row.expected_rows), (row.bytes, row.expected_bytes)),
     )
+
+
+def target_of(row: DumpRow) -> str:
+    """Where a dump writes. A backfill's URL may be a secret, of which nothing is shown; the datasource says it all."""
+    return row.target if row.datasource_id is None else f"sink:{row.datasource or row.datasource_id}"
 
 
 def status_of(row: DumpRow) -> Status:

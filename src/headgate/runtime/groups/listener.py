@@ -25,7 +25,8 @@ from headgate.core.groups import deadlines, delivery
 from headgate.core.groups.delivery import LEASE_S, Link, Order, OrderKey
 from headgate.core.groups.machine import Confirm, Ok, Unregister
 from headgate.core.groups.machine import Refused as GroupRefused
-from headgate.core.groups.requests import Answered, ConnectionEnded, Joined, Mute, Outcome, Request
+from headgate.core.groups.requests import MOST_CONSUMERS, Answered, ConnectionEnded, Joined, Mute, Outcome, Request
+from headgate.core.groups.roster import name_of
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.forever import forever
@@ -35,6 +36,11 @@ from headgate.store.wake import Waker
 LOOK_S = 1.0
 RETRY_S = 1.0
 MOST_KEPT = 10_000  # Figures, if no one reads the metrics.
+
+_REFUSED = {
+    "partition_index_conflict": "the group has another partition",
+    "too_many": f"the group has {MOST_CONSUMERS:,} consumers, and no more can join",
+}
 
 log = structlog.get_logger()
 
@@ -112,7 +118,7 @@ class GroupListener:
         if joined is None:
             found = await self._groups.join(stream, name, partition, label, node, lease_s or LEASE_S)
             if isinstance(found, GroupRefused):
-                raise Refused(f"the group {name!r} of {stream!r} has another partition", code=found.reason)
+                raise Refused(_REFUSED.get(found.reason, "the group cannot be joined"), code=found.reason)
             joined = found
         if session.link.is_over or node != self._node():  # Its connection, or this incarnation, ended meanwhile.
             self._write_later([(joined.group, ConnectionEnded(joined.consumer, joined.incarnation, is_proved=False))])
@@ -174,7 +180,9 @@ class GroupListener:
         believing = await self._groups.drop_silent(group.id, is_forced=yes)
         if believing:
             holders = [member for member in group.members if member.id in believing]
-            who = ", ".join(f"{one.label} for up to {self.waits_s(one, group):.0f} s more" for one in holders)
+            who = ", ".join(
+                f"{name_of(one.label, one.id)} for up to {self.waits_s(one, group):.0f} s more" for one in holders
+            )
             raise Refused(
                 f"consumers may still believe that they are active: {who}",
                 code="may_believe",

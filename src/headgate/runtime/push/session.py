@@ -13,15 +13,12 @@ from headgate.connectors.api import Progress
 from headgate.core.push import local_registry as local
 from headgate.core.push import notifier
 from headgate.core.streams import Why
-from headgate.ids import is_label, new_id
+from headgate.ids import new_id
 from headgate.runtime.push.feed import Piece, PushFeed
 from headgate.runtime.streams.handle import Handle
 
 if TYPE_CHECKING:
     from headgate.runtime.push.listener import PushListener
-
-NOT_READY_MS = 1000
-MOST_STREAMS = 10_000  # Of one session.
 
 Key: TypeAlias = tuple[UUID, str]
 """A datasource and a stream's label."""
@@ -59,31 +56,22 @@ class Session:
         self.credits_due = 0  # Of records that were skipped or are durable, and not given back yet.
         self.acks: dict[str, int | None] = {}
         self.streams: dict[str, notifier.Phase] = {}
-        self.taken: set[str] = set()  # Streams that were taken from it: what it had sent by then is nobody's fault.
         self.is_over = False
         self._listener = listener
 
     def notify(self, stream: str, name: str) -> None:
         """The program asks to push this stream."""
-        self.taken.discard(stream)
-        if not is_label(stream):
-            self.peer.refused(stream, "bad_stream", 0)
-        elif len(self.streams) >= MOST_STREAMS:
-            self.peer.refused(stream, "busy", local.OWNED_RETRY_MS)
-        else:
-            self.step(stream, notifier.Notify(), name=name)
+        held = len(self.streams)
+        if held >= notifier.MOST_STREAMS:  # Few sessions have that many: the others need not be counted.
+            held = sum(not isinstance(phase, notifier.TakenBack) for phase in self.streams.values())
+        self.step(stream, notifier.Notify(stream, held), name=name)
 
     def received(self, stream: str, piece: Piece) -> None:
         """Records have come."""
-        if stream in self.taken:
-            self.give_credits(len(piece.ids))
-        else:
-            self.step(stream, notifier.Received(piece.ids), piece=piece)
+        self.step(stream, notifier.Received(piece.ids), piece=piece)
 
     def ended(self, stream: str) -> None:
         """There is no more of this stream."""
-        if stream in self.taken:
-            return
         self.step(stream, notifier.EndOfStream(self._listener.barrier))
         self._listener.due.set()
 
@@ -115,6 +103,8 @@ class Session:
             case notifier.Take(skipped=skipped):
                 assert piece is not None
                 self._listener.take(self, stream, piece, skipped)
+            case notifier.GiveCredits(records=records):
+                self.give_credits(records)
             case notifier.TellAcked(position=position):
                 self.acks[stream] = position
             case notifier.RelinquishLocal(epoch=epoch, position=position):
@@ -123,7 +113,6 @@ class Session:
                 self.flush()
                 self.peer.closed(stream, position)
             case notifier.TellRestart(reason=reason):
-                self.taken.add(stream)
                 self.peer.restart(stream, None, reason)
             case notifier.Fail(code=code, text=text):
                 self.peer.fail(code, text)
@@ -160,8 +149,7 @@ class Pushed:
         if not isinstance(self._listener.entry(self._key), local.Asking):
             self.released("owned_by_other")
             return
-        retry_after_ms = local.OWNED_RETRY_MS if reason == "owned" else NOT_READY_MS
-        self._listener.step(self._key, local.GlobalDenied(reason, retry_after_ms))
+        self._listener.step(self._key, local.GlobalDenied(reason))
         self._listener.forget(self._key, self)
 
     def opened(self, epoch: int, progress: Progress) -> None:

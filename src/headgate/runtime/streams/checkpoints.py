@@ -23,19 +23,25 @@ class Checkpoints:
         self,
         ownership: Ownership,
         node: UUID,
-        handles: Callable[[], Iterable[Handle]],
         lose: Callable[[Handle, int], None],
     ) -> None:
         self._ownership = ownership
         self._node = node
-        self._handles = handles
         self._lose = lose
+        self._moved: set[Handle] = set()  # Streams that have moved since they were saved: the others cost nothing.
+
+    def moved(self, handle: Handle) -> None:
+        """It stands elsewhere than it did. Pushed streams are saved when their session asks."""
+        if handle.pusher is None:
+            self._moved.add(handle)
 
     async def run(self) -> None:
-        """Save until cancelled. Pushed streams are saved when their session asks."""
+        """Save until cancelled."""
         while True:
             await asyncio.sleep(CHECKPOINT_S)
-            await self.save(handle for handle in self._handles() if handle.pusher is None)
+            due = list(self._moved)
+            await self.save(due)
+            self._moved -= {handle for handle in due if not handle.holding.is_unsaved}
 
     async def save(self, handles: Iterable[Handle]) -> None:
         """Save where these streams stand. A stream that is not ours any more loses its run."""

@@ -236,12 +236,14 @@ class Effects:
         if handle.run is not run:
             return False
         handle.holding = holding.ended(handle.holding, run.progress, run.is_settled)
+        self._around.checkpoints.moved(handle)
         return True
 
     def _opened(self, handle: Handle, run: int, progress: Progress) -> None:
         if handle.run is None or handle.run_number != run:
             return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
+        self._around.checkpoints.moved(handle)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
             handle.pusher.opened(handle.holding.epoch, progress)
@@ -250,6 +252,8 @@ class Effects:
         if handle.run is None or handle.run_number != run:
             return
         handle.holding = holding.reached(handle.holding, progress)
+        self._around.checkpoints.moved(handle)
+        self._around.reporter.moved(handle)
         phase = handle.state.phase
         # A batch of which the mapping kept nothing shows nothing about the sink.
         if written and isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):

@@ -66,7 +66,7 @@ class WorkerManager:
         self._wake = asyncio.Event()
         self._reporter = Reporter(registry, node, self._handles.values)
         ownership = Ownership(rows, node)
-        self._checkpoints = Checkpoints(ownership, node, self.handles, self._lose)
+        self._checkpoints = Checkpoints(ownership, node, self._lose)
         around = Surroundings(
             node=node,
             installation=installation,
@@ -119,9 +119,10 @@ class WorkerManager:
             # Grants are read first: whatever they were granted for is then in the registry's answer.
             offers = await self._rows.granted(self.node)
             changed = {entry.datasource for entry in await self._registry.sync()}
-        for handle in self.handles():
-            if handle.datasource in changed:
-                self._want(handle)
+        if changed:  # Whoever looks twice a second must not walk through all streams for nothing.
+            for handle in self.handles():
+                if handle.datasource in changed:
+                    self._want(handle)
         for offer in offers:
             self._take(offer)
         self.synced.set()

@@ -15,6 +15,7 @@ from headgate.errors import StoreError
 from headgate.runtime.streams.handle import Handle, figures, state_of
 
 FIGURES_S = 5.0
+ROUNDS = 12  # In which every stream has had its turn: a minute.
 RETRY_S = 1.0
 
 
@@ -27,6 +28,8 @@ class Reporter:
         self._handles = handles
         self._changed = asyncio.Event()
         self._dirty: set[Handle] = set()
+        self._moved: set[Handle] = set()  # Their figures have changed.
+        self._round = 0
         self._events: list[tuple[UUID, str, dict[str, Any]]] = []
         self._proofs: dict[UUID, int] = {}
 
@@ -34,6 +37,10 @@ class Reporter:
         """Its state should be written now."""
         self._dirty.add(handle)
         self._changed.set()
+
+    def moved(self, handle: Handle) -> None:
+        """Its figures should be written with the next."""
+        self._moved.add(handle)
 
     def event(self, handle: Handle, type: str, **payload: Any) -> None:
         """Something happened."""
@@ -66,13 +73,19 @@ class Reporter:
             due, self._dirty = self._dirty, set()
             self._changed.clear()
             if boot_s() >= figures_at_s:
-                due = set(self._handles())
+                due |= self._with_figures()
                 figures_at_s = boot_s() + FIGURES_S
             try:
                 await self.write(due)
             except StoreError:
                 self._dirty |= due
                 await asyncio.sleep(RETRY_S)
+
+    def _with_figures(self) -> set[Handle]:
+        """Streams that have moved; and some of the others in turn, as what they did in the last hour grows less."""
+        due, self._moved = self._moved, set()
+        self._round += 1
+        return due | {handle for place, handle in enumerate(self._handles()) if (place + self._round) % ROUNDS == 0}
 
     async def flush(self) -> None:
         """Write what is due now."""
@@ -83,6 +96,8 @@ class Reporter:
         """Write the events and proofs, and those states that differ from what was last written."""
         await self._write_events()
         await self._write_proofs()
+        if not due:
+            return
         # A stream that was given back and granted again has had two handles: the one that is live speaks for it.
         live = {handle.stream: handle for handle in self._handles()}
         speakers = {live.get(handle.stream, handle).stream: live.get(handle.stream, handle) for handle in due}

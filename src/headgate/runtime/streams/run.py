@@ -40,11 +40,12 @@ from headgate.errors import (
     RetryLater,
     StoreError,
 )
-from headgate.hidden import error_said
+from headgate.hidden import hide
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.slices import map_all
+from headgate.text import error_line
 
 CLOSE_S = 2.0
 CHECK_S = 30.0
@@ -101,8 +102,21 @@ class Stats:
 
     def figures(self) -> Figures:
         """As they are now, for the state table and for answers."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "last_hour"}
-        return Figures(**found, last_hour=self.last_hour.total(unix_s()))
+        return Figures(
+            self.records_in,
+            self.records_out,
+            self.records_failed,
+            self.records_skipped,
+            self.bytes_in,
+            self.batches,
+            self.errors,
+            self.restarts,
+            self.write_s,
+            self.last_write_s,
+            self.last_record_at_s,
+            self.lag_s,
+            self.last_hour.total(unix_s()),
+        )
 
 
 class while_trusted:
@@ -169,17 +183,17 @@ async def check(prepared: Prepared, context: Context) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What to write down about an error, and what it means for the next try."""
+    """What to write down about an error, without any secret, and what it means for the next try."""
     found = _failure_of(error)
     # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
     text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-    return Failure(found.cause, text)
+    return Failure(found.cause, hide(text))
 
 
 def _failure_of(error: BaseException) -> Failure:
     match error:
         case ConnectorError():
-            return Failure(error.cause, error_said(error))
+            return Failure(error.cause, error_line(error))
         case ConfigError():
             return Failure(Cause.CONFIG, error.message)
         case StoreError():
@@ -187,9 +201,9 @@ def _failure_of(error: BaseException) -> Failure:
         case HeadgateError():
             return Failure(Cause.CONFIG, error.message)
         case OSError():
-            return Failure(Cause.NETWORK, error_said(error))
+            return Failure(Cause.NETWORK, error_line(error))
         case _:
-            return Failure(Cause.BUG, error_said(error))
+            return Failure(Cause.BUG, error_line(error))
 
 
 class Run:

@@ -18,6 +18,7 @@ from headgate.connectors.api.bulk import Mode, StorageError
 from headgate.connectors.guard import OutOfReach
 from headgate.core.access import Caller, may
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
+from headgate.hidden import hide
 from headgate.runtime.dumps import control, plan, views
 from headgate.runtime.dumps.verify import verify, view
 from headgate.runtime.dumps.views import (
@@ -80,7 +81,7 @@ class Verifications:
             found = view(await verify(node.dumps, dump, storages, repair=repair, notify=on_progress))
             self._found[dump] = VerifyDone(**{**msgspec.structs.asdict(found), "repair": repair})
         except HeadgateError as error:
-            self._found[dump] = VerifyFailed(repair=repair, error=error.message, hint=error.hint)
+            self._found[dump] = VerifyFailed(repair=repair, error=hide(error.message), hint=hide(error.hint))
         except Exception as error:
             log.error("a verification failed in an unexpected way", dump=str(dump), exc_info=error)
             text = "this should not have happened; the node's log says more"

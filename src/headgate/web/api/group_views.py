@@ -12,6 +12,7 @@ from headgate.core.access import Caller, names
 from headgate.core.groups import explain as explain_group
 from headgate.core.groups import machine as groups
 from headgate.core.groups.explain import Outside, SeenConsumer, SeenNode, Workers
+from headgate.core.groups.roster import name_of
 from headgate.core.lease import SILENT_S
 from headgate.errors import NotFound
 from headgate.runtime.node import Node
@@ -98,10 +99,10 @@ def _outside(node: Node, row: GroupRow) -> Explained:
 def _member(one: ConsumerRow, waits_s: float | None) -> bodies.Consumer:
     return bodies.Consumer(
         id=str(one.id),
-        label=one.label,
+        label=name_of(one.label, one.id),
         node=one.node,
         connectivity=one.connectivity,
-        activity=one.activity,
+        activity="waiting" if one.connectivity == "forgotten" else one.activity,  # What it was, it is no more.
         epoch=one.epoch,
         node_id=one.node_id,
         incarnation=one.incarnation,
@@ -115,7 +116,7 @@ def _member(one: ConsumerRow, waits_s: float | None) -> bodies.Consumer:
 
 def _consumer(one: ConsumerRow, waits_s: float) -> SeenConsumer:
     return SeenConsumer(
-        one.label or f"consumer {str(one.id)[:8]}",
+        name_of(one.label, one.id),
         one.connectivity,
         one.activity,
         one.epoch,

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from litestar import get, post
 
+from headgate.core.groups.roster import name_of
 from headgate.errors import NotFound, Refused
 from headgate.runtime.node import Node
 from headgate.store.events import Event
@@ -70,7 +71,7 @@ async def evaluate_group(
         left = {one.id for one in (await node.groups.find(stream, name)).members}
     except NotFound:  # They were all out of touch.
         left = set()
-    dropped = [one.label for one in before if one.id not in left]
+    dropped = [name_of(one.label, one.id) for one in before if one.id not in left]
     payload = {"stream": stream, "group": name, "dropped": dropped}
     await node.registry.events.record([Event(None, None, "group_evaluated", payload, request.user.name)])
     node.waker.wake("events")

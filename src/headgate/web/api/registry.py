@@ -53,7 +53,13 @@ async def apply(node: Node, request: Req, data: Documents, prune: bool = False) 
     return _changes(changes)
 
 
-@get("/api/export", guards=[Needs("list")], tags=["registry"], summary="All published datasources as YAML")
+@get(
+    "/api/export",
+    guards=[Needs("list")],
+    tags=["registry"],
+    summary="All published datasources as YAML",
+    media_type="application/yaml",
+)
 async def export(node: Node, request: Req) -> Response[str]:
     """Lossless; secrets by name only."""
     documents = await node.registry.export()

@@ -12,6 +12,7 @@ from headgate.core import access
 from headgate.core.access import Bounds
 from headgate.errors import ConfigError, Problem
 from headgate.runtime.node import Node
+from headgate.store.sessions import CODE_S
 from headgate.store.tokens import Issued
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import access as bodies
@@ -58,6 +59,18 @@ async def revoke_token(node: Node, request: Req, id: UUID, yes: bool = False) ->
     _tell(node, request)
 
 
+@post(
+    "/api/sign-in",
+    guards=[Needs("sign_in")],
+    tags=["tokens"],
+    summary="Make a link that signs in to the console",
+)
+async def make_link(node: Node, request: Req) -> bodies.SignInLink:
+    """As this token, once, within `expires_s`. `path` belongs to the address of any node. A session makes none."""
+    code = await node.sessions.make_code(request.user.id) if request.user.id is not None else None
+    return bodies.SignInLink(path=f"/?code={code}" if code else "/", expires_s=int(CODE_S))
+
+
 def _tell(node: Node, request: Req) -> None:
     """This node at once, and the others by a wake-up."""
     request.app.state.gate.forget()
@@ -90,4 +103,4 @@ def _view(one: Issued) -> bodies.Token:
     )
 
 
-ROUTES = [list_tokens, create_token, revoke_token]
+ROUTES = [list_tokens, create_token, revoke_token, make_link]

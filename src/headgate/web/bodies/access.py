@@ -114,6 +114,13 @@ class NewToken(Answer):
     token: str
 
 
+class SignInLink(Answer):
+    """A link that signs in to the console, once."""
+
+    path: str  # To be put behind the address of a node.
+    expires_s: int
+
+
 class Alive(Answer):
     """The process answers."""
 

@@ -41,7 +41,7 @@ class Consumer(Answer):
     """A member of a group: a program, or a node that could run the stream."""
 
     id: str
-    label: str
+    label: str  # Without one, the beginning of its id stands for it.
     node: str | None
     connectivity: str
     activity: str

@@ -1,7 +1,7 @@
 """The pages of dumps: all of them, with how far each is; and one, with its tables and a map of their chunks.
 
-A browser's cookie serves for reading only. What the buttons send goes the same way only with a header that a page of
-another site cannot add, and only if the cookie's token may operate.
+A browser's session serves for reading only. What the buttons send is taken only from our own pages, only with a header
+that a page of another site cannot add, and only if the session's token may operate.
 """
 
 from __future__ import annotations

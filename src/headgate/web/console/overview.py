@@ -17,14 +17,15 @@ from headgate.web.bodies.datasources import Summary
 from headgate.web.console import session, words
 from headgate.web.console.pages import database_away, page
 from headgate.web.console.session import Req
+from headgate.web.origin import is_foreign
 
 
 @get("/", include_in_schema=False, needs=Needs("list"))
-async def overview_page(node: Node, request: Req, token: str | None = None) -> Response[Any]:
-    """The page, or the way to it."""
+async def overview_page(node: Node, request: Req, code: str | None = None) -> Response[Any]:
+    """The page, or the way to it. A code is that of a link that signs in."""
     try:
-        if token is not None:
-            return await session.enter(request, token)
+        if code is not None:
+            return await session.follow_link(node, request, code)
         holder = await session.holder(request)
         if holder is not None:
             await session.check(request, holder)
@@ -33,7 +34,7 @@ async def overview_page(node: Node, request: Req, token: str | None = None) -> R
         return database_away()
     except Forbidden as error:
         return session.sign_in_page(problem=f"Another token is needed here: {error.message}.", status=403)
-    if session.came_from_elsewhere(request):
+    if is_foreign(request.headers):
         # The cookie stayed behind. When our own page asks, it is sent.
         return page("notice.html", again_s=0, again_at="/", title="One moment", text="Opening the console.")
     return session.sign_in_page()

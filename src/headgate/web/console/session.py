@@ -1,4 +1,12 @@
-"""Signing in and out. The browser keeps the token in a cookie that scripts cannot read and other sites cannot send."""
+"""Signing in and out. The browser keeps a session in a cookie that scripts cannot read and other sites cannot send.
+
+*The form* takes a token. *A link* has a code, which works once and soon, and is no token. A link of another site signs
+nobody in: its code could be that of somebody who waits for what the reader does under that name. Where the browser does
+not say who led it here, as over plain HTTP on a network, the reader has to press a button.
+
+What changes something is taken only from our own pages, signing in and out included. A new session is made for each
+time somebody signs in, and the one before ends; so nobody can know its text beforehand.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +14,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from litestar import Request, Response, post
-from litestar.datastructures import Cookie
 from litestar.response import Redirect
 
-from headgate.core.access import ANYONE, Caller
+from headgate.core.access import ANYONE, Caller, may
 from headgate.errors import Forbidden, StoreError
-from headgate.web.auth import COOKIE, Gate, Needs, address_of
+from headgate.runtime.node import Node
+from headgate.store.tokens import CODE
+from headgate.web.auth import Gate, Needs, address_of
 from headgate.web.console.pages import HEADERS, database_away, page
+from headgate.web.origin import is_direct, is_foreign, is_own
 
-KEEP_S = 30 * 24 * 3600
+MOST_FORM_BYTES = 4096
+READING = ("GET", "HEAD")
 
 Req = Request[Any, Any, Any]
 
 
 async def holder(request: Req) -> Caller | None:
-    """Who looks at the page."""
+    """Who looks at the page, or sends something from it."""
     gate: Gate = request.app.state.gate
-    return await gate.identify(request.headers, address_of(request.scope), cookie_allowed=True)
+    is_trusted = request.method in READING or is_own(request.headers)
+    return await gate.identify(request.headers, address_of(request.scope), cookie_allowed=is_trusted)
 
 
 def name_of(holder: Caller) -> str:
@@ -43,7 +55,8 @@ async def signed_in(request: Req, show: Callable[[Caller], Awaitable[Response[st
         return page(
             "notice.html", status=403, again_s=30, again_at="/", title="Not with this token", text=error.message
         )
-    if came_from_elsewhere(request):
+    if is_foreign(request.headers):
+        # The cookie stayed behind. When our own page asks, it is sent.
         query = request.scope["query_string"].decode("latin-1")
         again_at = request.url.path + (f"?{query}" if query else "")
         return page("notice.html", again_s=0, again_at=again_at, title="One moment", text="Opening the console.")
@@ -56,13 +69,15 @@ async def check(request: Req, holder: Caller) -> None:
     await needs.check(request, holder)
 
 
-async def enter(request: Req, text: str) -> Response[Any]:
-    """To the console with this token, or to the sign-in page with one line that says why not."""
-    gate: Gate = request.app.state.gate
-    shown = {"host": request.headers.get("host", ""), "authorization": f"Bearer {text}"}
-    if await gate.identify(shown, address_of(request.scope), cookie_allowed=False) is None:
-        return sign_in_page(problem="This token is not valid.")
-    return _home(request, text, KEEP_S)
+async def follow_link(node: Node, request: Req, code: str) -> Response[Any]:
+    """A link that signs in was opened. A token is not taken from an address: it would stay in histories and logs."""
+    if not code.startswith(CODE):
+        return sign_in_page("This link is not valid.")
+    if is_direct(request.headers):
+        return await _enter(node, request, code)
+    if is_foreign(request.headers):
+        return sign_in_page("This link was opened from another site. Paste it into the address bar instead.")
+    return page("link.html", code=code)
 
 
 def sign_in_page(problem: str = "", status: int = 401) -> Response[str]:
@@ -70,37 +85,55 @@ def sign_in_page(problem: str = "", status: int = 401) -> Response[str]:
     return page("sign_in.html", status=status, problem=problem)
 
 
-def came_from_elsewhere(request: Req) -> bool:
-    """Whether another site led the browser here; it then kept our cookie to itself."""
-    return request.headers.get("sec-fetch-site", "") in ("cross-site", "same-site")
-
-
-@post("/login", include_in_schema=False, status_code=200)
-async def sign_in(request: Req) -> Response[Any]:
-    """The form was sent."""
-    if came_from_elsewhere(request):
-        return sign_in_page(problem="Please sign in from this page.")
-    text = (await request.form()).get("token", "")
+@post("/login", include_in_schema=False, status_code=200, request_max_body_size=MOST_FORM_BYTES)
+async def sign_in(node: Node, request: Req) -> Response[Any]:
+    """The form, or the button of a link."""
+    if not is_own(request.headers):
+        return sign_in_page("Please sign in from this page.", status=403)
+    form = await request.form()
+    text = form.get("code") or form.get("token") or ""
     try:
-        return await enter(request, text.strip() if isinstance(text, str) else "")
+        return await _enter(node, request, text.strip() if isinstance(text, str) else "")
     except StoreError:
         return database_away(again_at="/")
 
 
-@post("/logout", include_in_schema=False, status_code=200, sync_to_thread=False)
-def sign_out(request: Req) -> Response[Any]:
-    """Forget the token here; it stays valid elsewhere."""
-    return sign_in_page() if came_from_elsewhere(request) else _home(request, "", 0)
+@post("/logout", include_in_schema=False, status_code=200)
+async def sign_out(node: Node, request: Req) -> Response[Any]:
+    """End the session; the token stays valid."""
+    if not is_own(request.headers):
+        return sign_in_page("Please sign out from this page.", status=403)
+    gate: Gate = request.app.state.gate
+    text = gate.cookies.read(request.headers)
+    try:
+        if await gate.reader(request.headers, address_of(request.scope)) is not None:
+            await node.sessions.end(text)
+            gate.drop(text)
+            node.waker.wake("tokens")
+    except StoreError:
+        return database_away(again_at="/")
+    return Redirect("/", status_code=303, headers=HEADERS, cookies=gate.cookies.clear())
 
 
-def _home(request: Req, text: str, keep_s: int) -> Response[Any]:
-    cookie = Cookie(
-        key=COOKIE,
-        value=text,
-        max_age=keep_s,
-        path="/",
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
-    return Redirect("/", status_code=303, headers=HEADERS, cookies=[cookie])
+async def _enter(node: Node, request: Req, text: str) -> Response[Any]:
+    """To the console with this token or code, or to the form with one line that says why not."""
+    gate: Gate = request.app.state.gate
+    kind = "link" if text.startswith(CODE) else "token"
+    caller = await gate.signer(text, request.headers, address_of(request.scope))
+    if caller is ANYONE:
+        return Redirect("/", status_code=303, headers=HEADERS)
+    if caller is None or caller.id is None:
+        again = " Links work once, for ten minutes; `headgate console` makes another." if kind == "link" else ""
+        return sign_in_page(f"This {kind} is not valid.{again}")
+    if not may(caller, "sign_in"):
+        return sign_in_page(f"The token {caller.name} is for sending; the console needs another one.", status=403)
+    before = gate.cookies.read(request.headers)
+    if kind == "link":
+        session = await node.sessions.redeem(text, instead_of=before)
+    else:
+        session = await node.sessions.begin(caller.id, instead_of=before)
+    if session is None:
+        return sign_in_page(f"This {kind} is not valid any more.")
+    gate.drop(before)
+    cookies = gate.cookies.write(session, request.headers)
+    return Redirect("/", status_code=303, headers=HEADERS, cookies=cookies)

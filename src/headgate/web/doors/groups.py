@@ -72,14 +72,15 @@ class GroupDoor:
             self._node.groups.closed(session)
 
     async def _serve(self, connection: _Consumer, session: Session) -> None:
-        within_s = HELLO_S
+        within_s, has_joined = HELLO_S, False
         while (data := await connection.socket.receive(within_s)) is not None:
             frame = frames.decode_group_from_client(data)
             within_s = max(session.lease_s, LEASE_S)
             match frame:
                 case JoinFrame():
                     await self._join(frame, connection, session)
-                case _ if not session.consumers:
+                    has_joined = True
+                case _ if not has_joined:
                     raise Over("unexpected", "the first frame must be join")
                 case frames.BeatFrame():
                     connection.socket.count_idle()

@@ -120,4 +120,4 @@ async def check_token(gate: Gate, scope: Scope, token: str, subject: Subject) ->
 def check_version(version: int) -> None:
     """End the connection unless both sides speak the same version."""
     if version != frames.VERSION:
-        raise Over("version", f"version {version} is not supported; this node speaks version {frames.VERSION}")
+        raise Over(frames.OTHER_VERSION.code, frames.OTHER_VERSION.text)

@@ -1,7 +1,8 @@
 """The webhook door: answers 202 when a payload is durable in the inbox, and not before.
 
-Plain ASGI, because this is the hottest path of a node. Payloads that arrive while a commit is under way go into the
-next one together, so the number of commits does not grow with the number of calls.
+The hottest path of a node, so a call that is signed and whose webhook is known waits for nothing but its body and the
+commit. A body is taken only after the caller's token was found; one whose signature covers it is hashed as it comes,
+so that even a large one is checked in small goes.
 """
 
 from __future__ import annotations
@@ -9,32 +10,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from uuid import UUID
+from typing import Protocol
 
 import msgspec
 import structlog
 
 from headgate.clock import unix_s
-from headgate.connectors.webhook import WebhookOptions, verify
+from headgate.connectors.webhook import Check
 from headgate.core.access import OfDatasource
-from headgate.core.reconcile import Entry
-from headgate.datasources.registry import Registry
-from headgate.errors import Forbidden, HeadgateError, StoreError
+from headgate.errors import Forbidden, NotFound, Refused, StoreError
 from headgate.ids import is_name
-from headgate.runtime.inbox import InboxHub
-from headgate.store.inbox import InboxTable, Limit, Payload
-from headgate.store.wake import Waker
-from headgate.web.auth import Gate, address_of
-from headgate.web.doors.asgi import Receive, Scope, Send
+from headgate.store.inbox import Payload
+from headgate.web.auth import Gate
+from headgate.web.doors.commits import Commits, Pending
+from headgate.web.doors.hooks import Hook, Hooks
+from headgate.web.http.answers import Answer
+from headgate.web.http.requests import Head, Piece
 from headgate.web.problems import encode, problem
 
-MOST_IN_A_COMMIT = 2000
-MOST_BYTES_IN_A_COMMIT = 16 * 1024 * 1024
 MOST_HEADER_BYTES = 8192
-GATHER_S = 0.001  # A commit waits this long for company: fewer commits leave more of the machine for calls.
-WAKE_S = 0.1  # How long calls are gathered before other nodes are woken.
-ACCEPTED = b'{"status":"accepted"}'
+MOST_HALF_BYTES = 256 * 1024 * 1024  # Of bodies that have not come to their end, of all callers together.
+ACCEPTED = Answer(202, b'{"status":"accepted"}', b"application/json")
 
 # What must not be stored: credentials, and what only concerns this connection.
 _DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connection", "host", "content-length"})
@@ -42,213 +38,243 @@ _DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connect
 log = structlog.get_logger()
 
 
-class _Answer(Exception):
+class Caller(Protocol):
+    """The connection of a call."""
+
+    address: str
+
+    def want_body(self) -> None:
+        """Take the body now."""
+
+    def answer(self, answer: Answer) -> None:
+        """The answer, whole."""
+
+
+class _Refused(Exception):
     def __init__(self, status: int, detail: str = "", hint: str = "") -> None:
         self.status = status
         self.detail = detail
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """What the door knows of one webhook."""
+class Call:
+    """One call."""
 
-    datasource: UUID
-    revision: int
-    options: WebhookOptions
+    __slots__ = ("_caller", "_check", "_door", "_parts", "_size", "address", "head", "headers", "hook", "name", "task")
+
+    may_be_refused = True  # An answer is sent as a whole.
+
+    def __init__(self, door: WebhookDoor, caller: Caller, head: Head) -> None:
+        self._door = door
+        self._caller: Caller | None = caller
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._check: Check | None = None
+        self.address = caller.address
+        self.head = head
+        self.name = head.path.removeprefix("/hooks/")
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        self.hook: Hook | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def admit(self, hook: Hook) -> None:
+        """The caller may send its body."""
+        limit = hook.options.max_body_bytes
+        if self.head.length > limit:
+            raise _Refused(413, f"the body is larger than {limit} bytes")
+        self.hook = hook
+        if hook.verifier is not None:
+            self._check = hook.verifier.begin(self.headers, unix_s())
+            if self._check is None:
+                raise _Refused(401)
+        if self.head.length and self._caller is not None:
+            self._caller.want_body()
+        elif self._caller is not None:
+            self._finish()
+
+    def take(self, piece: Piece) -> None:
+        """Some of the body."""
+        assert self.hook is not None
+        if piece.data:
+            self._size += len(piece.data)
+            limit = self.hook.options.max_body_bytes
+            if self._size > limit:
+                self.refuse(_Refused(413, f"the body is larger than {limit} bytes"))
+                return
+            self._parts.append(piece.data)
+            if self._check is not None:
+                self._check.update(piece.data)
+        if piece.is_last:
+            self._finish()
+        else:
+            self._door.halves.add(self, len(piece.data))
+
+    def lost(self) -> None:
+        """Nobody waits for the answer. What is on its way into the inbox stays there."""
+        self._caller = None
+        self._parts = []
+        self._door.halves.drop(self)
+        if self.task is not None:
+            self.task.cancel()
+
+    def shut_down(self) -> None:
+        """The node stops; the call is answered."""
+
+    def pause_writing(self) -> None:
+        """Answers are small."""
+
+    def resume_writing(self) -> None:
+        """Answers are small."""
+
+    def refuse(self, refused: _Refused) -> None:
+        """Say why not."""
+        status = refused.status
+        found = problem(status) if status == 401 else problem(status, refused.detail, hint=refused.hint)
+        headers = {503: [(b"retry-after", b"2")], 405: [(b"allow", b"POST")]}.get(status, [])
+        self._answer(Answer(status, encode(found), headers=tuple(headers)))
+
+    def _finish(self) -> None:
+        """All of it has come."""
+        assert self.hook is not None
+        self._door.halves.drop(self)
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts = []
+        try:
+            self._door.take(self, self.hook, body, self._replay_key())
+        except _Refused as refused:
+            self.refuse(refused)
+
+    def _replay_key(self) -> str | None:
+        if self._check is None:
+            return None
+        replay_key = self._check.end()
+        if replay_key is False:
+            raise _Refused(401)
+        return replay_key
+
+    def done(self, failure: str) -> None:
+        """It is durable, or cannot be."""
+        if not failure:
+            self._answer(ACCEPTED)
+        else:
+            hint = "its sink is away, or slower than its callers" if "full" in failure else ""
+            self.refuse(_Refused(503, failure, hint))
+
+    def _answer(self, answer: Answer) -> None:
+        caller, self._caller = self._caller, None
+        self._parts = []
+        self._door.halves.drop(self)
+        name = self.name if answer.status not in (404, 405) else ""  # Only names that exist are kept.
+        self._door.answers[name, answer.status] += 1
+        if caller is not None:
+            caller.answer(answer)
+
+
+class _Halves:
+    """Bodies that have not come to their end. When they are too large together, the oldest goes: it is the slowest."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Call, int] = {}
+        self._bytes = 0
+
+    def add(self, call: Call, size: int) -> None:
+        """This much more has come."""
+        self._sizes[call] = self._sizes.get(call, 0) + size
+        self._bytes += size
+        while self._bytes > MOST_HALF_BYTES:
+            oldest = next(iter(self._sizes))
+            oldest.refuse(_Refused(503, "too many bodies are on their way"))
+
+    def drop(self, call: Call) -> None:
+        """It has come to its end, or will not."""
+        self._bytes -= self._sizes.pop(call, 0)
 
 
 class WebhookDoor:
     """Everything below /hooks/."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        table: InboxTable,
-        hub: InboxHub,
-        waker: Waker,
-        gate: Gate,
-        trust_left_s: Callable[[], float],
-        lists: Callable[[str], bool],
-    ) -> None:
-        self._registry = registry
-        self._table = table
-        self._hub = hub
-        self._waker = waker
+    def __init__(self, hooks: Hooks, commits: Commits, gate: Gate, trust_left_s: Callable[[], float]) -> None:
+        self._hooks = hooks
+        self._commits = commits
         self._gate = gate
         self._trust_left_s = trust_left_s
-        self._lists = lists  # Whether the registry in use names this datasource.
-        self._routes: dict[str, _Route] = {}
-        self._limits: dict[UUID, Limit] = {}
-        self._pending: list[tuple[Payload, asyncio.Future[bool]]] = []
-        self._flushing: asyncio.Task[None] | None = None
-        self._waking: asyncio.TimerHandle | None = None
         self._decode = msgspec.json.Decoder().decode  # As the source decodes: what passes here can be read there.
         self.answers: Counter[tuple[str, int]] = Counter()
+        self.halves = _Halves()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call."""
-        name = scope["path"].removeprefix("/hooks/")
-        try:
-            await self._accept(name, scope, receive)
-            status, body, retry = 202, ACCEPTED, False
-        except _Answer as answer:
-            status, retry = answer.status, answer.status == 503
-            body = encode(problem(status) if status == 401 else problem(status, answer.detail, hint=answer.hint))
-        self.answers[name if status not in (404, 405) else "", status] += 1  # Only names that exist are kept.
-        headers = [
-            (b"content-type", b"application/json" if status == 202 else b"application/problem+json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        if retry:
-            headers.append((b"retry-after", b"2"))
-        if status == 405:
-            headers.append((b"allow", b"POST"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    def open(self, caller: Caller, head: Head) -> Call:
+        """A call whose head has come."""
+        return Call(self, caller, head)
 
-    async def _accept(self, name: str, scope: Scope, receive: Receive) -> None:
-        if scope["method"] != "POST":
-            raise _Answer(405, "a webhook is a POST")
-        route = await self._route(name)
-        if self._trust_left_s() <= 0.0:
-            raise _Answer(503, "this node may not act now")
-        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-        body = await _body(headers, receive, route.options.max_body_bytes)
-        replay_key = await self._authenticate(name, route.options, headers, body, address_of(scope))
-        if route.options.format == "json":
+    def begin(self, call: Call) -> None:
+        """Answer it, or have it take its body, now or as soon as it is known who calls."""
+        if call.head.method != "POST":
+            call.refuse(_Refused(405, "a webhook is a POST"))
+            return
+        hook = self._hooks.known(call.name)
+        if hook is None and not is_name(call.name):
+            call.refuse(_Refused(404, f"webhook {call.name[:100]!r} does not exist"))
+        elif hook is None or hook.verifier is None:
+            call.task = asyncio.create_task(self._admit_later(call, hook), name="a webhook's caller")
+        else:
+            self._admit(call, hook)
+
+    def take(self, call: Call, hook: Hook, body: bytes, replay_key: str | None) -> None:
+        """A call that is genuine: make it durable."""
+        self._check_trust()
+        if hook.options.format == "json":
             self._check_json(body)
-        signed = route.options.signature.header.lower() if route.options.signature else ""
+        signed, headers = hook.signed_header, call.headers
         kept = {k: v for k, v in headers.items() if k not in _DROPPED and k != signed and "signature" not in k}
         text = msgspec.json.encode(kept)
         if len(text) > MOST_HEADER_BYTES:
-            raise _Answer(431, "the headers are too large")
-        await self._make_durable(Payload(route.datasource, text.decode(), body, replay_key))
+            raise _Refused(431, "the headers are too large")
+        payload = Payload(hook.datasource, text.decode(), body, replay_key)
+        self._commits.add(Pending(payload, hook.limit, call.done))
 
-    async def _route(self, name: str) -> _Route:
-        entry = await self._entry(name)
-        if entry is None or entry.wanted is None or entry.wanted.target is None:
-            raise _Answer(404, f"webhook {name!r} does not exist")
-        if not entry.enabled or not self._lists(name):
-            raise _Answer(503, f"the webhook {name!r} is stopped")
-        route = self._routes.get(name)
-        if route is None or route.revision != entry.revision:
-            route = await self._load(entry, entry.wanted.target)
-            self._routes[name] = route
-            self._limits[entry.datasource] = Limit(route.options.inbox_limit_rows, route.options.inbox_limit_bytes)
-        return route
+    def _admit(self, call: Call, hook: Hook) -> None:
+        try:
+            self._check_trust()
+            call.admit(hook)
+        except _Refused as refused:
+            call.refuse(refused)
 
-    async def _entry(self, name: str) -> Entry | None:
-        entry = self._registry.entry(name)
-        if (entry is not None and entry.wanted is not None) or not is_name(name):
-            return entry
-        # Perhaps it was published after our last look. Unknown names are few, and looking costs one indexed query.
+    async def _admit_later(self, call: Call, hook: Hook | None) -> None:
+        """The same for a webhook that must be looked up, or whose caller must."""
         try:
-            found = await self._registry.datasources.find(name)
-            entries = await self._registry.datasources.entries_since(found.revision - 1) if found else []
-        except StoreError:
-            raise _Answer(503, "the database is away") from None
-        return next((e for e in entries if e.name == name and not e.deleted), None)
-
-    async def _load(self, entry: Entry, version: int) -> _Route:
-        try:
-            config = await self._registry.get_datasource_config(entry.datasource, version)
-        except HeadgateError:
-            raise _Answer(503, f"the webhook {entry.name!r} is not ready") from None
-        options = config.prepared.source_options
-        if not isinstance(options, WebhookOptions):
-            raise _Answer(404, f"{entry.name!r} is not a webhook")
-        return _Route(entry.datasource, entry.revision, options)
-
-    async def _authenticate(
-        self, name: str, options: WebhookOptions, headers: dict[str, str], body: bytes, address: str
-    ) -> str | None:
-        """The replay key of a genuine call. Without a signature, a token that may send is needed."""
-        if options.signature is not None:
-            replay_key = verify(options.signature, headers, body, unix_s())
-            if replay_key is False:
-                raise _Answer(401)
-            return replay_key or None
-        try:
-            caller = await self._gate.identify(headers, address, cookie_allowed=False)
-        except StoreError:
-            raise _Answer(503, "the database is away") from None
-        if caller is None:
-            raise _Answer(401)
-        try:
-            self._gate.check(caller, "send", OfDatasource(name), address)
+            if hook is None:
+                hook = await self._hooks.find(call.name)
+            if hook.verifier is None and not await self._may_send(call):
+                call.refuse(_Refused(401))
+            else:
+                call.task = None
+                self._admit(call, hook)
         except Forbidden as error:
-            raise _Answer(403, error.message) from None
-        return None
+            call.refuse(_Refused(403, error.message))
+        except NotFound as error:
+            call.refuse(_Refused(404, error.message))
+        except StoreError:
+            call.refuse(_Refused(503, "the database is away"))
+        except Refused as error:
+            call.refuse(_Refused(503, error.message))
+        except Exception:  # A bug of ours: the log has the stack, the caller does not.
+            log.exception("a webhook's call failed")
+            call.refuse(_Refused(500, "this should not have happened; the node's log says more"))
+
+    async def _may_send(self, call: Call) -> bool:
+        """Without a signature, a token that may send is needed."""
+        found = await self._gate.identify(call.headers, call.address, cookie_allowed=False)
+        if found is not None:
+            self._gate.check(found, "send", OfDatasource(call.name), call.address)
+        return found is not None
+
+    def _check_trust(self) -> None:
+        if self._trust_left_s() <= 0.0:
+            raise _Refused(503, "this node may not act now")
 
     def _check_json(self, body: bytes) -> None:
         """Refused here it can be corrected by its sender; later it could not."""
         try:
             self._decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _Answer(400, f"the body is not JSON: {error}", hint="or set format: text") from None
-
-    async def _make_durable(self, payload: Payload) -> None:
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._pending.append((payload, future))
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._flush(), name="inbox")
-        if not await future:
-            raise _Answer(503, "the inbox is full", hint="its sink is away, or slower than its callers")
-
-    async def _flush(self) -> None:
-        while self._pending:
-            await asyncio.sleep(GATHER_S)
-            batch = self._take()
-            try:
-                full = await self._table.append([payload for payload, _ in batch], self._limits)
-            except Exception as error:  # Whatever it is, nobody may wait for an answer that never comes.
-                if not isinstance(error, StoreError):
-                    log.exception("payloads could not be made durable", count=len(batch))
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(_Answer(503, "the database is away"))
-                continue
-            for payload, future in batch:
-                if not future.done():
-                    future.set_result(payload.datasource not in full)
-            for datasource in {payload.datasource for payload, _ in batch}:
-                self._hub.arrived(datasource)
-            self._wake_others()
-
-    def _take(self) -> list[tuple[Payload, asyncio.Future[bool]]]:
-        """What goes into the next commit: not too many, and not too much."""
-        number = size = 0
-        for payload, _ in self._pending[:MOST_IN_A_COMMIT]:
-            size += len(payload.body)
-            if number and size > MOST_BYTES_IN_A_COMMIT:
-                break
-            number += 1
-        batch, self._pending = self._pending[:number], self._pending[number:]
-        return batch
-
-    def _wake_others(self) -> None:
-        """Wake the sources on other nodes, a few times a second; the one on this node knows already."""
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(WAKE_S, self._wake)
-
-    def _wake(self) -> None:
-        self._waking = None
-        self._waker.wake("inbox")
-
-
-async def _body(headers: dict[str, str], receive: Receive, limit: int) -> bytes:
-    """The whole body, unless it is too large."""
-    length = headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > limit:
-        raise _Answer(413, f"the body is larger than {limit} bytes")
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Answer(400, "the body ended early")
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise _Answer(413, f"the body is larger than {limit} bytes")
-        if not message.get("more_body"):
-            return bytes(body)
+            raise _Refused(400, f"the body is not JSON: {error}", hint="or set format: text") from None

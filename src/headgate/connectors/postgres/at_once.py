@@ -1,0 +1,72 @@
+"""A small batch in one statement: rows, position and fence go to the server together, and one answer comes back.
+
+Most streams have a record now and then. For those a transaction of five statements, each of them waited for, is what a
+node at rest spends its time on.
+
+The statement is a transaction of its own, so it needs no limit for one that was left open: of a process that is stopped
+the server has either all of it, and carries it out, or nothing that it could begin. The rest is as in a larger write.
+The advisory lock lets a successor end the session; the position's row is updated only under our epoch; an update that
+waits for a successor's looks at the epoch again; and rows are inserted only if the position was updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from asyncpg import Connection, DataError
+
+from headgate.connectors.sql.quoting import quoted
+
+Position: TypeAlias = tuple[UUID, UUID, int, int, int, str]
+"""Installation, stream, epoch, generation, commits, and where the source stands, as JSON."""
+
+MOST_ROWS = 50  # Of a batch that goes as JSON. Values of a single record go as they are.
+ANSWER_S = 30.0  # The server's limit for locks begins to count when the statement runs: not while the table is locked.
+
+# The settings hold for this transaction alone, and before the row is waited for.
+_STATEMENT = """
+WITH limits AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', '5000', true),
+           pg_advisory_xact_lock($7)
+), moved AS (
+    UPDATE headgate_position SET edits = $4, n = $5, position = $6 FROM limits
+    WHERE installation = $1 AND stream = $2 AND epoch = $3 RETURNING 1
+){put}
+SELECT count(*) FROM moved
+"""
+_IF_MOVED = " WHERE EXISTS (SELECT FROM moved)"
+
+
+def of_row(table: str, columns: list[str]) -> str:
+    """What inserts one row of values, $8 and so on. As with COPY, values of identity columns are taken as they are."""
+    names = ", ".join(map(quoted, columns))
+    values = ", ".join(f"${8 + place}" for place in range(len(columns)))
+    return f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}{_IF_MOVED}"
+
+
+def of_json(table: str, columns: list[str], conflict: str) -> str:
+    """What inserts or replaces the rows that are JSON in $8."""
+    names = ", ".join(map(quoted, columns))
+    return (
+        f"INSERT INTO {table} ({names}) SELECT {names} FROM json_populate_recordset(NULL::{table}, $8::json)"
+        f"{_IF_MOVED}{conflict}"
+    )
+
+
+async def write(
+    connection: Connection, position: Position, key: int, insert: str = "", values: Sequence[Any] = ()
+) -> bool:
+    """Carry it out. False: the stream has another run, and nothing was written.
+
+    Raises TypeError for a value that does not fit its column as it is.
+    """
+    statement = _STATEMENT.format(put=f", put AS ({insert})" if insert else "")
+    try:
+        found: int = await connection.fetchval(statement, *position, key, *values, timeout=ANSWER_S)
+    except DataError as error:
+        if error.severity is None:  # The driver says so: the server was not asked.
+            raise TypeError(str(error)) from None
+        raise
+    return found == 1

@@ -1,0 +1,1 @@
+DELETE FROM headgate.session WHERE hash = $1
