@@ -9,7 +9,7 @@ CODE := src simulation tests bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick check sim bench bench-dump docs clean packages
+.PHONY: help up test quick check fuzz sim bench bench-dump docs clean packages
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ check: $(VENV)/.ready ## Lint and type-check
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_tidy.py
+
+fuzz: $(VENV)/.ready ## Random connections to the doors for WebSockets, for ten minutes each (SEED=… repeats a run)
+	HEADGATE_TEST_FUZZ_S=600 HEADGATE_TEST_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/web/test_socket_fuzz.py --timeout 1800
 
 sim: $(VENV)/.ready ## Simulate thousands of faulty runs (SEED=… for one of them, with its story)
 ifdef SEED

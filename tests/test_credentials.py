@@ -79,6 +79,8 @@ def test_a_password_is_found_and_hidden_wherever_it_stands(text: str) -> None:
         "orders",
         "/data/*.jsonl",
         "/data/token=5/*.jsonl",
+        "key=5/part.jsonl",
+        "auth = x",
         "postgresql://h/db",
         "postgresql://u@h/db",
         "postgresql://u:@h/db",

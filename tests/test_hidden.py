@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from urllib.parse import quote
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import hidden
 from headgate.hidden import MOST, Hidden
+from headgate.telemetry import logs
 
 URL = "postgresql://ada:p%40ss%2Fhunter2@db.internal:5432/orders"
 
@@ -86,3 +89,24 @@ def test_the_oldest_value_is_forgotten_when_there_are_too_many() -> None:
 def test_a_process_has_one_memory() -> None:
     hidden.remember("a-value-of-this-test")
     assert hidden.hide("it is a-value-of-this-test") == "it is ***"
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_what_libraries_log_shows_no_value_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], style: str
+) -> None:
+    """As asyncio does with an error that nobody awaits."""
+    hidden.remember(URL)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    logs.configure(style)
+    try:
+        try:
+            raise OSError(f"no route to {URL}")
+        except OSError as error:
+            logging.getLogger("asyncio").error("never retrieved: %s", URL, exc_info=error)
+            structlog.get_logger().exception("failed", url=URL, error=error)
+    finally:
+        structlog.reset_defaults()
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == 2
+    assert "hunter2" not in said

@@ -25,8 +25,9 @@ _WORD = re.compile(r"(?:^|[\s;,])([\w%.-]+)\s*=\s*('(?:[^'\\]|\\.)*'?|\"[^\"]*\"
 _PROSE = re.compile(r"[^\s'\"`<>]*")
 _SECRET = re.compile(
     r"password|passwd|passphrase|secret|credential|apikey|accesskey|accountkey|sharedkey|signature"
-    r"|token$|pwd$|privatekey$|^(?:pass|pw|key|sig|sas|auth|authorization)$"
+    r"|token$|pwd$|privatekey$"
 )
+_SECRET_IN_URL = re.compile(r"^(?:pass|pw|key|sig|sas|auth|authorization)$")  # Elsewhere these are words like others.
 _TOKEN_AS_USER = {"http", "https", "ws", "wss", "nats", "tls", "git"}  # A user alone may be the way in.
 _PATHS_WITH_AT = {"http", "https", "ws", "wss"}  # https://example.com/@ada is a page.
 _DROPPED = str.maketrans("", "", "\t\r\n")
@@ -78,7 +79,7 @@ def _spans(text: str, in_prose: bool) -> Iterator[tuple[int, int]]:
             if not (in_prose and rest[start:end] == SHOWN):
                 yield found.end() + start, found.end() + end
     if not in_prose:
-        yield from (found.span(2) for found in _WORD.finditer(text) if _is_secret(found[1], found[2]))
+        yield from (found.span(2) for found in _WORD.finditer(text) if _SECRET.search(_plain(found[1])))
 
 
 def _of_url(scheme: str, rest: str) -> Iterator[tuple[int, int]]:
@@ -96,7 +97,7 @@ def _of_url(scheme: str, rest: str) -> Iterator[tuple[int, int]]:
     elif not _has_port(host) and (ats := list(_AT.finditer(host))):
         yield _from_colon(host, ats[-1].start())
     for found in _PARAMETER.finditer(rest):
-        if _is_secret(found[1], found[2]):
+        if found[2] and _is_secret(_plain(found[1]), found[2]):
             yield found.span(2)
 
 
@@ -112,11 +113,15 @@ def _has_port(host: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a parameter of this name is a way in."""
-    plain = re.sub(r"[\W_]", "", _decoded(name).lower())
-    if plain == "authmechanismproperties":  # MongoDB's: a list of names and values.
+    """Whether a URL's parameter of this name is a way in."""
+    if name == "authmechanismproperties":  # MongoDB's: a list of names and values.
         return "token" in _decoded(value).lower()
-    return bool(value) and _SECRET.search(plain) is not None
+    return bool(_SECRET.search(name) or _SECRET_IN_URL.search(name))
+
+
+def _plain(name: str) -> str:
+    """A parameter's name in lower case, without signs."""
+    return re.sub(r"[\W_]", "", _decoded(name).lower())
 
 
 def _decoded(text: str) -> str:

@@ -34,6 +34,14 @@ def test_bytes_before_hello_add_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last_bytes", "frames", "next_bytes"),
+    [(1024, 0, 2048), (2048, 0, 4096), (8192, 0, 8192), (8192, 1, 1024), (1024, 40, 1024)],
+)
+def test_pieces_are_small_but_in_the_midst_of_a_large_message(last_bytes: int, frames: int, next_bytes: int) -> None:
+    assert sockets.piece_bytes(last_bytes, frames) == next_bytes
+
+
+@pytest.mark.parametrize(
     ("idle", "later_s", "waits_s"),
     [
         (IDLE_AT_ONCE, 0.0, 0.0),

@@ -22,6 +22,22 @@ PATTERNS = {"datasources": ["inside-*"], "groups": ["inside-*/*"]}
 NOBODY = "00000000-0000-0000-0000-000000000000"
 DUMPS = "/dumps/{id}"
 
+LISTS = {
+    ("GET", "/"),
+    ("GET", "/api/datasources"),
+    ("POST", "/api/datasources"),
+    ("GET", "/api/dumps"),
+    ("GET", "/api/events"),
+    ("GET", "/api/export"),
+    ("GET", "/api/groups"),
+    ("GET", "/api/overview"),
+    ("GET", "/api/streams"),
+    ("POST", "/api/apply"),
+    ("POST", "/api/plan"),
+    ("GET", "/dumps"),
+    ("GET", "/groups"),
+}
+
 # Each caller: its role, and whether it has bounds. None: whoever it was, it is nobody now.
 CALLERS: dict[str, tuple[Role, bool] | None] = {
     "nobody": None,
@@ -154,6 +170,17 @@ def test_lists_have_only_what_the_token_names(web: Web, bound: httpx.Client, pat
     assert ("inside-1" in answer.text) == (path not in ("/readyz", "/dumps"))
 
 
+def test_a_session_of_the_console_has_the_bounds_of_its_token(web: Web, bound: httpx.Client) -> None:
+    token = bound.headers["Authorization"].removeprefix("Bearer ")
+    with httpx.Client(base_url=web.node.url, timeout=30) as browser:
+        browser.post("/login", data={"token": token}, headers={"Origin": web.node.url})
+        for path in ("/", "/groups", "/api/datasources", "/api/export"):
+            answer = browser.get(path, headers={"Sec-Fetch-Site": "same-origin"})
+            assert (answer.status_code, "inside-1" in answer.text, "foreign" in answer.text) == (200, True, False)
+        hidden = browser.get("/groups/one?stream=foreign-1:0&name=workers", headers={"Sec-Fetch-Site": "same-origin"})
+        assert (hidden.status_code, "foreign" in hidden.text) == (403, False)
+
+
 def test_events_and_the_overview_tell_nothing_of_others(web: Web, bound: httpx.Client) -> None:
     """Also when there are more events of others than are read at once."""
     last = web.rows("SELECT max(id) AS last FROM headgate.datasource_events")[0]["last"]
@@ -182,6 +209,22 @@ def test_what_a_token_does_not_name_is_refused_by_name_and_by_id_alike(web: Web,
     assert bound.get(f"/api/datasources/{web.show('inside-1')['id']}").status_code == 200
     assert bound.get("/api/groups/foreign-1%3A0/workers").status_code == 403
     assert bound.get("/api/groups/inside-1%3A0/workers").status_code == 200
+
+
+def test_no_hint_names_what_a_token_does_not_name(web: Web, bound: httpx.Client) -> None:
+    web.publish("nside-secret-plan")
+    web.until(
+        lambda: web.ask("GET", "/api/datasources/inside-secret-plan").json()["hint"],
+        lambda hint: hint == "did you mean 'nside-secret-plan'?",
+    )
+    answer = bound.get("/api/datasources/inside-secret-plan")
+    assert (answer.status_code, "nside-secret-plan'?" in answer.text) == (404, False)
+
+
+def test_every_list_is_one_that_these_tests_have_looked_at() -> None:
+    """A list that forgets to leave others out would show them to tokens that do not name them."""
+    found = {(line.method, line.path) for line in LINES if line.rule is not None and line.rule.scope is Scope.LIST}
+    assert found == LISTS
 
 
 def test_a_document_is_refused_for_each_datasource_that_the_token_does_not_name(web: Web, bound: httpx.Client) -> None:

@@ -97,7 +97,7 @@ async def test_the_loop_goes_round_many_times_while_a_burst_is_taken() -> None:
         rounds += 1
         await asyncio.sleep(0)
     assert heard == [b"the end"]
-    assert rounds > len(burst) / sockets.PIECE_BYTES
+    assert rounds > len(burst) / sockets.SMALL_PIECE_BYTES
     assert transport.written.count(b"\x8a\x00") == sockets.IDLE_AT_ONCE - 1, "every ping is answered"
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-PIECE_BYTES = 4096  # A piece full of the smallest frames takes about 4 ms.
-TURN_S = 0.002
+SMALL_PIECE_BYTES = 1024  # A piece full of the smallest frames takes about 1 ms.
+LARGE_PIECE_BYTES = 8192  # In the midst of a large message. Should it end in the first byte: about 8 ms.
+TURN_S = 0.0005  # An ack comes after some twenty rounds of the loop, and each may have a turn of somebody else in it.
 EARLY_BYTES = 16 * 1024  # Several times the longest first frame.
 IDLE_AT_ONCE = 1000
 IDLE_PER_S = 100.0  # Forty times what a program on the shortest lease needs.
@@ -37,6 +38,11 @@ def took(allowance: Allowance, size_bytes: int, idle: int, now_s: float) -> Allo
     before = max(0.0, allowance.idle - max(0.0, now_s - allowance.at_s) * IDLE_PER_S)
     early_bytes = allowance.early_bytes + (0 if allowance.is_admitted else size_bytes)
     return replace(allowance, early_bytes=early_bytes, idle=before + idle, at_s=now_s)
+
+
+def piece_bytes(last_bytes: int, frames: int) -> int:
+    """How much to take next, if the last piece had this many bytes and this many frames ended in it."""
+    return min(2 * last_bytes, LARGE_PIECE_BYTES) if frames == 0 else SMALL_PIECE_BYTES
 
 
 def admitted(allowance: Allowance) -> Allowance:

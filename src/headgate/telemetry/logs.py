@@ -30,6 +30,11 @@ def configure(style: str, keep: Callable[[Line], None] | None = None, level: str
             exception_formatter=structlog.dev.plain_traceback,
         )
     )
+    if not (root := logging.getLogger()).handlers:  # What asyncio and the libraries log.
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Hiding())
+        handler.setLevel(logging.WARNING)
+        root.addHandler(handler)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -45,6 +50,13 @@ def configure(style: str, keep: Callable[[Line], None] | None = None, level: str
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # A line is one write: processes may share it.
         cache_logger_on_first_use=False,
     )
+
+
+class _Hiding(logging.Formatter):
+    """As Python writes it, stack traces included, without any secret."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide(super().format(record))
 
 
 def _unchanged(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -12,6 +12,7 @@ from litestar import Response
 from litestar.exceptions import HTTPException, SerializationException
 from litestar.types import ExceptionHandlersMap
 
+from headgate.core.access import Caller
 from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
 from headgate.hidden import hide
 from headgate.text import one_line
@@ -74,7 +75,14 @@ def headgate_error(request: Req, error: HeadgateError) -> Response[bytes]:
     if isinstance(error, Unauthorized):
         return _respond(problem(401))
     problems = error.problems if isinstance(error, ConfigError) else ()
-    return _respond(problem(status_of(error), error.message, code=error.code, hint=error.hint, problems=problems))
+    # A hint may name what is close to what was asked for; a caller with bounds may not know that it exists.
+    hint = "" if isinstance(error, NotFound) and _has_bounds(request) else error.hint
+    return _respond(problem(status_of(error), error.message, code=error.code, hint=hint, problems=problems))
+
+
+def _has_bounds(request: Req) -> bool:
+    caller = request.scope.get("user")
+    return isinstance(caller, Caller) and caller.bounds is not None
 
 
 def http_error(request: Req, error: HTTPException) -> Response[bytes]:

@@ -86,6 +86,7 @@ class SocketProtocol(asyncio.Protocol):
         self._frames = _Frames()
         self._allowance = Allowance()
         self._turn_began_s = 0.0
+        self._piece_bytes = sockets.SMALL_PIECE_BYTES
         self._backlog = bytearray()  # What has arrived and was not taken yet.
         self._news = asyncio.Event()  # More has arrived, or nothing more will.
         self._is_paused = False
@@ -279,9 +280,11 @@ class SocketProtocol(asyncio.Protocol):
         if (wait_s := sockets.wait_s(self._allowance)) > 0.0:
             await asyncio.sleep(wait_s)
         await self.breathe()
-        piece = self._cut(sockets.PIECE_BYTES)
+        piece = self._cut(self._piece_bytes)
         self._frames.receive_data(piece)
-        idle = sum(self._note(frame) for frame in self._frames.events_received() if isinstance(frame, Frame))
+        found = self._frames.events_received()
+        idle = sum(self._note(frame) for frame in found if isinstance(frame, Frame))
+        self._piece_bytes = sockets.piece_bytes(self._piece_bytes, len(found))
         self._allowance = sockets.took(self._allowance, len(piece), idle, boot_s())
         self._flush()
 
