@@ -41,7 +41,7 @@ class Hidden:
     def remember(self, value: str) -> None:
         """Nobody may read this value from now on, nor the password in it if it is a URL."""
         if value not in self._values:
-            self._add(value, [value, *value.splitlines(), *_passwords(value)])
+            self._add(value, [value, *(line for line in value.splitlines() if len(line) >= WORD), *_passwords(value)])
 
     def remember_url(self, url: str) -> None:
         """Nobody may read the password in this URL. The rest of it is no secret."""

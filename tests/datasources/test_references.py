@@ -12,10 +12,10 @@ from headgate.connectors import plugins
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind
 from headgate.connectors.blackhole import Blackhole
 from headgate.datasources.documents import Document, content_of, read_all, write_yaml
-from headgate.datasources.places import secret_options
 from headgate.datasources.prepared import prepare, shown, written_out
 from headgate.datasources.references import Unread, examine
 from headgate.datasources.registry import Registry
+from headgate.datasources.spots import secret_options
 from headgate.errors import ConfigError, Problem
 from headgate.hidden import hide, remember
 from headgate.store.database import Database

@@ -71,7 +71,7 @@ async def test_every_change_is_an_event(tokens: Tokens, database: Database) -> N
 
 async def test_an_expired_token_does_not_work_even_before_it_is_noted(tokens: Tokens, database: Database) -> None:
     caller, text = await tokens.create("temp", "viewer", "ada", None, SOON)
-    assert [one.id for one in await tokens.live([id_of(caller)])] == [caller.id]
+    assert await tokens.live([id_of(caller)]) == [caller.id]
     await expire(database, caller)
     assert not await works(tokens, text)
     assert (await tokens.all(), await tokens.live([id_of(caller)])) == ([], [])

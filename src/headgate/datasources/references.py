@@ -19,7 +19,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticCustomError
 
 from headgate.credentials import SHOWN, has_credentials, hide_credentials, is_public_url
-from headgate.datasources.places import Place, secret_options
+from headgate.datasources.spots import Spot, secret_options
 from headgate.errors import Problem
 
 REFERENCE = "$secret"
@@ -136,45 +136,45 @@ class Examined:
 def examine(raw: Any, path: str, model: type[BaseModel] | None, *, in_prose: bool = False) -> Examined:
     """Look at one part of a document: at options of this model, or at something that has no options."""
     found = Examined()
-    place = Place() if model is None else Place.of(model)
-    found.shown = _examine(raw, place, path, found, in_prose)
+    spot = Spot() if model is None else Spot.of(model)
+    found.shown = _examine(raw, spot, path, found, in_prose)
     return found
 
 
-def _examine(value: Any, place: Place, path: str, found: Examined, in_prose: bool) -> Any:
+def _examine(value: Any, spot: Spot, path: str, found: Examined, in_prose: bool) -> Any:
     """The value as it is shown."""
     if is_reference(value):
-        if not place.takes_secret:
+        if not spot.takes_secret:
             found.misplaced.append(path)
         return value
     if isinstance(value, dict | list):
-        inside = _examine_inside(value, place, path, found, in_prose)
-        is_taken = not place.takes_secret or place.is_open(value)
+        inside = _examine_inside(value, spot, path, found, in_prose)
+        is_taken = not spot.takes_secret or spot.is_open(value)
         return inside if is_taken else SHOWN  # What no model takes may hold anything.
     if value is None or isinstance(value, bool):
         return value
     text = str(value)
     if has_credentials(text, in_prose=in_prose):
-        found.written_out.append((path, place.takes_secret))
+        found.written_out.append((path, spot.takes_secret))
         return hide_credentials(text, in_prose=in_prose)
-    if place.takes_secret and place.is_secret(value) and not is_public_url(text):
+    if spot.takes_secret and spot.is_secret(value) and not is_public_url(text):
         found.written_out.append((path, True))
         return SHOWN
     return value
 
 
-def _examine_inside(value: Any, place: Place, path: str, found: Examined, in_prose: bool) -> Any:
+def _examine_inside(value: Any, spot: Spot, path: str, found: Examined, in_prose: bool) -> Any:
     at = f"{path}." if path else ""
     if isinstance(value, list):
-        items = enumerate(zip(value, place.items(len(value)), strict=True))
+        items = enumerate(zip(value, spot.items(len(value)), strict=True))
         return [_examine(item, inner, f"{at}{index}", found, in_prose) for index, (item, inner) in items]
     shown = {}
     for key, item in value.items():
-        name = key
-        if has_credentials(key, in_prose=in_prose):
-            name = hide_credentials(key, in_prose=in_prose)
+        name = str(key)
+        if has_credentials(name, in_prose=in_prose):
+            name = hide_credentials(name, in_prose=in_prose)
             found.written_out.append((f"{at}{name}", False))
-        shown[name] = _examine(item, place.member(value, key), f"{at}{name}", found, in_prose)
+        shown[name] = _examine(item, spot.member(value, key), f"{at}{name}", found, in_prose)
     return shown
 
 

@@ -18,8 +18,11 @@ from headgate.connectors.mongodb.values import FAMILY, Document
 
 
 def key_of(job: Job) -> tuple[str, ...]:
-    """By what rows are found."""
-    return job.key or job.source.key
+    """By what rows are found. A name that MongoDB would take for an operator is refused."""
+    key = job.key or job.source.key
+    if any(name.startswith("$") for name in key):
+        raise StorageError(f"{job.target}: a key with a $ at the beginning of its name cannot be looked up")
+    return key
 
 
 def id_in(document: RawBSONDocument) -> Any:
@@ -86,7 +89,7 @@ def replacing(job: Job, document: RawBSONDocument) -> Any:
         return ReplaceOne({"_id": {"$eq": id_in(document)}}, document, upsert=True)
     found = {name: {"$eq": document[name]} for name in key}  # A new document has these fields from here.
     rest = {name: value for name, value in document.items() if name not in key and name != "_id"}
-    if any("." in name or name.startswith("$") for name in rest):
+    if any("." in name or name.startswith("$") for name in (*key, *rest)):
         raise StorageError(f"{job.target}: a field with a dot or a $ in its name can be written by _id only")
     return UpdateOne(found, {**({"$set": rest} if rest else {}), "$setOnInsert": {"_id": document["_id"]}}, upsert=True)
 

@@ -5,6 +5,9 @@ order are appended to it, while a key that is added later copies the whole table
 foreign keys follow when all tables are there. Columns that the source computes are plain columns of the copy. Triggers
 are not copied.
 
+Whatever the source's catalog says is taken for the word of a stranger: names are quoted, and types and defaults are run
+only if they are made of nothing but what such a type or default is made of.
+
 A new table takes the old one's place with one RENAME TABLE, which no transaction covers. So the ledger first gets the
 line `swapping`: from then on a table built apart that is not there any more has been renamed.
 """
@@ -18,8 +21,10 @@ import pymysql
 
 from headgate.connectors.api.bulk import Column, Job, target_of
 from headgate.connectors.mysql.catalog import ask, described, exists, foreign_of, indexes_of, sql_name
+from headgate.connectors.mysql.declared import is_plain_default, own_type
 from headgate.connectors.mysql.session import Session, is_gone
 from headgate.connectors.mysql.types import COLLATION, FAMILY, base_of, made_type
+from headgate.connectors.sql.actions import action
 from headgate.connectors.sql.quoting import backquoted as quoted
 from headgate.errors import Refused
 from headgate.text import one_line
@@ -91,7 +96,7 @@ def make_table(session: Session, job: Job, name: str) -> None:
 
 def _line(session: Session, column: Column, job: Job, known: set[str], in_key: int, has_uuid: bool) -> str:
     details = job.source.details if _is_own(job) else {}
-    native = column.native if _is_own(job) and column.native else made_type(column, in_key, has_uuid)
+    native = own_type(column) if _is_own(job) and column.native else made_type(column, in_key, has_uuid)
     if native in ("uuid", "inet4", "inet6") and not has_uuid:
         native = "varchar(45)"
     parts = [native]
@@ -104,7 +109,7 @@ def _line(session: Session, column: Column, job: Job, known: set[str], in_key: i
     default = details.get("defaults", {}).get(column.name)
     if counter == column.name and job.source.key[:1] == (counter,) and in_key:
         parts.append("AUTO_INCREMENT")
-    elif default:
+    elif default and is_plain_default(default):
         parts.append(f"DEFAULT {default}")
     elif is_required and base_of(native) == "timestamp":
         parts.append(
@@ -131,7 +136,7 @@ def _key_lengths(job: Job) -> dict[str, int | None]:
 
 
 def _part(name: str, length: int | None) -> str:
-    return quoted(name) + (f"({length})" if length else "")
+    return quoted(name) + (f"({int(length)})" if length else "")
 
 
 def copy_shape(session: Session, table: str, apart: str) -> None:
@@ -163,8 +168,11 @@ def complete(session: Session, job: Job, name: str) -> None:
 
 def index(session: Session, job: Job) -> list[str]:
     """Plain indexes of another kind of database. Returns those that cannot be made, and why."""
-    if _is_own(job):
-        return []  # They came with the table.
+    if _is_own(job):  # They came with the table.
+        defaults: Mapping[str, str] = job.source.details.get("defaults", {})
+        copied = {column.name for column in job.source.columns}
+        left = [name for name, default in defaults.items() if name in copied and not is_plain_default(default)]
+        return [f"default of column {name} (it is neither a plain value nor the time)" for name in left]
     table = described(session, job.target)
     assert table is not None, job.target
     natives = {column.name: base_of(column.native) for column in table.columns}
@@ -202,7 +210,7 @@ def link(session: Session, job: Job, targets: Mapping[str, str]) -> list[str]:
             missing.append(f"{one.name} (there is no {refers})")
         else:
             columns, to = (", ".join(map(quoted, some)) for some in (one.columns, one.to))
-            rest = f"({to}) ON DELETE {one.on_delete} ON UPDATE {one.on_update}"
+            rest = f"({to}) ON DELETE {action(one.on_delete)} ON UPDATE {action(one.on_update)}"
             add = f"ADD CONSTRAINT {quoted(one.name)} FOREIGN KEY ({columns}) REFERENCES {sql_name(session, refers)}"
             missing += _tried(session, job.target, f"{add} {rest}", one.name)
     return missing

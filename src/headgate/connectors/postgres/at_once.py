@@ -3,7 +3,7 @@
 Most streams have a record now and then. For those a transaction of five statements, each of them waited for, is what a
 node at rest spends its time on.
 
-The statement is a transaction of its own, so it needs no limit for one that was left open: of a process that is stopped
+The statement is a whole transaction, so it needs no limit for one that was left open: of a process that is stopped
 the server has either all of it, and carries it out, or nothing that it could begin. The rest is as in a larger write.
 The advisory lock lets a successor end the session; the position's row is updated only under our epoch; an update that
 waits for a successor's looks at the epoch again; and rows are inserted only if the position was updated.

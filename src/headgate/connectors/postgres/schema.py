@@ -4,6 +4,9 @@ Columns, defaults, generated columns, identities and sequences come with the tab
 data, when each is made in one go; foreign keys follow when all tables are there. Types that a database defines itself
 are made where they are enumerations, and must exist already where they are anything else. Of another kind of database a
 table has its key, its counter, its plain indexes and its foreign keys.
+
+Whatever the source's catalog says is taken for the word of a stranger: names are quoted, types are parsed and looked up
+(`postgres.declared`), and expressions are judged before they are run (`postgres.judged`).
 """
 
 from __future__ import annotations
@@ -12,14 +15,21 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import asyncpg
 from asyncpg import Connection, Record
 
-from headgate.connectors.api.bulk import Column, Job, Mode, StorageError, target_of
-from headgate.connectors.postgres.catalog import find, parts_of, proper
+from headgate.connectors.api.bulk import Column, Job, Mode, StorageError
+from headgate.connectors.postgres.catalog import parts_of, proper
+from headgate.connectors.postgres.declared import Declared, parse_type, resolve
+from headgate.connectors.postgres.judged import (
+    is_counting,
+    why_not_constraint,
+    why_not_expression,
+    why_not_index,
+)
 from headgate.connectors.postgres.types import FAMILY, made_type
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.kinds import Kind
+from headgate.text import one_line
 
 LONGEST = 63  # Bytes of a name.
 Detail: TypeAlias = Mapping[str, Any]  # A row of the catalog, or what is left of it in a plan.
@@ -85,15 +95,7 @@ FROM pg_class s JOIN pg_sequence q ON q.seqrelid = s.oid
 WHERE s.oid = pg_get_serial_sequence($1, $2)::regclass AND has_sequence_privilege(s.oid, 'SELECT')
   AND has_sequence_privilege(s.oid, 'UPDATE')
 """
-_HAS_CONSTRAINT = "SELECT count(*) FROM pg_constraint WHERE conrelid = to_regclass($1) AND conname = $2"
-# Rows that do not fit, types that do not go together, values that are too long for an index.
-_CANNOT_BE = (
-    asyncpg.IntegrityConstraintViolationError,
-    asyncpg.SyntaxOrAccessError,
-    asyncpg.ProgramLimitExceededError,
-    StorageError,
-)
-_NAMES = """
+NAMES = """
 SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
 """
 
@@ -134,22 +136,47 @@ async def _counted(connection: Connection, row: Detail) -> dict[str, Any]:
 async def make_table(connection: Connection, job: Job, name: str) -> None:
     """The table without anything that would slow the copy down; with its key if rows are found by it."""
     schema = await _make_schema(connection, name)
-    await _make_types(connection, job)
+    await _make_enums(connection, job)
     rows = _defaults(job)
     counters = await _make_sequences(connection, job, schema)
-    lines = [_line(column, job, rows.get(column.name), counters.get(column.name)) for column in job.source.columns]
-    copied = {column.name for column in job.source.columns}
-    dropped = {one["name"]: one["native"] for one in job.source.details.get("dropped", ())}
-    for row in rows.values():
-        if row["generated"] and row["name"] in dropped and row["name"] not in copied:
-            kind = "STORED" if row["generated"] == "s" else "VIRTUAL"
-            generated = f"GENERATED ALWAYS AS ({row['expression']}) {kind}"
-            lines.append(f"{quoted(row['name'])} {dropped[row['name']]} {generated}")
+    lines = [await _line(connection, column, job, rows.get(column.name)) for column in job.source.columns]
     if finds_rows(job) and not job.aside:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, job.key))})")
     await connection.execute(f"CREATE TABLE {name} ({', '.join(lines)})")
+    for row, expression in expressions(job, counters):
+        if await why_not_expression(connection, name, expression):
+            continue  # `index` says so when all is there.
+        if row["generated"]:
+            type = await _type(connection, row["name"], _dropped(job)[row["name"]])
+            kind = "STORED" if row["generated"] == "s" else "VIRTUAL"
+            change = f"ADD COLUMN {quoted(row['name'])} {type} GENERATED ALWAYS AS ({expression}) {kind}"
+        else:
+            change = f"ALTER COLUMN {quoted(row['name'])} SET DEFAULT ({expression})"
+        await connection.execute(f"ALTER TABLE {name} {change}")
     for column, sequence in counters.items():
         await connection.execute(f"ALTER SEQUENCE {sequence} OWNED BY {name}.{quoted(column)}")
+
+
+def expressions(job: Job, counters: Mapping[str, str] | None = None) -> list[tuple[Detail, str]]:
+    """The defaults of copied columns, and what generates those that are not copied."""
+    found = []
+    copied = {column.name for column in job.source.columns if column.native}
+    for row in _defaults(job).values():
+        expression: str | None = row["expression"]
+        is_default = row["name"] in copied and not row["generated"] and not row["identity"]
+        if expression and (is_default or (row["generated"] and row["name"] in _dropped(job))):
+            if counter := (counters or {}).get(row["name"]):
+                old, new = literal(row["sequence"]), literal(counter)
+                expression = expression.replace(f"nextval({old}::regclass)", f"nextval({new}::regclass)")
+            found.append((row, expression))
+    return found
+
+
+def _dropped(job: Job) -> dict[str, str]:
+    """The generated columns that the target computes by itself, with their types."""
+    copied = {column.name for column in job.source.columns}
+    dropped = job.source.details.get("dropped", ())
+    return {one["name"]: one["native"] for one in dropped if one["name"] not in copied}
 
 
 async def _make_schema(connection: Connection, name: str) -> str:
@@ -163,41 +190,57 @@ async def _make_schema(connection: Connection, name: str) -> str:
     return f"{schema}."
 
 
-def _line(column: Column, job: Job, row: Detail | None, counter: str | None) -> str:
-    parts = [quoted(column.name), made_type(column, job.source)]
+async def _line(connection: Connection, column: Column, job: Job, row: Detail | None) -> str:
+    parts = [quoted(column.name), await _type(connection, column.name, made_type(column, job.source))]
     if row is not None and column.native:
         if row["collation"]:
-            parts.append(f"COLLATE {row['collation']}")
+            parts.append(f"COLLATE {await proper(connection, row['collation'])}")
         if row["identity"]:
             always = "ALWAYS" if row["identity"] == "a" else "BY DEFAULT"
-            parts.append(f"GENERATED {always} AS IDENTITY ({row['options']})")
-        elif row["expression"] and not row["generated"]:
-            expression: str = row["expression"]
-            if counter:
-                old, new = literal(row["sequence"]), literal(counter)
-                expression = expression.replace(f"nextval({old}::regclass)", f"nextval({new}::regclass)")
-            parts.append(f"DEFAULT {expression}")
+            parts.append(f"GENERATED {always} AS IDENTITY ({_counting(row)})")
     is_whole = column.type.kind in (Kind.INT16, Kind.INT32, Kind.INT64)
-    if not _is_own(job) and column.name == job.source.counts and is_whole:
+    if not is_own(job) and column.name == job.source.counts and is_whole:
         parts.append("GENERATED BY DEFAULT AS IDENTITY")
     if not column.nullable:
         parts.append("NOT NULL")
     return " ".join(parts)
 
 
-async def _make_types(connection: Connection, job: Job) -> None:
-    enums: dict[str, list[str]] = job.source.details.get("enums", {}) if _is_own(job) else {}
+async def _make_enums(connection: Connection, job: Job) -> None:
+    enums: dict[str, list[str]] = job.source.details.get("enums", {}) if is_own(job) else {}
     for name, labels in enums.items():
-        if await connection.fetchval("SELECT to_regtype($1)", name) is None:
-            await _make_schema(connection, name)
-            await connection.execute(f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, labels))})")
-    for column in job.source.columns:
-        native = made_type(column, job.source)
-        if await connection.fetchval("SELECT to_regtype($1)", native) is None:
-            raise StorageError(
-                f"column {column.name!r} has the type {native}, which the target does not have",
-                hint="create the type (or its extension) there first",
-            )
+        declared = _declared(name)
+        if declared is not None and await resolve(connection, declared) is None:
+            path = ".".join(map(quoted, declared.path))
+            await _make_schema(connection, path)
+            await connection.execute(f"CREATE TYPE {path} AS ENUM ({', '.join(map(literal, labels))})")
+
+
+async def _type(connection: Connection, column: str, native: str) -> str:
+    """The target's name for a type."""
+    declared = _declared(native)
+    type = await resolve(connection, declared) if declared is not None else None
+    if type is None:
+        raise StorageError(
+            f"column {column!r} has the type {one_line(native, 100)}, which the target does not have",
+            hint="create the type (or its extension) there first",
+        )
+    return type
+
+
+def _declared(native: str) -> Declared | None:
+    try:
+        return parse_type(native)
+    except ValueError:
+        return None
+
+
+def _counting(row: Detail) -> str:
+    """The options of a sequence."""
+    options: str = row["options"]
+    if not is_counting(options, row["counts"]):
+        raise StorageError(f"column {row['name']!r} is numbered in a way that PostgreSQL does not know")
+    return options
 
 
 async def _make_sequences(connection: Connection, job: Job, schema: str) -> dict[str, str]:
@@ -211,7 +254,8 @@ async def _make_sequences(connection: Connection, job: Job, schema: str) -> dict
         name = schema + quoted(last)
         if await connection.fetchval("SELECT to_regclass($1)", name) is not None:
             name = schema + quoted(other_name(last, job.dump.hex[:8]))  # Another table's.
-        await connection.execute(f"CREATE SEQUENCE {name} AS {row['counts']} {row['options']}")
+        options = _counting(row)
+        await connection.execute(f"CREATE SEQUENCE {name} AS {row['counts']} {options}")
         counters[row["name"]] = name
     return counters
 
@@ -222,28 +266,32 @@ async def _make_sequences(connection: Connection, job: Job, schema: str) -> dict
 async def complete(connection: Connection, job: Job, name: str) -> None:
     """Keys, indexes and checks of a table that the dump made, from the source's schema. What is there is not made
     again, and what needs a column that was not copied is left out."""
-    suffix, found = job.dump.hex[:8], job.source.details if _is_own(job) else {}
-    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
-    key = job.key if finds_rows(job) else () if _is_own(job) else job.source.key
+    suffix, found = job.dump.hex[:8], job.source.details if is_own(job) else {}
+    there = {row["attname"] for row in await connection.fetch(NAMES, name)}
+    key = job.key if finds_rows(job) else () if is_own(job) else job.source.key
     if key and there.issuperset(key) and not await _has_key(connection, name):
         await connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quoted, key))})")
-    for one in _possible(found.get("constraints", ()), there):
+    for one in possible(found.get("constraints", ()), there):
         if one["type"] == "f" or (one["type"] == "p" and await _has_key(connection, name)):
             continue
-        if given := await _name_for(connection, one["name"], name, suffix):
+        if await why_not_constraint(connection, name, one["definition"]):
+            continue
+        if given := await name_for(connection, one["name"], name, suffix):
             await connection.execute(f"ALTER TABLE {name} ADD CONSTRAINT {quoted(given)} {one['definition']}")
-    for one in _possible(found.get("indexes", ()), there):
-        if given := await _name_for(connection, one["name"], name, suffix):
+    for one in possible(found.get("indexes", ()), there):
+        if await why_not_index(connection, name, one["rest"]):
+            continue
+        if given := await name_for(connection, one["name"], name, suffix):
             await connection.execute(index_on(one, given, name))
 
 
-def _possible(found: Iterable[Detail], there: set[str]) -> list[Detail]:
+def possible(found: Iterable[Detail], there: set[str]) -> list[Detail]:
     return [one for one in found if there.issuperset(one["columns"])]
 
 
 async def advance(connection: Connection, job: Job, name: str) -> None:
     """Let sequences continue after what was copied, and where the table is ours, after what the source had counted."""
-    known = job.source.details.get("sequences", {}) if _is_own(job) and job.created else {}
+    known = job.source.details.get("sequences", {}) if is_own(job) and job.created else {}
     for column in job.source.columns:
         counter = await connection.fetchrow(_COUNTER, name, column.name)
         if counter is None or column.type.kind not in (Kind.INT16, Kind.INT32, Kind.INT64):
@@ -271,7 +319,7 @@ def index_on(index: Detail, name: str, table: str) -> str:
     return f"CREATE {'UNIQUE ' if index['is_unique'] else ''}INDEX {quoted(name)} ON {table}{index['rest']}"
 
 
-async def _name_for(connection: Connection, name: str, table: str, suffix: str) -> str | None:
+async def name_for(connection: Connection, name: str, table: str, suffix: str) -> str | None:
     """The name to give an index or a constraint: its own, unless another table has that. None: it is there already."""
     for candidate in (name, other_name(name, suffix)):
         owner = await owner_of(connection, candidate, table)
@@ -294,97 +342,15 @@ def other_name(name: str, suffix: str) -> str:
     return name.encode()[: LONGEST - 1 - len(suffix)].decode(errors="ignore") + "_" + suffix
 
 
-# Indexes of another kind of database, and foreign keys.
-
-
-async def index(connection: Connection, job: Job, name: str) -> list[str]:
-    """Plain indexes of another kind of database. Returns those that cannot be made, and why."""
-    if _is_own(job):
-        return []  # They came with the table.
-    missing = []
-    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
-    table = (await parts_of(connection, name))[-1]
-    for one in job.source.indexes:
-        if not there.issuperset(one.columns):
-            missing.append(f"index {one.name} (its columns were not copied)")
-            continue
-        wanted = f"{table}_{'_'.join(one.columns)}_{'key' if one.unique else 'idx'}"
-        if len(wanted.encode()) > LONGEST:
-            wanted = other_name(wanted, hashlib.sha256(wanted.encode()).hexdigest()[:8])
-        try:
-            if given := await _name_for(connection, wanted, name, job.dump.hex[:8]):
-                columns = ", ".join(map(quoted, one.columns))
-                unique = "UNIQUE " if one.unique else ""
-                await connection.execute(f"CREATE {unique}INDEX {quoted(given)} ON {name} ({columns})")
-        except _CANNOT_BE as error:
-            missing.append(f"index {one.name} ({error.args[0]})")
-    return missing
-
-
-async def _link_other(connection: Connection, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
-    """Foreign keys of another kind of database."""
-    missing = []
-    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
-    for one in job.source.foreign:
-        refers = await proper(connection, target_of(one.refers, targets))
-        if await connection.fetchval(_HAS_CONSTRAINT, name, one.name):
-            continue
-        if not there.issuperset(one.columns):
-            missing.append(f"{one.name} (its columns were not copied)")
-        elif await find(connection, refers) is None:
-            missing.append(f"{one.name} (there is no {refers})")
-        else:
-            columns, to = (", ".join(map(quoted, some)) for some in (one.columns, one.to))
-            rest = f"REFERENCES {refers} ({to}) ON DELETE {one.on_delete} ON UPDATE {one.on_update}"
-            try:
-                await connection.execute(
-                    f"ALTER TABLE {name} ADD CONSTRAINT {quoted(one.name)} FOREIGN KEY ({columns}) {rest}"
-                )
-            except _CANNOT_BE as error:
-                missing.append(f"{one.name} ({error.args[0]})")
-    return missing
-
-
-async def link(connection: Connection, job: Job, name: str, targets: Mapping[str, str]) -> list[str]:
-    """Foreign keys, once all tables are there. Returns those that cannot be made, and why."""
-    if not _is_own(job):
-        return await _link_other(connection, job, name, targets)
-    missing = []
-    there = {row["attname"] for row in await connection.fetch(_NAMES, name)}
-    for one in job.source.details.get("constraints", ()):
-        if one["type"] != "f" or await connection.fetchval(_HAS_CONSTRAINT, name, one["name"]):
-            continue
-        if not there.issuperset(one["columns"]):
-            missing.append(f"{one['name']} (its columns were not copied)")
-        elif not one["is_own"] and await find(connection, one["refers"]) is None:
-            missing.append(f"{one['name']} (there is no {one['refers']})")
-        else:
-            try:
-                await connection.execute(
-                    f"ALTER TABLE {name} ADD CONSTRAINT {quoted(one['name'])} {referring(one, name)}"
-                )
-            except _CANNOT_BE as error:
-                missing.append(f"{one['name']} ({error.args[0]})")
-    return missing
-
-
-def referring(constraint: Detail, table: str) -> str:
-    """A constraint's definition for another table: one that refers to its own table goes on to do so."""
-    definition: str = constraint["definition"]
-    if not constraint["is_own"]:
-        return definition
-    return definition.replace(f" REFERENCES {constraint['refers']}(", f" REFERENCES {table}(", 1)
-
-
 def finds_rows(job: Job) -> bool:
     """Whether the job looks rows up by their key."""
     return job.mode in (Mode.UPSERT, Mode.ABSENT) and bool(job.key)
 
 
-def _is_own(job: Job) -> bool:
+def is_own(job: Job) -> bool:
     return job.source.family == FAMILY
 
 
 def _defaults(job: Job) -> dict[str, Detail]:
-    found: Sequence[Detail] = job.source.details.get("defaults", ()) if _is_own(job) else ()
+    found: Sequence[Detail] = job.source.details.get("defaults", ()) if is_own(job) else ()
     return {row["name"]: row for row in found}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncpg import Connection
 
 from headgate.connectors.postgres.catalog import find, must_find, parts_of
+from headgate.connectors.postgres.links import referring
 from headgate.connectors.postgres.schema import (
     CONSTRAINTS,
     INDEXES,
@@ -16,7 +17,6 @@ from headgate.connectors.postgres.schema import (
     index_on,
     other_name,
     owner_of,
-    referring,
 )
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.errors import Refused

@@ -26,7 +26,7 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.guard import present
-from headgate.connectors.postgres import schema
+from headgate.connectors.postgres import links, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
 from headgate.connectors.postgres.errors import translate_errors
 from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
@@ -331,13 +331,13 @@ class PostgresWriter(Normalizes):
         """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
-            return await schema.index(connection, job, await proper(connection, job.target))
+            return await links.index(connection, job, await proper(connection, job.target))
 
     async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
         """Foreign keys. Returns those that cannot be made."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
-            return await schema.link(connection, job, await proper(connection, job.target), targets)
+            return await links.link(connection, job, await proper(connection, job.target), targets)
 
     async def _is_finished(self, connection: Connection, job: Job) -> bool:
         return bool(await connection.fetchval(_LEDGER.has, job.dump, job.target, ledger.FINISHED))

@@ -13,7 +13,13 @@ from headgate.connectors.values.kinds import Kind, holds
 from headgate.errors import Refused
 
 WHOLE = (Kind.INT16, Kind.INT32, Kind.INT64)
-_NAMED = re.compile(r"""CREATE TABLE\s*("(?:[^"]|"")*"|'(?:[^']|'')*'|`[^`]*`|\[[^]]*\]|[^\s(]+)\s*(?=\()""", re.I)
+_NAME = r"""("(?:[^"]|"")*"|'(?:[^']|'')*'|`[^`]*`|\[[^]]*\]|[^\s("'`\[]+)"""
+_NAMED = re.compile(rf"CREATE TABLE\s*{_NAME}\s*(?=\()", re.I)
+_INDEX = re.compile(
+    rf"CREATE\s+(?P<unique>UNIQUE\s+)?INDEX\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+ON\s*{_NAME}\s*(?=\()", re.I
+)
+_TYPE = re.compile(r"(?:[^\W\d]\w*(?: +\w+)*(?: *\( *[-+]?\d+ *(?:, *[-+]?\d+ *)?\))?)?")
+_RESERVED = {"primary", "not", "null", "unique", "check", "default", "collate", "references", "generated", "as"}
 _EXACT_DIGITS = 15  # Of a float: SQLite makes one of a number in text, and compares it as equal.
 
 
@@ -37,10 +43,21 @@ def create(job: Job, name: str) -> str:
 
 def _declared(column: Column, source: Table) -> str:
     if source.family == FAMILY:
-        return column.native
+        # A declaration may be any text in a file that somebody else made; what is more than a type is left at its kind.
+        is_type = _TYPE.fullmatch(column.native) and _RESERVED.isdisjoint(column.native.lower().split())
+        return column.native if is_type else affinity(column.native)
     if column.type.kind is Kind.DECIMAL:
         return f"DECIMAL TEXT({column.type.precision},{column.type.scale})"
     return OURS[column.type.kind]
+
+
+def index_like(sql: str, name: str, table: str) -> str | None:
+    """The statement that makes an index of another file on this table. It is ours up to the bracket, and the driver
+    runs one statement only: whatever follows is a part of it. None: the text is no index."""
+    found = _INDEX.match(sql)
+    if found is None:
+        return None
+    return f"CREATE {'UNIQUE ' if found['unique'] else ''}INDEX {quoted(name)} ON {quoted(table)} {sql[found.end() :]}"
 
 
 def copied_shape(connection: sqlite3.Connection, job: Job) -> str:

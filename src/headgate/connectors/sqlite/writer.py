@@ -31,7 +31,7 @@ from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import quoted
 from headgate.connectors.sqlite.catalog import columns_of, table_info
 from headgate.connectors.sqlite.ranges import Value, condition
-from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create
+from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create, index_like
 from headgate.connectors.sqlite.session import Session, tidying_up
 from headgate.connectors.sqlite.types import FAMILY
 from headgate.connectors.values.convert import Normalizes
@@ -309,8 +309,8 @@ def _make_index(connection: sqlite3.Connection, job: Job, index: dict[str, Any])
         ]
         unique = "UNIQUE " if index["unique"] else ""
         connection.execute(f"CREATE {unique}INDEX {quoted(name)} ON {quoted(job.target)} ({', '.join(parts)})")
-    elif index["sql"] and job.target == job.source.name:
-        connection.execute(index["sql"])
+    elif index["sql"] and job.target == job.source.name and (sql := index_like(index["sql"], name, job.target)):
+        connection.execute(sql)
 
 
 def _drop(connection: sqlite3.Connection, job: Job) -> None:

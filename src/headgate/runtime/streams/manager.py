@@ -119,7 +119,7 @@ class WorkerManager:
             # Grants are read first: whatever they were granted for is then in the registry's answer.
             offers = await self._rows.granted(self.node)
             changed = {entry.datasource for entry in await self._registry.sync()}
-        if changed:  # Whoever looks twice a second must not walk through all streams for nothing.
+        if changed:  # This runs twice a second, and must not walk through all streams for nothing.
             for handle in self.handles():
                 if handle.datasource in changed:
                     self._want(handle)

@@ -1,7 +1,7 @@
-"""Places in a document, by the option models of connectors: which of them take a secret.
+"""Spots in a document, by the option models of connectors: which of them take a secret.
 
-A place is what models know about it: the types that an option there may have. In a union of models each of them knows
-its own; a model whose constants the document contradicts is not the one that is meant.
+A spot is what models know about a place in a document: the types that an option there may have. In a union of models
+each of them knows its own; a model whose constants the document contradicts is not the one that is meant.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Types: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a document."""
+class Spot:
+    """A place in a document, as option models know it."""
 
-    known: tuple[Types, ...] = ()  # What each model that knows the place takes there. None does: no option is there.
+    known: tuple[Types, ...] = ()  # What each model that knows the spot takes there. None does: no option is there.
     takes_secret: bool = field(init=False)  # Whether `{$secret: NAME}` may stand here.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_secret", any(map(_is_secret, self._types())))
 
     @classmethod
-    def of(cls, model: type[BaseModel]) -> Place:
+    def of(cls, model: type[BaseModel]) -> Spot:
         """Where all options of this model stand."""
         return cls(((model,),))
 
@@ -51,25 +51,25 @@ class Place:
             return any(_is_model(one) or _arguments(one, Mapping) for one in self._types())
         return any(_arguments(one, Collection) for one in self._types())
 
-    def member(self, value: Mapping[str, Any], key: str) -> Place:
-        """The place below this key of a dict."""
+    def member(self, value: Mapping[str, Any], key: str) -> Spot:
+        """The spot below this key of a dict."""
         if not self.known:
             return self
         models = [one for one in self._types() if _is_model(one)]
         meant = [one for one in models if len(models) == 1 or _fits(one, value)] or models
         found = [_fields(one)[key] for one in meant if key in _fields(one)]
         dicts = [arguments for one in self._types() if (arguments := _arguments(one, Mapping))]
-        return Place((*found, *(_alternatives(arguments[-1]) for arguments in dicts)))
+        return Spot((*found, *(_alternatives(arguments[-1]) for arguments in dicts)))
 
-    def items(self, count: int) -> Iterable[Place]:
-        """The places of a list's items. Only of a tuple are they not all alike."""
+    def items(self, count: int) -> Iterable[Spot]:
+        """The spots of a list's items. Only of a tuple are they not all alike."""
         if any(get_origin(one) is tuple for one in self._types()):
             return map(self._item, range(count))
         return repeat(self._item(0) if self.known else self, count)
 
-    def _item(self, index: int) -> Place:
+    def _item(self, index: int) -> Spot:
         inner = [argument for one in self._types() for argument in _items(one, index)]
-        return Place(tuple(map(_alternatives, inner)))
+        return Spot(tuple(map(_alternatives, inner)))
 
     def _types(self) -> Iterator[Any]:
         return (one for types in self.known for one in types)
