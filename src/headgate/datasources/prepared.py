@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.guard import OPEN, Guard
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.core.push import PUSH
@@ -69,6 +70,8 @@ class Prepared:
     sink_options: Any
     mapping: CompiledMapping
     options: DatasourceOptions
+    source_guard: Guard = OPEN  # What each side may reach.
+    sink_guard: Guard = OPEN
 
     @property
     def source_kind(self) -> SourceKind:
