@@ -219,6 +219,21 @@ async def test_a_reader_that_takes_next_to_nothing_is_cut_off_and_a_slow_one_is_
     assert not slow_socket.ended
 
 
+async def test_a_caller_that_reads_no_answers_gets_no_more_of_them(world: World) -> None:
+    connection, socket = world.connect()
+    connection.data_received(CALL)
+    connection.answer(ACCEPTED)
+    connection.pause_writing()
+    connection.data_received(CALL)
+    connection.data_received(b"x" * AHEAD_BYTES)
+    await turn()
+    assert len(world.door.calls) == 1
+    assert not socket.is_reading
+    connection.resume_writing()
+    await turn()
+    assert len(world.door.calls) == 2
+
+
 async def test_what_is_sent_ahead_waits_and_is_answered_in_order(world: World) -> None:
     connection, socket = world.connect()
     connection.data_received(CALL + CALL.replace(b"/a", b"/b") + CALL.replace(b"/a", b"/c"))

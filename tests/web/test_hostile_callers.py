@@ -220,9 +220,10 @@ def test_an_address_has_only_so_many_connections_and_gets_them_back(web: Web, se
     wait_until(has_room)
 
 
-def test_a_reader_that_reads_nothing_holds_nobody_up(web: Web, sender: Sender) -> None:
+@pytest.mark.parametrize("path", ["/api/connectors", "/hooks/x"])
+def test_a_reader_that_reads_nothing_holds_nobody_up(web: Web, sender: Sender, path: str) -> None:
     """It asks again and again and takes no answer: the node stops reading from it."""
-    ask = f"GET /api/connectors HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.node.token}\r\n\r\n".encode()
+    ask = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.node.token}\r\n\r\n".encode()
     before = memory(web)
     with contextlib.ExitStack() as stack:
         for _ in range(20):

@@ -31,7 +31,6 @@ class Census:
         self._limits = limits
         self._open: dict[Counted, None] = {}  # In the order of their coming.
         self._by_address: Counter[str] = Counter()
-        self.refused = 0
 
     @property
     def size(self) -> int:

@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._is_advancing = False
         self._is_due = False  # An advance is due in the next turn.
         self._is_paused = False
+        self._is_clogged = False  # The caller has not read its answers.
         self._dropped = 0
         self._unread: tuple[int, float] | None = None  # How much was unread, and since when.
         self.address = ""
@@ -109,7 +110,6 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
         if reason := self._census.why_not(self.address):
-            self._census.refused += 1
             self.transport.write(self._phrases.refusal(503, reason))
             self.transport.close()
             self._phase = Phase.LINGER
@@ -146,7 +146,8 @@ class Connection(asyncio.Protocol):
             self._exchange = None
 
     def pause_writing(self) -> None:
-        """The caller is slower than the answer."""
+        """The caller is slower than the answer. Its next request waits."""
+        self._is_clogged = True
         if self._socket is not None:
             self._socket.pause_writing()
         elif self._exchange is not None:
@@ -155,10 +156,13 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It has caught up."""
         self._unread = None
+        self._is_clogged = False
         if self._socket is not None:
             self._socket.resume_writing()
         elif self._exchange is not None:
             self._exchange.resume_writing()
+        else:
+            self._advance_soon()
 
     # What the node tells.
 
@@ -284,7 +288,7 @@ class Connection(asyncio.Protocol):
         """One step forward; False if there is nothing more to take now."""
         match self._phase:
             case Phase.HEAD:
-                return self._take_head()
+                return not self._is_clogged and self._take_head()
             case Phase.BODY | Phase.DROP:
                 return self._take_piece()
             case _:
