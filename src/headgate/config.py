@@ -18,6 +18,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from headgate.core.lease import LEASE_S, SHORTEST_LEASE_S
+from headgate.core.reach import rule_from_text
 from headgate.errors import ConfigError, Problem
 from headgate.hidden import remember, remember_url
 
@@ -62,6 +63,13 @@ class Settings(BaseSettings):
         5_000, ge=1, description="The most of them from one address. A proxy in front of the node is one address."
     )
     source_timeout_s: float = Field(60.0, gt=0, description="A dump's source that sends nothing for this long is gone.")
+    files: str | None = Field(
+        None, description="Folders, separated by commas: connectors on this node open files in no other."
+    )
+    addresses: str | None = Field(
+        None, description="Such as `10.0.0.0/8:5432,db:*`: connectors on this node connect to nothing else."
+    )
+    modules: str | None = Field(None, description="Python modules, separated by commas: storages come from no other.")
     process: UUID | None = Field(
         None, description="Not for you: `headgate up --processes` tells its nodes apart by it."
     )
@@ -71,6 +79,13 @@ class Settings(BaseSettings):
     def _registry_form(cls, value: str) -> str:
         if value != "database" and not value.startswith("yaml:"):
             raise ValueError("must be `database` or `yaml:FILE`")
+        return value
+
+    @field_validator("addresses")
+    @classmethod
+    def _addresses_form(cls, value: str | None) -> str | None:
+        for one in filter(str.strip, (value or "").split(",")):
+            rule_from_text(one)
         return value
 
     @classmethod

@@ -196,7 +196,9 @@ def test_roles_are_held_and_passwords_are_never_shown(web: Web, body: Body, sour
             assert client.post(f"{path}/{action}", headers=viewer).status_code == 403
         assert client.put(f"{path}/rate", json={"rate": "5"}, headers=viewer).status_code == 403
         assert client.delete(path, headers=viewer).status_code == 403
-        assert client.post("/api/dumps", json=body, headers=operator).status_code == 403
+        assert client.post("/api/dumps", json=body, headers=viewer).status_code == 403
+        refused = client.post("/api/dumps", json=body, headers=operator)
+        assert (refused.status_code, refused.json()["code"]) == (409, "out_of_reach"), "an admin has allowed neither"
         assert client.post(f"{path}/pause", headers=operator).status_code == 409
     assert "hunter2" not in web.node.log()
     kept = web.rows("SELECT d::text AS text FROM headgate.dump d WHERE id = $1", made["id"])

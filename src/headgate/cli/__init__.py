@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from headgate import __version__
 from headgate.cli import (
+    allow,
     apply,
     connectors,
     console,
@@ -95,6 +96,7 @@ command(app, "dump", asks_node=False)(dump.dump)
 app.add_typer(dumps.app, name="dumps")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(allow.app, name="allow")
 app.add_typer(connectors.app, name="connectors")
 app.command("sql")(sql)
 command(app, "doctor")(doctor.doctor)

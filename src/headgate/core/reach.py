@@ -169,6 +169,11 @@ def _number(text: str) -> int | None:
         return None
 
 
+def network_of(address: Address) -> Network:
+    """The range that has only this address."""
+    return ip_network(address)
+
+
 # The lists.
 
 

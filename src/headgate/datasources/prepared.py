@@ -15,12 +15,13 @@ from pydantic import Field, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.guard import OPEN, Guard
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.core.push import PUSH
 from headgate.datasources.references import UNREAD, Examined, Secrets, Unread, examine, resolve
 from headgate.errors import ConfigError, HeadgateError, Problem
-from headgate.hidden import hide
+from headgate.hidden import error_said, hide
 from headgate.store.datasources import Content
 from headgate.text import parse_duration
 
@@ -69,6 +70,8 @@ class Prepared:
     sink_options: Any
     mapping: CompiledMapping
     options: DatasourceOptions
+    source_guard: Guard = OPEN  # What each side may reach.
+    sink_guard: Guard = OPEN
 
     @property
     def source_kind(self) -> SourceKind:
@@ -245,6 +248,10 @@ def _model(
             if item["type"] == UNREAD or any(where == known or where.startswith(f"{known}.") for known in skip):
                 continue
             problems.append(_problem(where, item, model))
+        return None
+    except Exception as error:  # A validator of somebody else's; without a value it may not know what to do.
+        if not skip:
+            problems.append(Problem(path, f"the connector cannot check these options: {error_said(error)}"))
         return None
 
 

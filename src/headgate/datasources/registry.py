@@ -14,15 +14,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from headgate.clock import boot_s
+from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
 from headgate.datasources.documents import Document
 from headgate.datasources.planned import PlannedChange, planned
 from headgate.datasources.prepared import Prepared, prepare, written_out
+from headgate.datasources.reaching import NodeReach, Reaching, checked
 from headgate.datasources.references import Secrets as Values
 from headgate.datasources.references import Unread
 from headgate.errors import ConfigError, NotFound, Problem, Refused
 from headgate.hidden import remember
 from headgate.ids import as_id, is_name
+from headgate.store.allowed import Allowed
 from headgate.store.database import Database
 from headgate.store.datasources import Change, Content, Datasource, Datasources, Version
 from headgate.store.events import Event, Events
@@ -32,6 +36,7 @@ from headgate.store.wake import Waker
 
 SYSTEM = "headgate"  # The actor of what Headgate does by itself.
 PROOFS = 200  # In one transaction: others wait for it.
+REACHING_S = 1.0  # How long the lists of what may be reached are taken as read: a thousand streams start at once.
 MOST_COMPARED = 100  # Names, for one that is close to a mistyped one: each takes up to 0.1 ms.
 
 
@@ -48,8 +53,13 @@ class Config:
 class Registry:
     """Datasources, versions, secrets, state and events."""
 
-    def __init__(self, database: Database, secrets: Secrets, waker: Waker, *, read_only: str = "") -> None:
+    def __init__(
+        self, database: Database, secrets: Secrets, waker: Waker, *, read_only: str = "", node: NodeReach | None = None
+    ) -> None:
         self.datasources = Datasources(database)
+        self.allowed = Allowed(database)
+        self._node = node or NodeReach()  # What the settings of this node leave of the lists.
+        self._reaching: tuple[float, Reaching] | None = None  # Until when.
         self.secrets = secrets
         self.events = Events(database)
         self.states = States(database)
@@ -109,7 +119,15 @@ class Registry:
             raise NotFound(f"version {version} is gone")
         entry = self._entries.get(id)
         values = await self.secrets.read(list(found.content.secrets))
-        return Config(id, entry.name if entry else str(id), version, prepare(found.content, values))
+        reaching = await self.reaching()
+        prepared = reaching.guarded(prepare(found.content, values), found.content, is_trusted=found.is_trusted)
+        return Config(id, entry.name if entry else str(id), version, prepared)
+
+    async def reaching(self) -> Reaching:
+        """What documents may reach from this node. A change of the lists is known within a second."""
+        if self._reaching is None or self._reaching[0] <= boot_s():
+            self._reaching = boot_s() + REACHING_S, Reaching.of(await self.allowed.all(), self._node)
+        return self._reaching[1]
 
     async def list_parts(self, id: UUID, found: Sequence[str]) -> list[str]:
         """The parts of a source in the order of first sight, with those that a run has found just now."""
@@ -191,12 +209,15 @@ class Registry:
         assert draft is not None
         return draft
 
-    async def problems(self, content: Content, *, reads_secrets: bool = True) -> list[Problem]:
-        """Everything that is wrong with this content. Without `reads_secrets` no value is looked at."""
+    async def problems(self, content: Content, *, reads_secrets: bool = True, is_admin: bool = True) -> list[Problem]:
+        """Everything that is wrong with this content. Without `reads_secrets` no value is looked at. For others than
+        admins, it is wrong to name what is on no list."""
         values = await self._values(content.secrets, reads_secrets=reads_secrets)
-        return await asyncio.to_thread(_problems, {"": content}, values)
+        return await asyncio.to_thread(_problems, {"": content}, values, await self.reaching(), is_admin)
 
-    async def publish(self, name: str, actor: str, expected_hash: str | None = None) -> Version:
+    async def publish(
+        self, name: str, actor: str, expected_hash: str | None = None, *, is_admin: bool = True
+    ) -> Version:
         """Validate the draft as a whole and make it the published version."""
         self._writable()
         found = await self.get(name)
@@ -204,27 +225,29 @@ class Registry:
         if draft is None:
             raise Refused(f"datasource {found.name!r} has no draft", code="no_draft", hint="write one first")
         _compare(expected_hash, draft.content.hash)
-        if problems := await self.problems(draft.content):
+        if problems := await self.problems(draft.content, is_admin=is_admin):
             raise ConfigError(problems)
         async with self.datasources.change(actor) as change:
             current = await change.draft(found.id)
             _compare(draft.content.hash, current.content.hash if current else None)
-            await change.publish_draft(found.id, draft.number)
+            await change.publish_draft(found.id, draft.number, is_trusted=is_admin)
             change.event(found, "published", version=draft.number, hash=draft.content.hash)
         self._woken(change)
         return replace(draft, status="published")
 
-    async def rollback(self, name: str, number: int, actor: str) -> Version:
-        """Publish an old version's content under a new number, so that history stays a line."""
+    async def rollback(self, name: str, number: int, actor: str, *, is_admin: bool = True) -> Version:
+        """Publish an old version's content under a new number, so that history stays a line. What an admin published
+        once may be published again by others."""
         self._writable()
         found = await self.get(name)
         old = await self.datasources.version(found.id, number)
         if old is None or old.status == "draft":
             raise NotFound(f"datasource {found.name!r} has no published version {number}", hint="headgate ds show NAME")
-        if problems := await self.problems(old.content):
+        is_trusted = is_admin or old.is_trusted
+        if problems := await self.problems(old.content, is_admin=is_trusted):
             raise ConfigError(problems)
         async with self.datasources.change(actor) as change:
-            new = await change.publish_content(found.id, old.content, actor)
+            new = await change.publish_content(found.id, old.content, actor, is_trusted=is_trusted)
             change.event(found, "rolled_back", version=new, to=number, hash=old.content.hash)
             version = await change.version(found.id, new)
         self._woken(change)
@@ -310,15 +333,27 @@ class Registry:
         ]
 
     async def plan(
-        self, documents: dict[str, Document], *, prune: bool = False, reads_secrets: bool = True
+        self,
+        documents: dict[str, Document],
+        *,
+        prune: bool = False,
+        reads_secrets: bool = True,
+        is_admin: bool = True,
     ) -> list[PlannedChange]:
         """What applying would do. Raises all problems of all documents."""
         names = {name for document in documents.values() for name in document.content.secrets}
         values = await self._values(names, reads_secrets=reads_secrets)
-        contents = {f"datasources.{name}": document.content for name, document in documents.items()}
-        if problems := await asyncio.to_thread(_problems, contents, values):
-            raise ConfigError(problems)
         present = {document.name: document for document in await self.export()}
+        contents = {f"datasources.{name}": document.content for name, document in documents.items()}
+        # What stays as it is was published before, by whom it may.
+        kept = {
+            f"datasources.{name}"
+            for name, document in documents.items()
+            if name in present and present[name].content.hash == document.content.hash
+        }
+        reaching = await self.reaching()
+        if problems := await asyncio.to_thread(_problems, contents, values, reaching, is_admin, kept):
+            raise ConfigError(problems)
         existing = {found.name for found in await self.datasources.all()}
         changes = [
             planned(present.get(name), document, exists=name in existing) for name, document in documents.items()
@@ -327,14 +362,18 @@ class Registry:
             changes += [PlannedChange(name, "delete", []) for name in sorted(existing - set(documents))]
         return changes
 
-    async def apply(self, documents: dict[str, Document], actor: str, *, prune: bool = False) -> list[PlannedChange]:
+    async def apply(
+        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool = True
+    ) -> list[PlannedChange]:
         """Do it, all in one transaction."""
         self._writable()
-        return await self.adopt(documents, actor, prune=prune)
+        return await self.adopt(documents, actor, prune=prune, is_admin=is_admin)
 
-    async def adopt(self, documents: dict[str, Document], actor: str, *, prune: bool = False) -> list[PlannedChange]:
-        """The same for a registry that is a file, and takes no other writes."""
-        changes = await self.plan(documents, prune=prune)
+    async def adopt(
+        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool = True
+    ) -> list[PlannedChange]:
+        """The same for a registry that is a file, and takes no other writes. Who writes that file is an admin."""
+        changes = await self.plan(documents, prune=prune, is_admin=is_admin)
         if all(planned.action == "keep" for planned in changes):
             return changes
         async with self.datasources.change(actor) as change:
@@ -344,11 +383,11 @@ class Registry:
                     await change.delete(found.id)
                     change.event(found, "deleted")
                 elif planned.action != "keep":
-                    await self._apply_one(change, documents[planned.name], actor)
+                    await self._apply_one(change, documents[planned.name], actor, is_admin)
         self._woken(change)
         return changes
 
-    async def _apply_one(self, change: Change, document: Document, actor: str) -> None:
+    async def _apply_one(self, change: Change, document: Document, actor: str, is_admin: bool) -> None:
         found = await change.find(document.name)
         if found is None:
             found = await change.create(document.name, document.enabled)
@@ -358,8 +397,29 @@ class Registry:
             change.event(found, "started" if document.enabled else "stopped")
         published = await change.version(found.id, found.published_version)
         if published is None or published.content.hash != document.content.hash:
-            number = await change.publish_content(found.id, document.content, actor)
+            number = await change.publish_content(found.id, document.content, actor, is_trusted=is_admin)
             change.event(found, "published", version=number, hash=document.content.hash)
+
+    # What may be reached.
+
+    async def allow(self, kind: Kind, value: str, actor: str) -> str:
+        """Add a line to the lists of what documents may reach. Returns it as it is kept."""
+        line = checked(kind, value)
+        async with self.datasources.change(actor) as change:
+            if await change.execute("allowed/add", kind, line, actor):
+                change.event(None, "allowed", kind=kind, value=line)
+        self._reaching = None
+        self._woken(change)
+        return line
+
+    async def disallow(self, kind: Kind, value: str, actor: str) -> None:
+        """Remove a line. What runs goes on; it is judged again when it starts next."""
+        async with self.datasources.change(actor) as change:
+            if not await change.execute("allowed/remove", kind, value):
+                raise NotFound(f"{kind} {value[:200]!r} is not on the list", hint="headgate allow list")
+            change.event(None, "disallowed", kind=kind, value=value)
+        self._reaching = None
+        self._woken(change)
 
     # Secrets.
 
@@ -425,12 +485,19 @@ def _no_datasource(name: str, names: Collection[str]) -> NotFound:
     return NotFound(f"datasource {name!r} does not exist", hint=hint)
 
 
-def _problems(contents: Mapping[str, Content], values: Values) -> list[Problem]:
+def _problems(
+    contents: Mapping[str, Content],
+    values: Values,
+    reaching: Reaching,
+    is_admin: bool,
+    trusted: Collection[str] = (),
+) -> list[Problem]:
     """Everything that is wrong, by the path of each. A large file takes seconds: not on the event loop."""
     problems: list[Problem] = []
     for path, content in contents.items():
         try:
-            prepare(content, values, path)
+            prepared = prepare(content, values, path)
+            problems += reaching.problems(prepared, content, path, is_trusted=is_admin or path in trusted)
         except ConfigError as error:
             problems += error.problems
     return problems

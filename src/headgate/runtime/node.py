@@ -13,6 +13,7 @@ import structlog
 from headgate.config import Settings
 from headgate.connectors import plugins
 from headgate.connectors.api import INBOX_IDENTITY
+from headgate.datasources.reaching import NodeReach
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import HeadgateError, StoreError
@@ -155,7 +156,9 @@ class Node:
         self.dumps = Dumps(database, self._keyring)
         file = self.settings.registry_file
         read_only = f"the registry is the file {file}; edit that" if file else ""
-        self.registry = Registry(database, Secrets(database, self._keyring), self.waker, read_only=read_only)
+        reach = NodeReach.of(self.settings)
+        secrets = Secrets(database, self._keyring)
+        self.registry = Registry(database, secrets, self.waker, read_only=read_only, node=reach)
         self._file = RegistryFile(file, self.registry) if file else None
 
     def _make_listeners(self) -> None:

@@ -46,6 +46,7 @@ class Version:
     author: str
     reason: str | None  # Why it was rejected.
     created_at: datetime
+    is_trusted: bool = False  # An admin published it: what is written in it may be reached.
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +130,21 @@ class Change:
             number = await self._connection.fetchval(sql("versions/insert"), datasource, "draft", *fields, author)
         return int(number)
 
-    async def publish_draft(self, datasource: UUID, number: int) -> None:
+    async def publish_draft(self, datasource: UUID, number: int, *, is_trusted: bool = False) -> None:
         """The draft becomes the published version."""
         await self._connection.execute(sql("versions/supersede"), datasource)
         await self._connection.execute(sql("versions/set_status"), datasource, number, "published", None)
+        await self._connection.execute(sql("versions/trust"), datasource, number, is_trusted)
         await self._connection.execute(sql("datasources/set_published"), datasource, number, self.revision)
 
-    async def publish_content(self, datasource: UUID, content: Content, author: str) -> int:
+    async def publish_content(
+        self, datasource: UUID, content: Content, author: str, *, is_trusted: bool = False
+    ) -> int:
         """Publish this content under a new number; a draft there may be stays."""
         await self._connection.execute(sql("versions/supersede"), datasource)
         fields = _fields(content)
         number = await self._connection.fetchval(sql("versions/insert"), datasource, "published", *fields, author)
+        await self._connection.execute(sql("versions/trust"), datasource, number, is_trusted)
         await self._connection.execute(sql("datasources/set_published"), datasource, number, self.revision)
         return int(number)
 
@@ -299,7 +304,14 @@ def _version(row: Row) -> Version:
         hash=row["hash"],
     )
     return Version(
-        row["datasource"], row["number"], row["status"], content, row["author"], row["reason"], row["created_at"]
+        row["datasource"],
+        row["number"],
+        row["status"],
+        content,
+        row["author"],
+        row["reason"],
+        row["created_at"],
+        row["is_trusted"],
     )
 
 

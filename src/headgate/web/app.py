@@ -15,7 +15,19 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
-from headgate.web.api import connectors, dumps, groups, health, nodes, registry, secrets, streams, tokens, views
+from headgate.web.api import (
+    allowed,
+    connectors,
+    dumps,
+    groups,
+    health,
+    nodes,
+    registry,
+    secrets,
+    streams,
+    tokens,
+    views,
+)
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ROUTES as CONSOLE
@@ -103,6 +115,7 @@ def make_api(node: Any, state: State) -> Litestar:
         *groups.ROUTES,
         *dumps.ROUTES,
         *secrets.ROUTES,
+        *allowed.ROUTES,
         *tokens.ROUTES,
         *connectors.ROUTES,
         *health.ROUTES,

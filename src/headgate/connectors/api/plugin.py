@@ -11,12 +11,13 @@ the client library inside the functions that build.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headgate.connectors.api.options import Options
 from headgate.connectors.api.streaming import Context, Sink, Source
+from headgate.connectors.places import Place, places_in
 
 __all__ = ["Connector", "Landing", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
 
@@ -28,6 +29,8 @@ class SourceKind:
     options: type[Options]
     build: Callable[[Any, Context], Source]
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
+    # The hosts and files that options name. Not needed for those in URLs, which are found in any option.
+    reaches: Callable[[Any], Sequence[Place]] = places_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class SinkKind:
     build: Callable[[Any, Context], Sink]
     transactional: bool = False  # Keeps the position with the data.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
+    reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from headgate.connectors.api import (
     WriterKind,
 )
 from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
+from headgate.connectors.places import place_of_path
 from headgate.connectors.urls import scheme_of
 
 
@@ -73,8 +74,8 @@ def _writer(url: str) -> Writer:
 CONNECTOR = Connector(
     name="files",
     summary="Reads and appends JSON Lines",
-    source=SourceKind(FilesSourceOptions, _source),
-    sink=SinkKind(FilesSinkOptions, _sink),
+    source=SourceKind(FilesSourceOptions, _source, reaches=lambda options: [place_of_path(options.path, "path")]),
+    sink=SinkKind(FilesSinkOptions, _sink, reaches=lambda options: [place_of_path(options.path, "path")]),
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer),
     schemes=("csv", "json", "jsonl", "parquet"),

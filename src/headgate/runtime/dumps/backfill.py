@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import PLAIN, Column, Job, Language, Mode, Reader, StorageError, Table
+from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.own import reader_of
 from headgate.connectors.plugins import whole
 from headgate.connectors.urls import redacted
@@ -47,12 +48,15 @@ class Wish:
     workers: int = 2
     rows: int | None = None
     rate: str | None = None
+    is_bounded: bool = False  # Somebody who is no admin asks.
 
 
-async def create(dumps: Dumps, datasource: UUID, name: str, prepared: Prepared, wish: Wish, actor: str) -> UUID:
+async def create(
+    dumps: Dumps, datasource: UUID, name: str, prepared: Prepared, wish: Wish, actor: str, guard: Guard = OPEN
+) -> UUID:
     """Look at everything, and write the backfill down as a dump that nodes run."""
     parse_rate(wish.rate)
-    storages, table = storages_of(name, prepared, None if wish.source is None else whole(wish.source))
+    storages, table = storages_of(name, prepared, None if wish.source is None else whole(wish.source), guard)
     reader, writer = storages.read(), storages.write()
     try:
         source = await reader.describe(await _table_of(reader, wish, storages))
@@ -79,7 +83,7 @@ async def create(dumps: Dumps, datasource: UUID, name: str, prepared: Prepared, 
             source=redacted(storages.source),
             target=redacted(storages.target),
             urls={"source": storages.source, "target": storages.target},
-            options=msgspec.to_builtins(Options(Mode.ABSENT, wish.workers)),
+            options=msgspec.to_builtins(Options(Mode.ABSENT, wish.workers, is_bounded=wish.is_bounded)),
             tables=[(source.name, table, as_json(Plan(job, had_rows=True, reads=source)))],
             rows=wish.rows,
             rate=wish.rate,
@@ -102,8 +106,9 @@ async def running_version(registry: Registry, datasource: UUID) -> tuple[str, Pr
     return found.name, config.prepared
 
 
-def storages_of(name: str, prepared: Prepared, source: str | None) -> tuple[Storages, str]:
-    """Where a backfill of this datasource reads and writes, and the sink's table."""
+def storages_of(name: str, prepared: Prepared, source: str | None, guard: Guard) -> tuple[Storages, str]:
+    """Where a backfill of this datasource reads and writes, and the sink's table. The guard is that of the source; the
+    sink has its own."""
     writer = prepared.sink.writer
     landing = writer.of_sink(prepared.sink_options) if writer is not None else None
     if landing is None or not prepared.mapping.key:
@@ -113,12 +118,13 @@ def storages_of(name: str, prepared: Prepared, source: str | None) -> tuple[Stor
             hint="a sink with mode: upsert, and a mapping with a key",
         )
     if source is not None and not source.startswith("history:"):
-        return Storages(source, landing.url), landing.table
+        return Storages(source, landing.url, source_guard=guard, target_guard=prepared.sink_guard), landing.table
     reader = prepared.source.reader
     history = reader.of_source(prepared.source_options) if reader is not None else None
     if history is None:
         raise Refused(f"the source of {name} keeps no history", code="no_history", hint="--from URL says where it is")
-    return Storages(f"history:{name}", landing.url, history=lambda: reader_of(history)), landing.table
+    storages = Storages(f"history:{name}", landing.url, history=lambda: reader_of(history))
+    return replace(storages, target_guard=prepared.sink_guard), landing.table
 
 
 def transform_of(name: str, prepared: Prepared) -> Transform:

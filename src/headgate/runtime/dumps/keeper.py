@@ -110,8 +110,9 @@ class DumpKeeper:
                 "the dump's URLs cannot be decrypted here",
                 hint="give this node the master key that it was created with",
             )
+        guard = (await self._registry.reaching()).guard(is_trusted=not options.is_bounded)
         if row.datasource is not None:
             name, prepared = await running_version(self._registry, row.datasource)
-            storages, _ = storages_of(name, prepared, urls.source)
+            storages, _ = storages_of(name, prepared, urls.source, guard)
             return storages, transform_of(name, prepared)
-        return Storages(urls.source, urls.target, options.own), None
+        return Storages(urls.source, urls.target, options.own, source_guard=guard, target_guard=guard), None

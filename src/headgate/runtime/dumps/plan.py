@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
+from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
@@ -40,6 +41,7 @@ class Options:
     processes: bool = False  # Each worker is a separate process.
     own: tuple[str, ...] = ()  # Factories of the user's own storages.
     source_timeout_s: float | None = None  # None: as the settings of the process that runs it say.
+    is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +73,22 @@ class Storages:
     own: tuple[str, ...] = ()
     history: Callable[[], Reader] | None = None  # A datasource's own source, where that is what is read.
     source_timeout_s: float = SOURCE_TIMEOUT_S  # A source that sends nothing for this long is gone.
+    source_guard: Guard = OPEN  # What each side may reach. A command in somebody's own process reaches what they may.
+    target_guard: Guard = OPEN
 
     def read(self, snapshot: str | None = None) -> Reader:
         """A session that reads."""
-        return self.history() if self.history is not None else open_reader(self.source, snapshot, self.own)
+        if self.history is not None:
+            return self.history()
+        return open_reader(self.source, snapshot, self.own, self.source_guard)
 
     def write(self) -> Writer:
         """A session that writes."""
-        return open_writer(self.target, self.own)
+        return open_writer(self.target, self.own, self.target_guard)
 
     def read_target(self) -> Reader:
         """A session that reads what has been written."""
-        return open_reader(self.target, None, self.own)
+        return open_reader(self.target, None, self.own, self.target_guard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +117,11 @@ def as_json(plan: Plan) -> object:
     return msgspec.to_builtins(plan)
 
 
-async def create(dumps: Dumps, request: Request) -> UUID:
+async def create(dumps: Dumps, request: Request, guard: Guard = OPEN) -> UUID:
     """Look at everything, refuse what cannot be, and write the dump down. Nothing is copied yet."""
     request = replace(request, source=absolute(whole(request.source)), target=absolute(whole(request.target)))
     _check(request)
-    storages = Storages(request.source, request.target, request.options.own)
+    storages = Storages(request.source, request.target, request.options.own, source_guard=guard, target_guard=guard)
     dump = new_id()
     reader, writer = storages.read(), storages.write()
     async with aclosing(_Closing(reader)), aclosing(_Closing(writer)):

@@ -157,14 +157,16 @@ def _until_next_look(left_s: float) -> float:
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
     """The source, or that of one part, made awaitable if its methods block."""
-    context = replace(context, part=part) if part else context
+    context = replace(context, part=part, guard=prepared.source_guard)
+    prepared.source_guard.check(prepared.source_kind.reaches(prepared.source_options))
     source = prepared.source_kind.build(prepared.source_options, context)
     return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
 
 
 def build_sink(prepared: Prepared, context: Context) -> Sink:
     """The sink, made awaitable if its methods block."""
-    sink = prepared.sink_kind.build(prepared.sink_options, context)
+    prepared.sink_guard.check(prepared.sink_kind.reaches(prepared.sink_options))
+    sink = prepared.sink_kind.build(prepared.sink_options, replace(context, guard=prepared.sink_guard))
     return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
 
 

@@ -10,6 +10,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from headgate.connectors.api.bulk import StorageError
+from headgate.connectors.guard import OutOfReach
+from headgate.core.access import may
 from headgate.datasources.documents import Document, read_one
 from headgate.datasources.health import explain, health
 from headgate.datasources.planned import diff
@@ -96,7 +98,7 @@ class DatasourcesApi(Controller):
         of secrets."""
         try:
             content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
-            problems = await node.registry.problems(content, reads_secrets=views.reads_secrets(request.user))
+            problems = await node.registry.problems(content, **views.sees_as(request.user))
         except ConfigError as error:
             problems = error.problems
         return datasources.Problems(
@@ -109,12 +111,15 @@ class DatasourcesApi(Controller):
     ) -> datasources.Version:
         """`hash`, if given, must be the draft's."""
         seen = None if data is None else data.hash
-        return views.version(await node.registry.publish(name, request.user.name, seen))
+        is_admin = may(request.user, "administer")
+        return views.version(await node.registry.publish(name, request.user.name, seen, is_admin=is_admin))
 
     @post("/{name:str}/rollback", guards=OPERATE, status_code=200, summary="Publish an old version again")
     async def rollback(self, node: Node, request: Req, name: str, data: datasources.Rollback) -> datasources.Version:
         """Under a new number, so that history stays a line."""
-        return views.version(await node.registry.rollback(name, data.version, request.user.name))
+        is_admin = may(request.user, "administer")
+        done = await node.registry.rollback(name, data.version, request.user.name, is_admin=is_admin)
+        return views.version(done)
 
     @post("/{name:str}/start", guards=OPERATE, status_code=200, summary="Start")
     async def start(self, node: Node, request: Req, name: str) -> datasources.Done:
@@ -140,18 +145,20 @@ class DatasourcesApi(Controller):
         await node.registry.reload(name, request.user.name)
         return datasources.Done(name=name, action="reload")
 
-    @post("/{name:str}/backfill", guards=[Needs("administer")], status_code=201, summary="Send old records through it")
+    @post("/{name:str}/backfill", guards=OPERATE, status_code=201, summary="Send old records through it")
     async def backfill(
         self, node: Node, request: Req, name: str, data: datasources.Backfill | None = None
     ) -> datasources.BackfillBegun:
         """`from` is the URL of a storage that holds them (default: the source's own history), `table` one of it. Nodes
-        run it as a dump; the live stream goes on, and its records win."""
+        run it as a dump; the live stream goes on, and its records win. Who is no admin may name only what is allowed.
+        """
         found = await node.registry.get(name)
-        wish = _wish(data or datasources.Backfill())
+        wish = replace(_wish(data or datasources.Backfill()), is_bounded=not may(request.user, "administer"))
+        guard = (await node.registry.reaching()).guard(is_trusted=not wish.is_bounded)
         _, prepared = await backfill.running_version(node.registry, found.id)
         try:
-            dump = await backfill.create(node.dumps, found.id, found.name, prepared, wish, request.user.name)
-        except StorageError as error:  # The node is well; what it was sent to is not.
+            dump = await backfill.create(node.dumps, found.id, found.name, prepared, wish, request.user.name, guard)
+        except (StorageError, OutOfReach) as error:  # The node is well; what it was sent to is not.
             raise Refused(error.message, code=error.code, hint=error.hint) from None
         await node.registry.record_event(found.id, "backfill_begun", {"dump": str(dump)}, request.user.name)
         return datasources.BackfillBegun(name=found.name, action="backfill", dump=str(dump))

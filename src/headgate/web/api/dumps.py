@@ -1,8 +1,8 @@
 """Dumps: begin one, look at it, and have it wait, go on or end.
 
-To begin a dump is to have a node open any address and any file that the node can reach, and read or write what is
-there. That is more than an operator may do elsewhere, so it needs the role admin. An operator may pause, resume, retry,
-slow down, cancel and verify what has begun: that reaches nothing new.
+To begin a dump is to have a node open addresses and files, and read or write what is there. An operator may name those
+that an admin has allowed, an admin may name any, and the nodes that run it judge it again. To pause, resume, retry,
+slow down, cancel and verify what has begun reaches nothing new.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import structlog
 from litestar import delete, get, post, put
 
 from headgate.connectors.api.bulk import Mode, StorageError
-from headgate.core.access import Caller
+from headgate.connectors.guard import OutOfReach
+from headgate.core.access import Caller, may
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
 from headgate.hidden import hide
 from headgate.runtime.dumps import control, plan, views
@@ -66,7 +67,7 @@ class Verifications:
         dump = row.id
         if row.datasource_id is not None:
             raise Refused("a backfill leaves rows as they are; there is nothing to compare", code="backfill")
-        storages = await control.storages_of(node.dumps, row)
+        storages = await control.storages_of(node.dumps, row, reaching=await node.registry.reaching())
         if (task := self._tasks.get(dump)) is not None and not task.done():
             raise Refused("this dump is being verified", code="verifying", hint="look again in a while")
         self._found[dump] = VerifyRunning(repair=repair)
@@ -95,19 +96,21 @@ async def list_dumps(node: Node, request: Req, limit: int = LIMIT) -> DumpList:
     return DumpList(await seen_dumps(node, request.user, max(1, min(limit, MOST))))
 
 
-@post("/api/dumps", guards=[Needs("administer")], tags=["dumps"], summary="Begin a dump that nodes run")
+@post("/api/dumps", guards=[Needs("operate_all")], tags=["dumps"], summary="Begin a dump that nodes run")
 async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpView:
-    """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`."""
-    asked = _request(data, request.user.name)
+    """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`. Who is no admin may name
+    only what is allowed."""
+    asked = _request(data, request.user)
     if node.registry.secrets.keyring is None:
         raise Refused(
             "nodes cannot read the URLs of a dump without a master key",
             code="no_master_key",
             hint="set HEADGATE_MASTER_KEY, the same on all nodes",
         )
+    guard = (await node.registry.reaching()).guard(is_trusted=not asked.options.is_bounded)
     try:
-        made = await plan.create(node.dumps, asked)
-    except StorageError as error:  # The node is well; what it was sent to is not.
+        made = await plan.create(node.dumps, asked, guard)
+    except (StorageError, OutOfReach) as error:  # The node is well; what it was sent to is not.
         raise Refused(error.message, code=error.code, hint=error.hint) from None
     return await views.describe(node.dumps, str(made))
 
@@ -151,7 +154,7 @@ async def retry_dump(node: Node, id: str, data: bodies.Retry) -> DumpView:
 @post(f"{PATH}/cancel", guards=OPERATE, status_code=200, tags=["dumps"], summary="Give a dump up")
 async def cancel_dump(node: Node, id: str) -> DumpView:
     """Tables that it was building are removed; rows that it appended stay."""
-    return await control.cancel(node.dumps, id)
+    return await control.cancel(node.dumps, id, await node.registry.reaching())
 
 
 @delete(PATH, guards=OPERATE, tags=["dumps"], summary="Forget a dump that is over")
@@ -186,7 +189,7 @@ def _with_verification(request: Req, found: DumpView) -> VerifiedDump:
     return VerifiedDump(**{**msgspec.structs.asdict(found), "verify": known})
 
 
-def _request(body: bodies.BeginDump, actor: str) -> plan.Request:
+def _request(body: bodies.BeginDump, caller: Caller) -> plan.Request:
     texts = [body.source, body.target, *body.tables, *body.key, *body.exclude, *body.columns, *body.since]
     if any("\0" in text for text in texts):
         raise ConfigError([Problem("", "no text may have a zero byte")])
@@ -194,7 +197,12 @@ def _request(body: bodies.BeginDump, actor: str) -> plan.Request:
         body.source,
         body.target,
         tables=body.tables,
-        options=plan.Options(Mode(body.mode), body.workers, source_timeout_s=body.source_timeout_s),
+        options=plan.Options(
+            Mode(body.mode),
+            body.workers,
+            source_timeout_s=body.source_timeout_s,
+            is_bounded=not may(caller, "administer"),
+        ),
         rows=body.chunk_rows,
         rate=body.rate,
         key=body.key,
@@ -204,7 +212,7 @@ def _request(body: bodies.BeginDump, actor: str) -> plan.Request:
         yes=body.yes,
         spread=body.spread,
         place="nodes",
-        actor=actor,
+        actor=caller.name,
     )
 
 

@@ -39,7 +39,7 @@ async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -
     """Nothing is changed. What a viewer is told does not depend on the values of secrets."""
     documents = await _documents(data)
     _check(request, "see", documents, prune=prune)
-    changes = await node.registry.plan(documents, prune=prune, reads_secrets=views.reads_secrets(request.user))
+    changes = await node.registry.plan(documents, prune=prune, **views.sees_as(request.user))
     return _changes(changes)
 
 
@@ -48,7 +48,8 @@ async def apply(node: Node, request: Req, data: Documents, prune: bool = False) 
     """All of it or nothing."""
     documents = await _documents(data)
     _check(request, "operate", documents, prune=prune)
-    changes = await node.registry.apply(documents, request.user.name, prune=prune)
+    is_admin = may(request.user, "administer")
+    changes = await node.registry.apply(documents, request.user.name, prune=prune, is_admin=is_admin)
     return _changes(changes)
 
 

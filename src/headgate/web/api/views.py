@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypedDict
 from uuid import UUID
 
 from headgate.clock import unix_s
@@ -30,6 +31,18 @@ TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's 
 def reads_secrets(caller: Caller) -> bool:
     """Whether an answer may depend on the values of secrets: who may publish sees what runs do with them anyway."""
     return may(caller, "operate_listed")
+
+
+class Seeing(TypedDict):
+    """As whom a document is checked."""
+
+    reads_secrets: bool
+    is_admin: bool
+
+
+def sees_as(caller: Caller) -> Seeing:
+    """What the answer to this caller may depend on, and what the caller may name."""
+    return {"reads_secrets": reads_secrets(caller), "is_admin": may(caller, "administer")}
 
 
 def version(found: Version) -> datasources.Version:

@@ -47,6 +47,31 @@ class Rotated(Answer):
     stuck: list[str]  # Secrets that no key fits.
 
 
+Reachable = Literal["folder", "address", "module"]
+
+
+class AllowedLine(Answer):
+    """Something that documents may reach."""
+
+    kind: Reachable
+    value: str
+    author: str
+    created_at: datetime
+
+
+class Allowed(Answer):
+    """All that documents may reach."""
+
+    items: list[AllowedLine]
+
+
+class Allow(Request):
+    """One line of the lists."""
+
+    kind: Reachable
+    value: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
 class Token(Answer):
     """A token, without its text."""
 

@@ -79,7 +79,7 @@ async def act(node: Node, request: Req, id: str, data: dict[str, Any]) -> dict[s
         case {"do": "resume"}:
             await control.resume(node.dumps, id)
         case {"do": "cancel"}:
-            await control.cancel(node.dumps, id)
+            await control.cancel(node.dumps, id, await node.registry.reaching())
         case {"do": "delete"}:
             await control.delete(node.dumps, id, node.settings.home)
         case {"do": "rate", "rate": str(rate)}:

@@ -1,0 +1,1 @@
+DELETE FROM headgate.allowed WHERE kind = $1 AND value = $2 RETURNING value
