@@ -189,10 +189,14 @@ async def test_nodes_are_named_once_and_without_those_that_are_gone(here: House)
     await here.sql(query, "before it was killed", here.url)
     await here.sql(query, "gone", "http://gone:1")
     try:
-        await here.until(lambda: here.node.incarnations.addresses(), lambda found: found == [here.url])
         name = await here.publish()
-        async with here.connected(name) as program:
-            assert program.ok[3] == [here.url]
+
+        async def named() -> list[str]:
+            async with here.connected(name) as program:
+                found: list[str] = program.ok[3]
+                return found
+
+        await here.until(named, lambda found: found == [here.url])
     finally:
         await here.sql("DELETE FROM headgate.node WHERE name IN ('gone', 'before it was killed')")
 

@@ -12,8 +12,8 @@ whose sink has got further, and tells the programs what is durable. Without trus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -28,7 +28,10 @@ from headgate.runtime.streams.manager import WorkerManager
 from headgate.store.streams import Streams
 
 BARRIER_S = 0.1
+AT_ONCE = 20  # Streams of which something is done before others have their turn: a session may have 10,000.
 TRUST_POLL_S = 0.25
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -92,9 +95,22 @@ class PushListener:
         return session
 
     def closed(self, session: Session) -> None:
-        """A connection is gone."""
+        """A connection is gone. One with very many streams lets go of some of them at a time."""
         self.sessions.discard(session)
-        for stream in list(session.streams):
+        streams = list(session.streams)
+        if len(streams) <= AT_ONCE:
+            self._let_go(session, streams)
+        else:
+            self._spawn(self._let_go_of_many(session, streams))
+
+    async def _let_go_of_many(self, session: Session, streams: list[str]) -> None:
+        for some in _slices(streams):
+            self._let_go(session, some)
+            await asyncio.sleep(0)
+
+    def _let_go(self, session: Session, streams: Sequence[str]) -> None:
+        for stream in streams:
+            session.step(stream, notifier.ConnectionLost())
             key = (session.datasource, stream)
             self.step(key, local.SessionClosed(session.id))
             if (pushed := self._pushed.get(key)) is not None and pushed.session is session:
@@ -185,9 +201,11 @@ class PushListener:
                 pass
             except Exception:  # Whatever the error is, every session that asked gets an answer.
                 log.exception("streams could not be looked up")
-            for key, pushed in asked.items():
-                if self.is_current(key, pushed):
-                    self._claim_row(key, pushed, ids.get(key))
+            for some in _slices(list(asked.items())):
+                for key, pushed in some:
+                    if self.is_current(key, pushed):
+                        self._claim_row(key, pushed, ids.get(key))
+                await asyncio.sleep(0)
 
     def _claim_row(self, key: Key, pushed: Pushed, stream: UUID | None) -> None:
         reason: notifier.Reason | None = "draining" if self._draining else None
@@ -232,8 +250,12 @@ class PushListener:
         waiting = [(key, pushed) for key, pushed in self._pushed.items() if _is_due(key, pushed)]
         handles = [pushed.handle for _, pushed in waiting if pushed.handle is not None]
         await manager.checkpoint(handles)
-        for key, pushed in waiting:
-            self._reached(number, key, pushed)
+        for some in _slices(waiting):
+            for key, pushed in some:
+                if self.is_current(key, pushed):
+                    self._reached(number, key, pushed)
+            if len(waiting) > AT_ONCE:
+                await asyncio.sleep(0)
         for session in list(self.sessions):
             session.flush()
         if any(handle.holding.is_unsaved for handle in handles):
@@ -265,6 +287,11 @@ class PushListener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _slices(all_: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many as are looked at in one go."""
+    return (all_[start : start + AT_ONCE] for start in range(0, len(all_), AT_ONCE))
 
 
 def _is_due(key: Key, pushed: Pushed) -> bool:

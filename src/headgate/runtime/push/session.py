@@ -78,8 +78,6 @@ class Session:
     def close(self) -> None:
         """The connection is gone."""
         self.is_over = True
-        for stream in list(self.streams):
-            self.step(stream, notifier.ConnectionLost())
         self._listener.closed(self)
 
     def step(self, stream: str, event: notifier.Event, *, name: str = "", piece: Piece | None = None) -> None:
