@@ -19,7 +19,7 @@ _WHY = {
     400: "A parameter has a wrong type, or the body is not JSON.",
     401: "The token is missing or wrong.",
     403: "The token's role does not allow this.",
-    404: "What the path names does not exist.",
+    404: "What is named does not exist.",
     409: "This is refused now. `code` and `hint` say why and what to do.",
     413: "The body is too large.",
     422: "The body is wrong. `problems` says where.",
@@ -62,7 +62,8 @@ def _describe(handler: HTTPRouteHandler) -> None:
     changes = handler.http_methods != {"GET"}
     takes_body = "data" in handler.fn.__annotations__
     statuses = {400, 401, 503}
-    statuses |= {404} if any("{" in path for path in handler.paths) else set()
+    names = any("{" in path for path in handler.paths) or handler.http_methods == {"DELETE"}
+    statuses |= {404} if names else set()
     statuses |= {403, 409} if changes else {403}
     statuses |= {413, 422} if takes_body else set()
     if takes_body and inspect.signature(handler.fn).parameters["data"].default is None:
