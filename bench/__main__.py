@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.rig import machine
 
 ALL = (
-    *("mapping", "prices", "throughput", "webhooks", "scale", "streams", "push", "doors", "handover"),
+    *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "doors", "handover"),
     *("groups", "turns", "join", "rabbitmq"),
 )
 

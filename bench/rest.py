@@ -7,21 +7,26 @@ Shares of a core are processor time, so that a busy machine changes them little.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 
 from bench.rig import cpu_s, report, rss_kb, running
 from bench.scale import quiet, wait_for_running
+from headgate.telemetry import exposition
+from headgate.telemetry.metrics import COUNTERS, DumpFigures, GroupFigures, NodeCollector, PushFigures, StreamFigures
 from headgate.testing.processes import NodeProcess
+from headgate.web.slices import SLICE, sliced
 
 CONSOLES, WATCHED = 50, 300
 MANY = 5000
-CHUNK = 500  # Datasources in one apply.
+CHUNK = 200  # Datasources in one apply.
 SETTLE_S = 40.0  # Silent sources prove their version after half a minute; then it is at rest.
 REST_S = 60.0
 ROUNDS = 1000
@@ -93,13 +98,51 @@ def resting() -> dict[str, float]:
         wait_for_running(url, MANY)
         time.sleep(SETTLE_S)
         share = share_of_core(node, REST_S)
-        before = cpu_s(node.process.pid)
-        text = node.request("GET", "/metrics").content
-        scrape_s = cpu_s(node.process.pid) - before
+    return {f"{MANY:,} datasources of one record a minute, % of one core": share}
+
+
+def scraped() -> dict[str, float]:
+    """How long the text of as many streams holds the event loop, in one go and in all."""
+
+    async def here() -> AsyncIterator[StreamFigures]:
+        async for some in sliced(range(MANY), SLICE):
+            for number in some:
+                counts = dict.fromkeys(COUNTERS, float(number))
+                yield StreamFigures(f"quiet-{number}", f"quiet-{number}:0", "RUNNING", counts, 0.5, 0.01, 1e9)
+
+    async def nothing() -> dict[str, int]:
+        return {}
+
+    async def resting() -> list[StreamFigures]:
+        return []
+
+    async def run() -> tuple[float, float, int]:
+        groups = GroupFigures(nothing, deque(), lambda: 0, Counter())
+        push = PushFigures(0, 0, Counter())
+        collector = NodeCollector(
+            here, resting, lambda: MANY, lambda: 4.0, lambda: 0.0, Counter(), lambda: push, groups, DumpFigures(nothing)
+        )
+        holds: list[float] = []
+
+        async def watch() -> None:
+            while True:
+                before = time.thread_time()
+                await asyncio.sleep(0)
+                holds.append(time.thread_time() - before)
+
+        watching = asyncio.create_task(watch())
+        await asyncio.sleep(0)
+        size = 0
+        async for some in exposition.zipped(exposition.written(await collector.families())):
+            size += len(some)
+        watching.cancel()
+        return max(holds), sum(holds), size
+
+    longest_s, whole_s, size = asyncio.run(run())
     return {
-        f"{MANY:,} datasources of one record a minute, % of one core": share,
-        "a scrape of them, ms of processor time": scrape_s * 1000,
-        "its text, MB": len(text) / 1e6,
+        f"/metrics of {MANY:,} streams, longest hold of the event loop, ms": longest_s * 1000,
+        "in all, ms of processor time": whole_s * 1000,
+        "zipped, MB": size / 1e6,
     }
 
 
@@ -129,7 +172,9 @@ def coming_and_going() -> dict[str, float]:
 
 def main() -> dict[str, float]:
     """Run and print."""
-    return report("A node at rest (python -m bench rest)", {**watched(), **resting(), **coming_and_going()})
+    return report(
+        "A node at rest (python -m bench rest)", {**watched(), **scraped(), **resting(), **coming_and_going()}
+    )
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ KEY = "a key that only this benchmark knows"
 BODY = '{"id": 1, "kind": "order", "user": {"email": "ada@example.org"}, "total": 9.5}'
 
 
-def document(url: str) -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """A signed webhook into a table."""
     return {
         "source": {"type": "webhook", "signature": {"scheme": "generic", "secret": {"$secret": "hooks"}}},
         "mapping": {"set": {"id": "id", "inbox_id": "meta.id"}},
-        "sink": {"type": "postgres", "url": url, "table": "hooks"},
+        "sink": {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "hooks"},
     }
 
 
@@ -123,7 +123,8 @@ def main() -> dict[str, float]:
     assert shutil.which("wrk"), "wrk is not installed: apt-get install wrk"
     with running() as (node, url):
         node.call("PUT", "/api/secrets/hooks", {"value": KEY})
-        node.apply({"hooks": document(url)})
+        node.call("PUT", "/api/secrets/warehouse", {"value": url})
+        node.apply({"hooks": document()})
         node.wait_for("hooks", lambda found: found["worker_status"] == "RUNNING")
         load(node.url, 2)
         rounds, bare = [], []

@@ -16,11 +16,12 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from pydantic import ValidationError
 
 from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
-from headgate.errors import BadRecord, Cause, ConnectorError, Fenced, NotConnected
+from headgate.errors import BadRecord, Cause, ConfigError, ConnectorError, Fenced, NotConnected
 from headgate.runtime.streams import run as worker
 from headgate.testing.contract import TransactionalSinkContract
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
@@ -244,6 +245,46 @@ async def test_a_table_may_have_capitals_and_a_schema(empty_url: str) -> None:
 async def test_names_are_quoted_whatever_they_contain(empty_url: str) -> None:
     found = await written(empty_url, "made", [{"id": 1, 'order "by"; --': "x"}])
     assert found == [{"id": 1, 'order "by"; --': "x"}]
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+async def test_senders_name_fields_as_they_like_and_do_no_harm(empty_url: str, mode: str) -> None:
+    """Without a mapping the sender of the first record names the columns of the table."""
+    await rows(empty_url, "CREATE TABLE canary (v int)")
+    odd = [
+        *(
+            "x); DROP TABLE canary; --",
+            'x"); DROP TABLE canary; --',
+            "x'); DROP TABLE canary; --",
+            "$1",
+            "$$",
+            "/*",
+            "{0}",
+        ),
+        *("{put}", "%s", "a\\b", "new\nline", "ʼ＂", "select", "n" * 63),
+    ]
+    record = {"id": 1, **{name: number for number, name in enumerate(odd)}}
+    assert await written(empty_url, "made", [record], mode=mode) == [record]
+    assert len(await written(empty_url, "made", [{**record, "id": number} for number in range(200)], mode=mode)) >= 200
+    for name in ("a\0b", "n" * 64, "é" * 40):
+        with pytest.raises((ConnectorError, ConfigError), match=r"NUL|63 bytes"):
+            await written(empty_url, "other", [{"id": 1, name: 1}], mode=mode)
+    assert await rows(empty_url, "SELECT * FROM canary") == []
+
+
+@pytest.mark.parametrize("table", ["a\0b", "", ".", "a.", ".b", "a.b.c"])
+def test_what_cannot_be_a_tables_name_is_refused_when_the_document_is_read(table: str) -> None:
+    with pytest.raises(ValidationError, match="must be a table's name"):
+        make_sink("postgresql://x/y", table)
+
+
+async def test_one_batch_of_any_number_of_rows_is_written_in_parts_and_committed_at_once(empty_url: str) -> None:
+    """One payload may become tens of thousands of records. Equal hashes of keys cost nothing."""
+    prime = 2**61 - 1
+    many = [{"id": prime * number, "v": number} for number in range(5_000)]
+    found = await written(empty_url, "made", many, mode="upsert", columns={"id": "numeric"})
+    assert [row["v"] for row in found] == list(range(5_000))
+    assert len(await written(empty_url, "plain", many, columns={"id": "numeric"})) == 5_000
 
 
 # What people get wrong.

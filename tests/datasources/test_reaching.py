@@ -141,6 +141,12 @@ def test_a_relative_folder_counts_from_where_the_node_was_started(start: Path, m
     assert found.guard(is_trusted=False).path(start / "data/x") == os.path.realpath(start / "data/x")
 
 
+def test_a_node_that_was_started_in_the_root_reaches_nothing_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    assert wrong(reaching(DEFAULT), files("etc/passwd"))
+    assert wrong(reaching(("folder", "/")), files("etc/passwd")) == []
+
+
 def test_a_setting_that_is_no_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_ADDRESSES", "10.0.0.0/8")
     with pytest.raises(ConfigError, match="HEADGATE_ADDRESSES: is not"):

@@ -213,6 +213,13 @@ class NastyOptions(Options):
             raise ValueError(f"{value.get_secret_value()} is not good")
         return value
 
+    @field_validator("annotated", mode="before")
+    @classmethod
+    def _fails(cls, value: Any) -> Any:
+        if isinstance(value, SecretStr) and value.get_secret_value().startswith("bug"):
+            raise KeyError(value.get_secret_value())
+        return value
+
     @model_validator(mode="after")
     def _tells_too(self) -> NastyOptions:
         if self.inner is not None and self.inner.key is not None and self.inner.key.get_secret_value() == VALUE:
@@ -365,6 +372,14 @@ def test_a_model_that_says_a_value_is_not_repeated(nasty: None) -> None:
     remember(value)
     (problem,) = problems_of(content({"type": "nasty", "plain": HERE}), {"s": value})
     assert problem == Problem("source.plain", "*** is not good")
+
+
+def test_a_model_that_fails_by_a_bug_is_a_problem_without_the_value(nasty: None) -> None:
+    remember("bug-Recognisable-hunter2")
+    found = content({"type": "nasty", "annotated": HERE})
+    (problem,) = problems_of(found, {"s": "bug-Recognisable-hunter2"})
+    assert problem == Problem("source", "the connector cannot check these options: KeyError: '***'")
+    assert problems_of(found, {"s": Unread()}) == []
 
 
 @pytest.mark.parametrize("options", [{"plain": HERE}, {"inner": {"key": HERE}}, {"plain": HERE, "open": 1}])

@@ -235,35 +235,31 @@ def test_a_reader_that_reads_nothing_holds_nobody_up(web: Web, sender: Sender, p
         assert memory(web) - before < 64 * MB
 
 
-def test_strangers_names_and_tokens_cost_no_query_each_and_no_memory(web: Web, sender: Sender) -> None:
-    """A thousand names that nobody has, and a thousand tokens that nobody has."""
+def test_strangers_names_cost_no_query_each(web: Web, sender: Sender) -> None:
+    """A thousand names that nobody has, over fifty connections."""
 
     def queries() -> int:
-        """How many lookups by name this database has seen. A table scan of a few rows counts too."""
-        tables = ("datasource",)
-        query = "SELECT sum(coalesce(seq_scan, 0) + coalesce(idx_scan, 0)) AS n FROM pg_stat_user_tables"
-        return int(web.rows(f"{query} WHERE schemaname = 'headgate' AND relname = ANY($1)", list(tables))[0]["n"] or 0)
+        """How often the table of datasources was looked into, by index or not."""
+        query = "SELECT seq_scan + coalesce(idx_scan, 0) AS n FROM pg_stat_user_tables"
+        return int(web.rows(f"{query} WHERE schemaname = 'headgate' AND relname = 'datasource'")[0]["n"])
 
-    def flood() -> set[int]:
-        statuses = set()
+    def flood(first: int) -> None:
         with connect(web) as sock:
             file = sock.makefile("rb")
-            for number in range(1000):
-                body = b"{}"
-                sock.sendall(
-                    f"POST /hooks/stranger-{number} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n".encode() + body
-                )
-                statuses.add(answer_of(file)[0])
-        return statuses
+            for number in range(first, first + 20):
+                head = f"POST /hooks/stranger-{number} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"
+                sock.sendall(head.encode())
+                statuses.append(answer_of(file)[0])
 
+    statuses: list[int] = []
     before = queries()
-    threads = [threading.Thread(target=flood) for _ in range(3)]
+    threads = [threading.Thread(target=flood, args=(first,)) for first in range(0, 1000, 20)]
     for thread in threads:
         thread.start()
-    assert flood() == {404}
     for thread in threads:
         thread.join()
-    assert queries() - before < 2500  # Of four thousand calls; the node's own looks are among them.
+    assert statuses == [404] * 1000
+    assert queries() - before < 700  # The node's own looks, for other reasons, are among them.
 
 
 def answer_of(file: object) -> tuple[int, bytes]:

@@ -145,14 +145,10 @@ class Guard:
         loop = asyncio.get_running_loop()
         return self._judged(host, port, await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
-    def resolve_here(self, host: str, port: int) -> list[str]:
-        """The same in this thread."""
-        return self._judged(host, port, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-
     def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
         """A connection to a host, made in this thread."""
         last: OSError | None = None
-        for address in self.resolve_here(host, port):
+        for address in self._judged(host, port, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
             try:
                 return socket.create_connection((address, port), timeout_s)
             except OSError as error:

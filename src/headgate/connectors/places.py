@@ -99,7 +99,9 @@ def _of_server(url: str) -> Iterator[Place]:
         lower = name.lower().replace("-", "_")
         if lower == "service":
             yield Place(Kind.FOLDER, SERVICES)
-        if lower in FILES or (lower not in _HOSTS and value.startswith(("/", "~", "./", "../"))):
+        # A password may begin with any sign, and must stand in no message.
+        may_be_path = lower not in _HOSTS and "pass" not in lower and value.startswith(("/", "~", "./", "../"))
+        if lower in FILES or may_be_path:
             yield Place(Kind.FOLDER, value)
 
 

@@ -21,7 +21,7 @@ from headgate.core.mapping.document import compile_mapping
 from headgate.core.push import PUSH
 from headgate.datasources.references import UNREAD, Examined, Secrets, Unread, examine, resolve
 from headgate.errors import ConfigError, HeadgateError, Problem
-from headgate.hidden import hide
+from headgate.hidden import error_said, hide
 from headgate.store.datasources import Content
 from headgate.text import parse_duration
 
@@ -248,6 +248,10 @@ def _model(
             if item["type"] == UNREAD or any(where == known or where.startswith(f"{known}.") for known in skip):
                 continue
             problems.append(_problem(where, item, model))
+        return None
+    except Exception as error:  # A validator of somebody else's; without a value it may not know what to do.
+        if not skip:
+            problems.append(Problem(path, f"the connector cannot check these options: {error_said(error)}"))
         return None
 
 

@@ -137,7 +137,9 @@ def checked(kind: Kind, value: str) -> str:
 
 
 def _folders(start: str, folders: Iterable[str]) -> list[str]:
-    return [os.path.realpath(os.path.join(start, os.path.expanduser(folder))) for folder in folders]
+    """Resolved. A node that was started in the root has no folder of its start: all files must be somebody's word."""
+    found = ((folder, os.path.realpath(os.path.join(start, os.path.expanduser(folder)))) for folder in folders)
+    return [resolved for folder, resolved in found if resolved != "/" or folder == "/"]
 
 
 def _split(text: str) -> list[str]:

@@ -29,7 +29,9 @@ from headgate.connectors.api.bulk import StorageError, StorageGone
 from headgate.connectors.guard import Guard, OutOfReach, present
 from headgate.connectors.mongodb import values
 from headgate.connectors.mongodb.values import Document
+from headgate.connectors.places import Place
 from headgate.connectors.urls import redacted
+from headgate.core.reach import Kind, address_of
 from headgate.errors import ConfigError
 from headgate.text import one_line
 
@@ -117,8 +119,8 @@ class Session:
 def _within(guard: Guard, url: str) -> tuple[str, dict[str, Any]]:
     """The URL for a client that connects to nothing but what was judged, and what else it must be told.
 
-    A client asks a server for others, and follows. So it is bound to one host: to its address, or with TLS to its name,
-    which its certificate must be for.
+    A client asks a server for others, and follows. So it is bound to the one host of its URL, which must be written in
+    numbers: the client resolves names by itself, and would not tell to what.
     """
     if not guard.judges_addresses:
         return url, {}
@@ -126,17 +128,23 @@ def _within(guard: Guard, url: str) -> tuple[str, dict[str, Any]]:
     query = {name.lower(): value for name, value in parse_qsl(parts.query)}
     place = parts.netloc.rpartition("@")
     if parts.scheme != "mongodb" or "," in place[2] or query.get("authmechanism", "").upper() in _ASKING:
-        reason = "only one host can be judged, by its name and not by a service record, and without AWS or OIDC"
-        raise OutOfReach(f"{redacted(url)} cannot be bound to what may be reached", hint=reason)
-    host, port = parts.hostname or "localhost", parts.port or 27017
-    (address, *_) = guard.resolve_here(host, port)
+        raise _cannot_be_bound(url)
+    port, address = parts.port or 27017, address_of(parts.hostname or "")
+    if address is None:
+        raise _cannot_be_bound(url)
+    guard.check([Place(Kind.ADDRESS, str(address), port)])
     more: dict[str, Any] = {"directConnection": True}
     if "true" not in (query.get("tls"), query.get("ssl")):
-        shown = f"[{address}]" if ":" in address else address
+        shown = f"[{address}]" if address.version == 6 else str(address)
         parts = parts._replace(netloc=f"{place[0]}{place[1]}{shown}:{port}")
     else:
         more["tlsDisableOCSPEndpointCheck"] = True  # A certificate names the server that would be asked.
     return urlunsplit(parts), more
+
+
+def _cannot_be_bound(url: str) -> OutOfReach:
+    hint = "name one host by its address in numbers, without AWS or OIDC; or put the URL into a secret"
+    return OutOfReach(f"{redacted(url)} cannot be bound to what may be reached", hint=hint)
 
 
 @contextmanager

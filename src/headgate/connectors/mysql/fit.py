@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate.connectors.api.bulk import By, Column, Job, Mode, StorageError, Table
 from headgate.connectors.mysql import catalog
 from headgate.connectors.mysql.types import FAMILY, has_order, takes
+from headgate.connectors.sql.quoting import backquoted as quoted
 from headgate.errors import Refused
 
 
@@ -15,7 +16,7 @@ def check(job: Job, table: Table) -> None:
         raise Refused(
             f"{job.target} is a table of {engine or 'no engine'}, which cannot roll back",
             code="engine",
-            hint=f"ALTER TABLE {job.target} ENGINE = InnoDB",
+            hint=f"ALTER TABLE {'.'.join(map(quoted, job.target.split('.')))} ENGINE = InnoDB",
         )
     there = {column.name: column for column in table.columns}
     for column in job.source.columns:
