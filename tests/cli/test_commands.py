@@ -100,6 +100,11 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("PUT", "/api/secrets/warehouse"): {"name": "warehouse", "restarted": 2},
     ("DELETE", "/api/secrets/warehouse"): None,
     ("POST", "/api/secrets/rotate"): {"rewrapped": 3, "stuck": []},
+    ("GET", "/api/allowed"): {
+        "items": [{"kind": "folder", "value": "/data", "author": "ada", "created_at": minutes_ago(2880)}]
+    },
+    ("POST", "/api/allowed"): {"kind": "address", "value": "db:5432"},
+    ("DELETE", "/api/allowed"): None,
     ("GET", "/api/tokens"): {
         "items": [{**ISSUED, "id": TOKEN, "name": "ci", "role": "viewer", "author": "ada", "used_at": minutes_ago(3)}],
     },
@@ -150,6 +155,9 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("secrets list", ["warehouse", "2 d ago", "ada"]),
     ("secrets delete warehouse", ["deleted secret warehouse"]),
     ("secrets rotate", ["3 secrets rewrapped"]),
+    ("allow list", ["folder", "/data", "2 d ago", "ada"]),
+    ("allow add address DB:5432", ["allowed address db:5432"]),
+    ("allow remove folder /data", ["removed folder /data"]),
     ("console", ["/?code=hgc_once"]),
     ("tokens create ci --role viewer", ["hg_secret"]),
     ("tokens create ci --role sender --datasource orders-* --group a/b --expires 30d", ["hg_secret"]),

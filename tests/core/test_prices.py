@@ -11,6 +11,7 @@ import pytest
 from headgate.core.mapping.document import NODES_AT_ONCE, Mapped, compile_mapping
 from headgate.core.mapping.functions import FUNCTIONS, PRICED_TYPES, RUN, TYPES, sort, unique
 from headgate.core.mapping.prices import BUDGET, MOST_AT_ONCE, SLICE, Budget, TooExpensiveError
+from headgate.errors import ConfigError
 
 # For each function that is paid for: a call, and a record in which it has `n` times as much to do.
 PRICED: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
@@ -206,3 +207,16 @@ def test_paying_stops_at_the_first_unit_that_is_not_there() -> None:
     budget.charge(10)
     with pytest.raises(TooExpensiveError):
         budget.charge(1)
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"set": {f"f{number}": "a" for number in range(1_601)}}, "mapping.set: names more than 1600 fields"),
+        ({"drop": [f"f{number}" for number in range(1_601)]}, "mapping.drop: names more than 1600 fields"),
+        ({"set": {f"f{number}": "[" + "a," * 200 + "a]" for number in range(200)}}, "has more than 20000 nodes in all"),
+    ],
+)
+def test_a_mapping_that_takes_long_to_compile_is_refused(document: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        compile_mapping(document)

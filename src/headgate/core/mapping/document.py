@@ -33,6 +33,7 @@ from headgate.text import one_line
 PARTS = ("where", "set", "drop", "rename", "types", "unnest", "key", "on_error")
 ON_ERROR = ("fail", "skip")
 MESSAGE_LIMIT = 200
+FIELD_LIMIT = 1_600  # As many as a table of PostgreSQL may have.
 NODES_AT_ONCE = 20_000  # Of expressions, over all records of a slice: a few milliseconds.
 RECORDS_AT_ONCE = 500
 
@@ -136,6 +137,9 @@ class _Parts:
         if not isinstance(value, dict) or not value:
             self.note(part, f"must be a dict of fields to {of}, with at least one field")
             return {}
+        if len(value) > FIELD_LIMIT:
+            self.note(part, f"names more than {FIELD_LIMIT} fields")
+            return {}
         wrong = [field for field in value if not isinstance(field, str) or not field]
         for field in wrong:
             self.note(f"{part}.{field}", "a field's name must be text", "quote it")
@@ -146,6 +150,9 @@ class _Parts:
             return []
         if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
             self.note(part, "must be a list of fields' names")
+            return []
+        if len(value) > FIELD_LIMIT:
+            self.note(part, f"names more than {FIELD_LIMIT} fields")
             return []
         if len(set(value)) < len(value):
             self.note(part, "names a field twice")

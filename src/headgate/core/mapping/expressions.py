@@ -34,6 +34,7 @@ from headgate.errors import Problem
 
 TEXT_LIMIT = 2_000  # Longer expressions want a function in Python.
 NODE_LIMIT = 500
+MAPPING_NODE_LIMIT = 20_000  # Of all expressions: to compile that many takes some tenths of a second.
 DEPTH_LIMIT = 30  # Python's own parser gives up at two hundred brackets, and each level here writes a few.
 LOOP_LIMIT = 3  # Loops inside loops.
 _WIDE = 2**64  # Products of numbers below this are small enough to be made in place.
@@ -162,7 +163,9 @@ class Compiler:
                 nodes, depth = _measure(tree)
                 if nodes <= NODE_LIMIT and depth <= DEPTH_LIMIT:
                     self.nodes += nodes
-                    return tree
+                    if self.nodes <= MAPPING_NODE_LIMIT:
+                        return tree
+                    problem, hint = f"the mapping has more than {MAPPING_NODE_LIMIT} nodes in all", ""
             except SyntaxError as error:
                 problem, hint = f"{error.msg} at column {error.offset or 1}", _hint_for_syntax(source)
             except (ValueError, RecursionError, MemoryError):
