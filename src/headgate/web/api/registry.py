@@ -58,14 +58,14 @@ async def apply(node: Node, request: Req, data: Documents, prune: bool = False) 
     guards=[Needs("list")],
     tags=["registry"],
     summary="All published datasources as YAML",
-    media_type="application/yaml",
+    media_type="text/yaml",
 )
 async def export(node: Node, request: Req) -> Response[str]:
     """Lossless; secrets by name only."""
     documents = await node.registry.export()
     seen = [one for one in documents if subjects.sees(request.user, one.name)]
     text = await asyncio.to_thread(write_yaml, seen)
-    return Response(text, media_type="application/yaml")
+    return Response(text, media_type="text/yaml")
 
 
 @post("/registry/reload/{id:str}", guards=OPERATE, status_code=200, tags=["registry"], summary="Reload")
