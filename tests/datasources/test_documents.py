@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.datasources.documents import (
-    MOST_VALUES,
     Document,
     content_of,
     read_all,
@@ -187,11 +186,40 @@ def test_a_document_without_end_or_without_measure_is_a_problem(text: str) -> No
     assert problems_of(with_option(text))
 
 
+def test_a_few_lines_of_merged_mappings_cannot_stand_for_billions_of_values() -> None:
+    lines = ["a0: &a0 {x: 1, y: 2}"] + [
+        f"a{level}: &a{level} {{<<: [*a{level - 1}, *a{level - 1}]}}" for level in range(1, 40)
+    ]
+    (problem,) = problems_of("\n".join(lines))
+    assert problem.message == "aliases stand for too many values"
+
+
+def test_many_datasources_that_are_one_alias_cannot_stand_for_billions_of_values() -> None:
+    large = "{source: {type: generator, fields: [" + "1, " * 20_000 + "1]}, sink: {type: blackhole}}"
+    lines = ["datasources:", f"  a: &a {large}", *(f"  a{number}: *a" for number in range(5_000))]
+    (problem,) = problems_of("\n".join(lines))
+    assert problem.message == "aliases stand for too many values"
+
+
+def test_merged_mappings_are_taken_as_they_always_were() -> None:
+    text = """
+datasources:
+  a: &a {source: &s {type: generator, rate: 1}, sink: {type: blackhole}}
+  b: {<<: *a, source: {<<: [*s], rate: 2}}
+"""
+    assert read_yaml(text)["b"].content.source == {"type": "generator", "rate": 2}
+
+
+def test_a_whole_number_of_thousands_of_digits_is_a_problem_of_the_document() -> None:
+    (problem,) = problems_of(f"datasources: {{a: {{source: {{type: generator, rate: 0x{'f' * 6000}}}, sink: {{}}}}}}")
+    assert (problem.path, problem.message) == ("datasources.a.source.rate", "must be a number of at most 1024 bits")
+
+
 def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     (problem,) = problems_of(with_option(", ".join(lines)))
-    assert str(MOST_VALUES) in problem.hint
+    assert problem.message == "aliases stand for too many values"
 
 
 def test_every_datasource_of_a_file_is_looked_at_before_it_is_refused() -> None:
