@@ -45,7 +45,7 @@ def problems_with(content: dict[str, Any], secrets: dict[str, str | None] | None
 
 # There and back.
 
-words = st.text(st.characters(codec="utf-8"), max_size=12)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 DATES_AND_NUMBERS = ["2024-01-01", "2024-01-01T12:00:00Z", "12:30:00", "1_000", "0x1f", "1e3", ".inf"]
 WORDS_AND_SIGNS = ["yes", "NO", "null", "~", "", "=", "<<", "- a", "a: b", "#x", "'", '"', "\\", "\t", " x ", "😀"]
 BREAKS = ["\n\n", "\r", "\u2028", "\x85", "\ufeff"]
@@ -213,6 +213,17 @@ datasources:
 def test_a_whole_number_of_thousands_of_digits_is_a_problem_of_the_document() -> None:
     (problem,) = problems_of(f"datasources: {{a: {{source: {{type: generator, rate: 0x{'f' * 6000}}}, sink: {{}}}}}}")
     assert (problem.path, problem.message) == ("datasources.a.source.rate", "must be a number of at most 1024 bits")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"description": "a\0b"}, {"source": {**SOURCE, "a\0b": 1}}, {"mapping": {"set": {"a": ["\0"]}}}],
+)
+def test_a_zero_byte_is_a_problem_because_postgresql_could_not_read_what_it_was_given(part: dict[str, Any]) -> None:
+    """One in any published document ended every tick of every node, and with it all grants of streams."""
+    with pytest.raises(ConfigError) as raised:
+        read_all({"datasources": {"orders": {"source": SOURCE, "sink": SINK, **part}}})
+    assert [problem.hint for problem in raised.value.problems] == ["quote it; no zero bytes"]
 
 
 def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from headgate.text import one_line
 PARTS = ("enabled", "source", "mapping", "sink")
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
+_HALVES = re.compile("[\ud800-\udfff]")
+_QUOTE = "quote it; no zero bytes"
 MOST_BITS = 1024  # Of a whole number: those of thousands of digits cannot be written down again.
 _TOO_MANY, _WRITE_OUT = "aliases stand for too many values", "write them out"
 
@@ -154,11 +157,14 @@ def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
             return [Problem(path, "is too large, or nested too deeply", f"{MOST_VALUES} values, {DEEPEST} levels")]
         at = f"{where}." if where else ""
         if isinstance(value, dict):
-            if is_reference(value) and not is_name(value[REFERENCE]):
-                problems.append(Problem(f"{at}$secret", "is not the name of a secret", "lower case, digits, - and _"))
-            elif REFERENCE in value and not is_reference(value):
+            if is_reference(value):
+                if not is_name(value[REFERENCE]):
+                    said, hint = "is not the name of a secret", "lower case, digits, - and _"
+                    problems.append(Problem(f"{at}$secret", said, hint))
+                continue
+            if REFERENCE in value:
                 problems.append(Problem(f"{at}$secret", "must stand alone", "{$secret: NAME}"))
-            problems += [Problem(f"{at}{key}", "a key must be text", "quote it") for key in value if not _is_text(key)]
+            problems += [Problem(f"{at}{key}", "a key must be text", _QUOTE) for key in value if not _is_text(key)]
             waiting += [(f"{at}{key}", item, depth + 1) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{at}{index}", item, depth + 1) for index, item in enumerate(value)]
@@ -167,13 +173,14 @@ def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
         elif isinstance(value, int) and value.bit_length() > MOST_BITS:
             problems.append(Problem(where, f"must be a number of at most {MOST_BITS} bits"))
         elif not isinstance(value, bool | int | float | None) and not _is_text(value):
-            problems.append(Problem(where, "must be text, a number, true, false, a list or a mapping", "quote it"))
+            problems.append(Problem(where, "must be text, a number, true, false, a list or a mapping", _QUOTE))
     return problems
 
 
 def _is_text(value: Any) -> bool:
-    """Whether this is text that can be written down: half a surrogate pair cannot."""
-    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
+    """Whether this is text that can be written down: half a surrogate pair cannot, nor a zero byte in PostgreSQL, where
+    one in any document would break the questions about all."""
+    return isinstance(value, str) and "\0" not in value and (value.isascii() or not _HALVES.search(value))
 
 
 def content_of(
