@@ -262,6 +262,12 @@ def test_every_package_that_gets_installed_is_pinned() -> None:
     assert installed <= pinned, f"not pinned: {sorted(installed - pinned)}"
 
 
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """Their folders are no packages: of two with the same name, a worker imports only the first."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_no_lock_file_records_addresses() -> None:
     assert not {path.name for path in tracked()} & {
         "uv.lock",

@@ -79,21 +79,3 @@ def test_who_is_not_admitted_does_not_wait_because_its_bytes_end_it_first() -> N
 )
 def test_pings_empty_frames_and_crumbs_are_idle(size_bytes: int, is_control: bool, is_end: bool, is_idle: bool) -> None:
     assert sockets.is_idle(size_bytes, is_control=is_control, is_end=is_end) is is_idle
-
-
-@pytest.mark.parametrize(
-    ("payload", "is_costly"),
-    [
-        (b"[" + b"1," * 190_000 + b"1]", False),
-        (b"[" + b"1," * 210_000 + b"1]", True),
-        (b"[" + b"[]," * 60_000 + b"1]", True),
-        (b"{" + b'"a":1,' * 60_000 + b'"a":1}', True),
-        (b"[" + b'{"id":1,"n":"ada"},' * 5_000 + b"1]", False),
-        (b'"' + b"1,2,[3],{4:5}\\n" * 150_000 + b'"', False),  # All of it is one text.
-        (b'"' + b'\\\\\\"1,2,[3],{4:5}\\n' * 150_000 + b'"', False),
-        (b"[" + b'"a",' * 210_000 + b"1]", True),
-        (b"[" * 50_000, False),  # Too small to be looked at: the decoder refuses it soon enough.
-    ],
-)
-def test_a_payload_is_costly_because_of_the_number_of_its_values(payload: bytes, is_costly: bool) -> None:
-    assert sockets.is_costly(payload) is is_costly

@@ -301,7 +301,7 @@ def test_an_edit_is_recorded_with_what_was_before_and_who_did_it(web: Web, name:
     web.call("PUT", f"/api/streams/{name}:0/position", {"undo": True}, headers=headers)
     events = web.call("GET", f"/api/datasources/{name}/events")["items"][-2:]
     assert [event["type"] for event in events] == ["position_edited"] * 2
-    assert [event["actor"] for event in events] == ["a operator"] * 2
+    assert [event["actor"].partition(" ")[0] for event in events] == ["operator"] * 2
     assert events[0]["payload"] == {"stream": f"{name}:0", "before": None, "after": {"at": 7}}
     assert events[1]["payload"] == {"stream": f"{name}:0", "before": {"at": 7}, "after": None}
 
@@ -413,7 +413,7 @@ def test_a_stream_that_nobody_has_taken_up_says_that_all_are_draining(web: Web, 
 
 def test_a_stream_that_no_node_can_run_says_why_for_each(web: Web, name: str, tmp_path: Path) -> None:
     with joined(web, tmp_path, "beta") as beta:
-        sink = {"type": "files", "path": str(tmp_path / "no" / "such" / "folder")}
+        sink = {"type": "files", "path": "/no/such/folder/file"}
         web.publish(name, source=GENERATOR, sink=sink)
         found = web.until(lambda: stream(web, f"{name}:0"), lambda s: len(s["unable"]) == 2 and not s["owner"])
         assert {row["node"] for row in found["unable"]} == {"beta", this(web)["name"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture(scope="module")
-def places(node: NodeProcess) -> Iterator[dict[str, str]]:
-    """A source and a target, on the node's own server."""
-    server = EmbeddedServer.join(node.home)
-    urls = {name: server.url.replace("/headgate?", f"/{name}?") for name in ("source", "target")}
-    asyncio.run(_execute(server.url, "CREATE DATABASE source", "CREATE DATABASE target"))
+def places(server: EmbeddedServer) -> Iterator[dict[str, str]]:
+    """A source and a target. They are not on the node's own server, whose files no document reaches."""
+    names = {side: f"pages_{side}_{os.getpid()}" for side in ("source", "target")}
+    urls = {side: server.url.replace("/headgate?", f"/{name}?") for side, name in names.items()}
+    asyncio.run(_execute(server.url, *(f"CREATE DATABASE {name}" for name in names.values())))
     asyncio.run(_execute(urls["source"], SCHEMA))
     asyncio.run(_execute(urls["target"], TARGET))
     yield urls
-    server.leave()
+    asyncio.run(_execute(server.url, *(f"DROP DATABASE {name} WITH (FORCE)" for name in names.values())))
 
 
 @pytest.fixture(scope="module")

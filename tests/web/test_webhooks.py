@@ -227,6 +227,33 @@ def test_an_oversize_body_gets_413_with_its_length_said_or_not_and_is_counted(we
 @pytest.mark.parametrize(
     "body",
     [
+        b"[" + b"1e308," * 1_000 + b"1]",
+        b"[" + b"1," * 210_000 + b"1]",
+        b"[" + b"1," * 700_000 + b"1]",
+        b"[" + b'"a",' * 700_000 + b"1]",
+        b'"' + b"x" * 11_000_000 + b'"',
+    ],
+    ids=["huge numbers", "many values", "very many", "many texts", "a long text"],
+)
+def test_json_that_would_hold_the_node_up_gets_413_and_is_taken_as_text(web: Web, name: str, body: bytes) -> None:
+    path = hook(web, name, table(name), max_body_bytes=16 * 1024 * 1024)
+    assert "costs too much" in refused(web.ask("POST", path, content=body), 413)["detail"]
+    assert inbox(web, name) == []
+    path = hook(web, name, table(name), max_body_bytes=16 * 1024 * 1024, format="text")
+    assert web.ask("POST", path, content=body).status_code == 202
+    web.wait_for(name, lambda found: found["metrics"].get("records_out") == 1)
+
+
+def test_a_large_body_of_cheap_json_is_taken(web: Web, name: str) -> None:
+    path = hook(web, name, table(name), max_body_bytes=16 * 1024 * 1024)
+    assert web.ask("POST", path, content=b'{"a":"' + b"1,[{1e308:" * 500_000 + b'"}').status_code == 202
+    web.wait_for(name, lambda found: found["metrics"].get("records_out") == 1)
+    assert "not JSON" in refused(web.ask("POST", path, content=b'{"a":"' + b"1," * 1_000_000), 400)["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
         b"",
         b"{",
         b"not json",

@@ -19,8 +19,6 @@ IDLE_AT_ONCE = 1000
 IDLE_PER_S = 100.0  # Forty times what a program on the shortest lease needs.
 CRUMB_BYTES = 256  # A part of a message that is smaller, and not its end, is idle.
 UNREAD_BYTES = 8 * 1024 * 1024  # Several times the largest frame of a node: an ack that names 10,000 streams.
-MOST_PAYLOAD_COST = 200_000  # Takes about 20 ms to decode.
-_CHEAP_BYTES = 100_000  # A payload this small is never so costly that it has to be looked at.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +61,3 @@ def wait_s(allowance: Allowance) -> float:
 def is_idle(size_bytes: int, *, is_control: bool, is_end: bool) -> bool:
     """Whether a WebSocket frame carries nothing: a ping, an empty message, a crumb."""
     return is_control or size_bytes == 0 or (not is_end and size_bytes < CRUMB_BYTES)
-
-
-def is_costly(payload: bytes) -> bool:
-    """Whether decoding a JSON payload would hold everybody up, because of the number of its values.
-
-    Objects and lists cost several times what numbers cost. What stands within texts is left out, if that matters.
-    """
-    if len(payload) < _CHEAP_BYTES or _cost(payload) <= MOST_PAYLOAD_COST:
-        return False
-    if payload.count(b'"') > MOST_PAYLOAD_COST:
-        return True
-    plain = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return _cost(b"".join(plain.split(b'"')[::2])) > MOST_PAYLOAD_COST
-
-
-def _cost(payload: bytes) -> int:
-    return payload.count(b",") + 3 * (payload.count(b":") + payload.count(b"[") + payload.count(b"{"))

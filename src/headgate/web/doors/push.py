@@ -18,9 +18,9 @@ from headgate.connectors.push import PushOptions
 from headgate.core import frames
 from headgate.core.access import Caller, OfDatasource
 from headgate.core.frames import HelloFrame, Message
+from headgate.core.payloads import is_costly
 from headgate.core.push.notifier import Reason
 from headgate.core.reconcile import Entry
-from headgate.core.sockets import is_costly
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.node import Node
 from headgate.runtime.push.feed import Piece
@@ -208,7 +208,7 @@ def _slices(messages: list[Message]) -> Iterator[tuple[list[Message], int]]:
     for start in range(0, len(messages), RECORDS_AT_ONCE):
         some = messages[start : start + RECORDS_AT_ONCE]
         size_bytes = sum(len(m.payload) for m in some if m.payload is not None)
-        if size_bytes <= BYTES_AT_ONCE:
+        if size_bytes <= BYTES_AT_ONCE and not is_costly(b" ".join([m.payload for m in some if m.payload is not None])):
             yield some, size_bytes
         else:
             yield from (([m], len(m.payload or b"")) for m in some)

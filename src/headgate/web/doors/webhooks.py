@@ -18,6 +18,7 @@ import structlog
 from headgate.clock import unix_s
 from headgate.connectors.webhook import Check
 from headgate.core.access import OfDatasource
+from headgate.core.payloads import is_costly
 from headgate.errors import Forbidden, NotFound, Refused, StoreError
 from headgate.ids import is_name
 from headgate.store.inbox import Payload
@@ -30,10 +31,13 @@ from headgate.web.problems import encode, problem
 
 MOST_HEADER_BYTES = 8192
 MOST_HALF_BYTES = 256 * 1024 * 1024  # Of bodies that have not come to their end, of all callers together.
+JUDGED_BYTES = 1024 * 1024  # Of a body whose cost is counted at once.
 ACCEPTED = Answer(202, b'{"status":"accepted"}', b"application/json")
 
 # What must not be stored: credentials, and what only concerns this connection.
 _DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connection", "host", "content-length"})
+
+_decode = msgspec.json.Decoder().decode  # As the source decodes: what passes here can be read there.
 
 log = structlog.get_logger()
 
@@ -198,7 +202,6 @@ class WebhookDoor:
         self._commits = commits
         self._gate = gate
         self._trust_left_s = trust_left_s
-        self._decode = msgspec.json.Decoder().decode  # As the source decodes: what passes here can be read there.
         self.answers: Counter[tuple[str, int]] = Counter()
         self.halves = _Halves()
 
@@ -221,9 +224,27 @@ class WebhookDoor:
 
     def take(self, call: Call, hook: Hook, body: bytes, replay_key: str | None) -> None:
         """A call that is genuine: make it durable."""
+        if hook.options.format != "json":
+            self._keep(call, hook, body, replay_key)
+        elif len(body) > JUDGED_BYTES:
+            call.task = asyncio.create_task(self._take_large(call, hook, body, replay_key), name="a large webhook")
+        else:
+            _check_json(body, is_costly(body))
+            self._keep(call, hook, body, replay_key)
+
+    async def _take_large(self, call: Call, hook: Hook, body: bytes, replay_key: str | None) -> None:
+        """To judge what it costs takes a while."""
+        try:
+            costs_much = await asyncio.to_thread(is_costly, body)
+            call.task = None
+            _check_json(body, costs_much)
+            self._keep(call, hook, body, replay_key)
+        except _Refused as refused:
+            call.refuse(refused)
+
+    def _keep(self, call: Call, hook: Hook, body: bytes, replay_key: str | None) -> None:
+        """Have it committed."""
         self._check_trust()
-        if hook.options.format == "json":
-            self._check_json(body)
         signed, headers = hook.signed_header, call.headers
         kept = {k: v for k, v in headers.items() if k not in _DROPPED and k != signed and "signature" not in k}
         text = msgspec.json.encode(kept)
@@ -272,9 +293,12 @@ class WebhookDoor:
         if self._trust_left_s() <= 0.0:
             raise _Refused(503, "this node may not act now")
 
-    def _check_json(self, body: bytes) -> None:
-        """Refused here it can be corrected by its sender; later it could not."""
-        try:
-            self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _Refused(400, f"the body is not JSON: {error}", hint="or set format: text") from None
+
+def _check_json(body: bytes, costs_much: bool) -> None:
+    """Refused here it can be corrected by its sender; later it could not. The source decodes in one go, as we do."""
+    if costs_much:
+        raise _Refused(413, "the body costs too much to be read as JSON", hint="split it, or set format: text")
+    try:
+        _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _Refused(400, f"the body is not JSON: {error}", hint="or set format: text") from None
