@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
@@ -16,8 +17,13 @@ ALL = (
 )
 
 
-def main(names: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run them one after another and keep the figures in bench/results."""
+    parser = argparse.ArgumentParser("python -m bench", description="Measure the figures that the documents state.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)}; without any: all of them")
+    names = parser.parse_args(arguments).names
+    if unknown := [name for name in names if name not in ALL]:
+        parser.error(f"{unknown[0]} is no benchmark")
     print(machine())
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)

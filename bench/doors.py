@@ -97,9 +97,9 @@ def measured(node: NodeProcess) -> tuple[list[float], list[float], float]:
 
 def main() -> dict[str, Any]:
     """Run and print."""
-    with running(pinned=True) as (node, _):
-        node.apply({"small": {"source": {"type": "push"}, "sink": {"type": "blackhole"}}})
-        alone, crowded, rate = measured(node)
+    with running(pinned=True) as rig:
+        rig.node.apply({"small": {"source": {"type": "push"}, "sink": {"type": "blackhole"}}})
+        alone, crowded, rate = measured(rig.node)
     return report(
         f"a program next to one that sends {FRAMES:,} frames of one record (python -m bench.doors)",
         {

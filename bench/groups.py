@@ -26,7 +26,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from bench.rig import report
+from bench.rig import make_database, report
 from headgate.core.groups.machine import Confirm, Unregister
 from headgate.core.groups.requests import Answered, Joined, Request
 from headgate.store.database import POOL_SIZE, Database
@@ -170,11 +170,8 @@ async def side_by_side(house: House) -> float:
 async def measure(url: str) -> dict[int, dict[str, float]]:
     """Of each size: what was measured."""
     houses = {}
-    connection = await asyncpg.connect(url)
     for size in SIZES:
-        await connection.execute(f"CREATE DATABASE groups_{size}")
-        houses[size] = await House.build(url.replace("/headgate?", f"/groups_{size}?"), size)
-    await connection.close()
+        houses[size] = await House.build(await make_database(url, f"groups_{size}"), size)
     found = await one_at_a_time(houses)
     together: dict[int, list[float]] = {size: [] for size in SIZES[1:]}
     for _ in range(ROUNDS):

@@ -8,7 +8,6 @@ the time between two rows of one stream, read from the table: what a user of the
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import signal
@@ -16,13 +15,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from bench.rig import report
+from bench.rig import SINK, report, with_sink
+from bench.scale import fetch
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 
@@ -39,6 +38,7 @@ class Cluster:
 
     def __init__(self, folder: Path, url: str) -> None:
         self.url = url
+        self.sink = ""  # The URL of the database that is written into, if one is.
         self.nodes: list[NodeProcess] = []
         self._folder = folder
         self._token = ""
@@ -61,16 +61,8 @@ class Cluster:
         node.end(how)
 
     def fetch(self, query: str, *args: Any) -> list[Any]:
-        """One query."""
-
-        async def run() -> list[Any]:
-            connection = await asyncpg.connect(self.url)
-            try:
-                return await connection.fetch(query, *args)
-            finally:
-                await connection.close()
-
-        return asyncio.run(run())
+        """One query of the nodes' database."""
+        return fetch(self.url, query, *args)
 
     def wait(self, query: str, *args: Any, most_s: float = 60.0) -> None:
         """Until the query's first value is true."""
@@ -102,10 +94,11 @@ def cluster(nodes: int) -> Iterator[Cluster]:
         server = EmbeddedServer.join(home)
         found = Cluster(Path(folder), server.url)
         try:
-            found.fetch("CREATE TABLE target (stream int, id bigint, at timestamptz DEFAULT clock_timestamp())")
             for _ in range(nodes):
                 found.start()
-            found.nodes[0].apply({f"g{number}": _generator(number, server.url) for number in range(STREAMS)})
+            found.sink = with_sink(found.nodes[0], server.url)
+            fetch(found.sink, "CREATE TABLE target (stream int, id bigint, at timestamptz DEFAULT clock_timestamp())")
+            found.nodes[0].apply({f"g{number}": _generator(number) for number in range(STREAMS)})
             found.wait_until_all_run()
             yield found
         finally:
@@ -114,11 +107,11 @@ def cluster(nodes: int) -> Iterator[Cluster]:
             server.leave()
 
 
-def _generator(number: int, url: str) -> dict[str, Any]:
+def _generator(number: int) -> dict[str, Any]:
     return {
         "source": {"type": "generator", "rate": RATE},
         "mapping": {"set": {"stream": str(number), "id": "id"}},
-        "sink": {"type": "postgres", "url": url, "table": "target"},
+        "sink": {"type": "postgres", "url": SINK, "table": "target"},
     }
 
 
@@ -136,18 +129,27 @@ def takeovers(cluster: Cluster) -> list[float]:
     return found
 
 
+MOVED = """
+SELECT d.name, h.at FROM headgate.stream_history h
+JOIN headgate.stream s ON s.id = h.stream JOIN headgate.datasource d ON d.id = s.datasource
+WHERE h.kind = 'released' AND h.at > $1
+"""
 PAUSES = """
-WITH moved AS (
-    SELECT d.name, h.at FROM headgate.stream_history h
-    JOIN headgate.stream s ON s.id = h.stream JOIN headgate.datasource d ON d.id = s.datasource
-    WHERE h.kind = 'released' AND h.at > $1
-), gaps AS (
+WITH gaps AS (
     SELECT 'g' || stream AS name, at, lead(at) OVER (PARTITION BY stream ORDER BY id) AS next FROM target WHERE at > $1
 )
 SELECT extract(epoch FROM max(g.next - g.at))::float AS pause_s
-FROM moved m JOIN gaps g ON g.name = m.name AND g.at < m.at + '1 s' AND g.next > m.at - '200 ms'::interval
+FROM unnest($2::text[], $3::timestamptz[]) AS m (name, at)
+JOIN gaps g ON g.name = m.name AND g.at < m.at + '1 s' AND g.next > m.at - '200 ms'::interval
 GROUP BY m.name, m.at
 """
+
+
+def pauses_since(cluster: Cluster, since: datetime) -> list[float]:
+    """Seconds for which each stream that moved was not written. Both databases have the clock of one server."""
+    moved = cluster.fetch(MOVED, since)
+    rows = fetch(cluster.sink, PAUSES, since, [row["name"] for row in moved], [row["at"] for row in moved])
+    return [row["pause_s"] for row in rows]
 
 
 def drains(cluster: Cluster) -> list[float]:
@@ -161,7 +163,7 @@ def drains(cluster: Cluster) -> list[float]:
         node.call("POST", f"/api/nodes/{id}/undrain", {})
         cluster.wait("SELECT NOT draining FROM headgate.node WHERE id = $1", id)
         time.sleep(0.6)  # The node looks twice a second.
-    return [row["pause_s"] for row in cluster.fetch(PAUSES, since)]
+    return pauses_since(cluster, since)
 
 
 def moves(cluster: Cluster) -> list[float]:
@@ -179,7 +181,7 @@ def moves(cluster: Cluster) -> list[float]:
     for row in cluster.fetch("SELECT id FROM headgate.stream"):
         cluster.nodes[0].call("POST", f"/api/streams/{row['id']}/move", {"node": None})
     time.sleep(1.0)
-    return [row["pause_s"] for row in cluster.fetch(PAUSES, since)]
+    return pauses_since(cluster, since)
 
 
 def rolling_restart(cluster: Cluster) -> dict[str, float]:
@@ -190,12 +192,14 @@ def rolling_restart(cluster: Cluster) -> dict[str, float]:
         cluster.start()
         cluster.wait_until_all_run()
     time.sleep(1.0)
-    counted = cluster.fetch(
+    counted = fetch(
+        cluster.sink,
         """SELECT count(*) AS rows, count(DISTINCT (stream, id)) AS distinct,
            (SELECT sum(n)::bigint FROM (SELECT max(id) - min(id) + 1 AS n FROM target GROUP BY stream) AS t) AS expected
-           FROM target"""
+           FROM target""",
     )[0]
-    longest = cluster.fetch(
+    longest = fetch(
+        cluster.sink,
         """SELECT extract(epoch FROM max(next - at))::float AS longest FROM
            (SELECT at, lead(at) OVER (PARTITION BY stream ORDER BY id) AS next FROM target WHERE at > $1) AS t""",
         since,

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from bench.rig import DATABASE_CORE, report, running
+from bench.rig import DATABASE_CORE, SINK, report, running
 from headgate.client import PushClient
 from headgate.testing.processes import NodeProcess
 
@@ -53,10 +53,10 @@ def rate(node: NodeProcess, datasource: str) -> float:
 
 def main() -> dict[str, Any]:
     """Run and print."""
-    with running(pinned=True) as (node, url):
-        sinks = {"blackhole": {"type": "blackhole"}, "postgres": {"type": "postgres", "url": url, "table": "pushed"}}
-        node.apply({name: {"source": {"type": "push"}, "sink": sink} for name, sink in sinks.items()})
-        rates = {name: rate(node, name) for name in RECORDS}
+    with running(pinned=True) as rig:
+        sinks = {"blackhole": {"type": "blackhole"}, "postgres": {"type": "postgres", "url": SINK, "table": "pushed"}}
+        rig.node.apply({name: {"source": {"type": "push"}, "sink": sink} for name, sink in sinks.items()})
+        rates = {name: rate(rig.node, name) for name in RECORDS}
     return report(
         "program → one node → sink, acknowledged as durable (python -m bench.push)",
         {f"into {name}, records/s, median of {ROUNDS}": found for name, found in rates.items()},

@@ -73,7 +73,8 @@ def consoles(node: NodeProcess, number: int) -> Iterator[list[int]]:
 
 def watched() -> dict[str, float]:
     """Consoles on a node whose datasources move all the time."""
-    with running() as (node, url):
+    with running() as rig:
+        node, url = rig.node, rig.own
         node.apply({f"steady-{number}": steady() for number in range(WATCHED)})
         wait_for_running(url, WATCHED)
         time.sleep(5.0)
@@ -92,12 +93,12 @@ def watched() -> dict[str, float]:
 
 def resting() -> dict[str, float]:
     """Datasources of one record a minute, and what it costs to be scraped with them."""
-    with running() as (node, url):
+    with running() as rig:
         for begin in range(0, MANY, CHUNK):
-            node.apply({f"quiet-{number}": quiet(url) for number in range(begin, begin + CHUNK)})
-        wait_for_running(url, MANY)
+            rig.node.apply({f"quiet-{number}": quiet() for number in range(begin, begin + CHUNK)})
+        wait_for_running(rig.own, MANY)
         time.sleep(SETTLE_S)
-        share = share_of_core(node, REST_S)
+        share = share_of_core(rig.node, REST_S)
     return {f"{MANY:,} datasources of one record a minute, % of one core": share}
 
 
@@ -148,7 +149,8 @@ def scraped() -> dict[str, float]:
 
 def coming_and_going() -> dict[str, float]:
     """Publish a datasource, see it run, delete it: again and again."""
-    with running() as (node, _):
+    with running() as rig:
+        node = rig.node
         sizes = []
         with httpx.Client(base_url=node.url, headers={"Authorization": f"Bearer {node.token}"}, timeout=60.0) as client:
             for round in range(2 * ROUNDS + 1):

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import platform
 import signal
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import asyncpg
 
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
 
 NODE_CORE, DATABASE_CORE = {0}, {1}
+SINK = {"$secret": "sink"}  # What a document says in place of the sink's URL.
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A node, and two databases of one server. The node has the secret that `SINK` names."""
+
+    node: NodeProcess
+    own: str  # The URL of the node's database, to look into.
+    sink: str  # The URL of the database that sinks write into.
 
 
 @contextlib.contextmanager
-def running(*, pinned: bool = False, environment: dict[str, str] | None = None) -> Iterator[tuple[NodeProcess, str]]:
+def running(*, pinned: bool = False, environment: dict[str, str] | None = None) -> Iterator[Rig]:
     """A node on a fresh, durable, embedded PostgreSQL with default settings. Pinned: a core for each."""
     with tempfile.TemporaryDirectory(prefix="hgb") as folder:
         home = Path(folder) / "home"
@@ -30,10 +44,27 @@ def running(*, pinned: bool = False, environment: dict[str, str] | None = None) 
         if pinned:
             pin(node.process.pid, NODE_CORE)
         try:
-            yield node, server.url
+            yield Rig(node, server.url, with_sink(node, server.url))
         finally:
             node.end(signal.SIGTERM)
             server.leave()
+
+
+def with_sink(node: NodeProcess, url: str) -> str:
+    """The URL of a new database on the server of this URL, which the node knows as a secret."""
+    sink = asyncio.run(make_database(url, "sink"))
+    node.call("PUT", f"/api/secrets/{SINK['$secret']}", {"value": sink})
+    return sink
+
+
+async def make_database(url: str, name: str) -> str:
+    """The URL of a new, empty database on the embedded server of this URL."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"CREATE DATABASE {name}")
+    finally:
+        await connection.close()
+    return url.replace("/headgate?", f"/{name}?")
 
 
 def postmaster(home: Path) -> int:

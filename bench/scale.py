@@ -17,7 +17,7 @@ from typing import Any
 
 import asyncpg
 
-from bench.rig import children, cpu_s, memory_kb, postmaster, report, running
+from bench.rig import SINK, children, cpu_s, memory_kb, postmaster, report, running
 from headgate.testing.processes import NodeProcess
 
 MANY = 1000
@@ -25,12 +25,12 @@ REST_S = 60.0
 CHANGES = 20
 
 
-def quiet(url: str) -> dict[str, Any]:
+def quiet() -> dict[str, Any]:
     """One record a minute."""
     return {
         "source": {"type": "generator", "rate": 1 / 60},
         "mapping": {"set": {"id": "id", "at": "timestamp(ts)"}},
-        "sink": {"type": "postgres", "url": url, "table": "target"},
+        "sink": {"type": "postgres", "url": SINK, "table": "target"},
     }
 
 
@@ -100,12 +100,13 @@ async def change_times(node: NodeProcess, url: str) -> tuple[list[float], list[f
 
 def main() -> dict[str, float]:
     """Run and print."""
-    with running() as (node, url):
+    with running() as rig:
+        node, url = rig.node, rig.own
         few_begun, few_proved = asyncio.run(change_times(node, url))
         node.call("DELETE", "/api/datasources/probe")
         time.sleep(2.0)
         empty_kb = memory_kb(node.process.pid)
-        node.apply({f"quiet-{number}": quiet(url) for number in range(MANY)})
+        node.apply({f"quiet-{number}": quiet() for number in range(MANY)})
         wait_for_running(url, MANY)
         node.end(signal.SIGTERM)
         began = time.perf_counter()

@@ -24,7 +24,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from bench.rig import report
+from bench.rig import make_database, report
 from headgate.core.streams import Acquire, Checkpoint, Release
 from headgate.runtime.streams.ownership import LANES
 from headgate.store.database import Database
@@ -125,10 +125,7 @@ class Table:
     @classmethod
     async def make(cls, url: str, size: int) -> Table:
         """Empty but for its streams."""
-        maker = await asyncpg.connect(url)
-        await maker.execute(f"CREATE DATABASE streams_{size}")
-        await maker.close()
-        url = url.replace("/headgate?", f"/streams_{size}?")
+        url = await make_database(url, f"streams_{size}")
         connection, database, node = await asyncpg.connect(url), await Database.open(url), uuid4()
         await migrate(database)
         await Nodes(database).join(node, "bench", 3600, None)

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from bench.rig import NODE_CORE, report, running
+from bench.rig import NODE_CORE, SINK, report, running
 from headgate.testing.processes import NodeProcess
 
 SECONDS = 10.0
@@ -33,9 +33,9 @@ MAPPING = {
 }
 
 
-def document(url: str, mode: str) -> dict[str, Any]:
+def document(mode: str) -> dict[str, Any]:
     """One datasource, as fast as its sink."""
-    sink = {"type": "postgres", "url": url, "table": f"target_{mode}", "mode": mode}
+    sink = {"type": "postgres", "url": SINK, "table": f"target_{mode}", "mode": mode}
     return {"source": {"type": "generator", "batch": 5000}, "mapping": MAPPING, "sink": sink}
 
 
@@ -44,10 +44,10 @@ def records_out(node: NodeProcess, name: str) -> int:
     return int(node.call("GET", f"/api/datasources/{name}")["metrics"].get("records_out", 0))
 
 
-def rate(node: NodeProcess, url: str, mode: str) -> float:
+def rate(node: NodeProcess, mode: str) -> float:
     """Durable records per second, once it is warm."""
     name = f"bench-{mode}"
-    node.apply({name: document(url, mode)})
+    node.apply({name: document(mode)})
     node.wait_for(name, lambda found: found["metrics"].get("records_out", 0) > WARM_UP_RECORDS, 60)
     began, first = time.perf_counter(), records_out(node, name)
     time.sleep(SECONDS)
@@ -74,10 +74,10 @@ async def bare_rate(url: str) -> float:
 
 def main() -> dict[str, float]:
     """Run and print."""
-    with running(pinned=True) as (node, url):
-        insert, upsert = rate(node, url, "insert"), rate(node, url, "upsert")
+    with running(pinned=True) as rig:
+        insert, upsert = rate(rig.node, "insert"), rate(rig.node, "upsert")
         os.sched_setaffinity(0, NODE_CORE)
-        bare = asyncio.run(bare_rate(url))
+        bare = asyncio.run(bare_rate(rig.sink))
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     return report(
         "generator → mapping of six fields → PostgreSQL (python -m bench.throughput)",

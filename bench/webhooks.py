@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bench.rig import cpu_s, report, running
+from bench.rig import SINK, cpu_s, report, running
 from bench.scale import fetch
 from headgate.testing.processes import NodeProcess
 
@@ -40,7 +40,7 @@ def document() -> dict[str, Any]:
     return {
         "source": {"type": "webhook", "signature": {"scheme": "generic", "secret": {"$secret": "hooks"}}},
         "mapping": {"set": {"id": "id", "inbox_id": "meta.id"}},
-        "sink": {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "hooks"},
+        "sink": {"type": "postgres", "url": SINK, "table": "hooks"},
     }
 
 
@@ -121,9 +121,9 @@ def measured(address: str, pid: int) -> dict[str, float]:
 def main() -> dict[str, float]:
     """Run and print."""
     assert shutil.which("wrk"), "wrk is not installed: apt-get install wrk"
-    with running() as (node, url):
+    with running() as rig:
+        node, url = rig.node, rig.sink
         node.call("PUT", "/api/secrets/hooks", {"value": KEY})
-        node.call("PUT", "/api/secrets/warehouse", {"value": url})
         node.apply({"hooks": document()})
         node.wait_for("hooks", lambda found: found["worker_status"] == "RUNNING")
         load(node.url, 2)
@@ -131,7 +131,7 @@ def main() -> dict[str, float]:
         with bare_loop(url) as (address, pid):
             for _ in range(ROUNDS):
                 rounds.append(measured(node.url, node.process.pid))
-                wait_for_rows(url, int(fetch(url, "SELECT rows FROM headgate.inbox_size")[0]["rows"]))
+                wait_for_rows(url, int(fetch(rig.own, "SELECT rows FROM headgate.inbox_size")[0]["rows"]))
                 bare.append(measured(address, pid))
         answered, found, repeated = killed_under_load(node, url)
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from pydantic import ValidationError
 
 from headgate.connectors.api import Outgoing, Progress
+from headgate.connectors.postgres import sink as sinks
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
 from headgate.errors import BadRecord, Cause, ConfigError, ConnectorError, Fenced, NotConnected
@@ -278,13 +280,45 @@ def test_what_cannot_be_a_tables_name_is_refused_when_the_document_is_read(table
         make_sink("postgresql://x/y", table)
 
 
-async def test_one_batch_of_any_number_of_rows_is_written_in_parts_and_committed_at_once(empty_url: str) -> None:
+async def test_one_batch_of_any_number_of_rows_is_written_in_parts_and_committed_at_once(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One payload may become tens of thousands of records. Equal hashes of keys cost nothing."""
+    monkeypatch.setattr(sinks, "VALUES_AT_ONCE", 3_000)
     prime = 2**61 - 1
     many = [{"id": prime * number, "v": number} for number in range(5_000)]
     found = await written(empty_url, "made", many, mode="upsert", columns={"id": "numeric"})
     assert [row["v"] for row in found] == list(range(5_000))
     assert len(await written(empty_url, "plain", many, columns={"id": "numeric"})) == 5_000
+
+
+@pytest.mark.parametrize("records", [[{}], [{}, {}], [{}, {"id": 1}], [{"id": 1}, {}]])
+async def test_a_record_without_fields_is_a_bad_record_and_makes_no_table(
+    empty_url: str, records: list[dict[str, Any]]
+) -> None:
+    sink = make_sink(empty_url)
+    await sink.open(make_grant(epoch=1))
+    with pytest.raises(BadRecord, match="has no fields"):
+        await sink.write(Outgoing(records, Progress(0, 1, 1)))
+    await sink.close()
+    assert not (await rows(empty_url, "SELECT to_regclass('target') IS NOT NULL AS is_there"))[0]["is_there"]
+
+
+async def test_fields_that_the_table_lacks_are_refused_before_any_row_is_made_of_them(empty_url: str) -> None:
+    """A batch whose records have no field in common would be thousands of columns wide."""
+    await rows(empty_url, "CREATE TABLE target (id int)")
+    sink = make_sink(empty_url)
+    await sink.open(make_grant(epoch=1))
+    many = [{f"{number}-{field}": 1 for field in range(20)} for number in range(500)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConnectorError, match="no column '0-0'"):
+            await sink.write(Outgoing(many, Progress(0, 1, 1)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    await sink.close()
+    assert peak < 20_000_000  # As rows they are 40 MB.
 
 
 # What people get wrong.
