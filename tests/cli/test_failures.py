@@ -118,12 +118,12 @@ def test_a_file_that_is_absent_or_broken_is_one_line(run: Run, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("source: {on: 1}\nsink: {}", "source.True: a key must be text (quote it)"),
+        ("source: {on: 1}\nsink: {}", "source.True: a key must be text (quote it; no zero bytes)"),
         ("source: {rate: .nan}\nsink: {}", "source.rate: must be a finite number"),
         ("source: {rate: !!int abc}\nsink: {}", "a value does not fit its tag"),
         ("source: {}", "sink: is missing"),
         ("- 1", "must be a mapping"),
-        ("&a {source: *a, sink: {}}", "too deeply"),
+        ("&a {source: *a, sink: {}}", "aliases stand for too many values"),
     ],
 )
 def test_what_json_has_no_word_for_is_found_before_it_is_sent(

@@ -427,7 +427,7 @@ async def test_a_version_that_was_published_before_is_refused_when_it_is_to_run(
         await registry.get_datasource_config(created.id, number)
     assert [(problem.path, problem.message) for problem in caught.value.problems] == [(path, MISPLACED)]
     with pytest.raises(ConfigError, match=MISPLACED):
-        await registry.rollback("orders", number, "a test")
+        await registry.rollback("orders", number, "a test", is_admin=True)
 
 
 async def test_a_draft_with_a_password_is_not_stored(registry: Registry, database: Database) -> None:
@@ -446,13 +446,13 @@ async def test_a_draft_with_a_password_is_not_stored(registry: Registry, databas
 async def test_without_reading_secrets_all_values_are_judged_alike(registry: Registry, value: str) -> None:
     await registry.set_secret("s", value, "a test")
     found = content(sink={"type": "postgres", "url": HERE, "table": "t", "mode": "upsert"})
-    problems = await registry.problems(found, reads_secrets=False)
+    problems = await registry.problems(found, reads_secrets=False, is_admin=True)
     assert [problem.path for problem in problems] == ["mapping.key"]
     documents = {"orders": Document("orders", True, content(sink={"type": "postgres", "url": HERE, "table": "t"}))}
-    (planned,) = await registry.plan(documents, reads_secrets=False)
+    (planned,) = await registry.plan(documents, reads_secrets=False, is_admin=True)
     assert planned.action == "create"
     absent = content(sink={"type": "postgres", "url": {"$secret": "absent"}, "table": "t"})
-    (problem,) = await registry.problems(absent, reads_secrets=False)
+    (problem,) = await registry.problems(absent, reads_secrets=False, is_admin=True)
     assert "does not exist" in problem.message
 
 

@@ -50,7 +50,7 @@ async def test_a_secret_that_is_used_is_not_deleted_and_one_that_is_not_there_is
     await registry.set_secret("warehouse", "postgresql://x/y", "a test")
     sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
     document = read_one("orders", {"source": {"type": "generator"}, "sink": sink})
-    await registry.apply({"orders": document}, "a test")
+    await registry.apply({"orders": document}, "a test", is_admin=True)
     with pytest.raises(Refused, match="in use"):
         await registry.delete_secret("warehouse", "a test")
     await registry.delete("orders", "a test")

@@ -48,7 +48,7 @@ class Harness:
     async def apply(self, **documents: Any) -> None:
         """Publish these datasources through this node; `_` in a name stands for `-`."""
         named = {name.replace("_", "-"): document for name, document in documents.items()}
-        applying = self.node.registry.apply(read_all({"datasources": named}), "tester")
+        applying = self.node.registry.apply(read_all({"datasources": named}), "tester", is_admin=True)
         await asyncio.create_task(applying, context=self._context)
 
     async def sql(self, query: str, *args: Any) -> list[Any]:

@@ -165,7 +165,7 @@ async def test_a_sink_that_is_away_rejects_nothing_and_is_tried_again(hg: Harnes
 async def test_a_rollback_publishes_the_old_content_under_a_new_number(hg: Harness) -> None:
     await hg.apply(orders={"source": generator(), "sink": BLACKHOLE})
     await hg.apply(orders={"source": generator(rate=100), "sink": BLACKHOLE})
-    version = await hg.node.registry.rollback("orders", 1, "tester")
+    version = await hg.node.registry.rollback("orders", 1, "tester", is_admin=True)
     assert version.number == 3
     assert version.content.source["rate"] == 200
     await hg.until("orders", status="RUNNING", running=3)

@@ -163,7 +163,7 @@ class House:
         name = name or f"push-{next(numbers)}"
         document = {"source": {"type": "push"}, "sink": self.table(name), "mapping": IDS, **parts}
         document = {part: value for part, value in document.items() if value is not None}
-        await self.node.registry.apply(read_all({"datasources": {name: document}}), "tester")
+        await self.node.registry.apply(read_all({"datasources": {name: document}}), "tester", is_admin=True)
         return name
 
     def table(self, name: str) -> dict[str, Any]:

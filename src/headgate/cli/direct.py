@@ -33,7 +33,7 @@ def apply(url: str, text: str, file: str) -> dict[str, Any]:
     found = read_yaml(text, file)
 
     async def act(registry: Registry) -> dict[str, Any]:
-        done = await registry.apply(found, _actor("import"))
+        done = await registry.apply(found, _actor("import"), is_admin=True)
         return {"changes": [asdict(change) for change in done]}
 
     return asyncio.run(_with_registry(url, act))

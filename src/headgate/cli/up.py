@@ -294,7 +294,7 @@ async def load_demo(registry: Registry, url: str) -> None:
     documents = read_yaml(demo_text(), "demo.yaml")
     present = {found.name for found in await registry.datasources.all()}
     absent = {name: document for name, document in documents.items() if name not in present}
-    await registry.adopt(absent, "demo")
+    await registry.adopt(absent, "demo", is_admin=True)
 
 
 def demo_text() -> str:

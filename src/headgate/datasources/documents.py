@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,10 @@ from headgate.text import one_line
 PARTS = ("enabled", "source", "mapping", "sink")
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
+_HALVES = re.compile("[\ud800-\udfff]")
+_QUOTE = "quote it; no zero bytes"
+MOST_BITS = 1024  # Of a whole number: those of thousands of digits cannot be written down again.
+_TOO_MANY, _WRITE_OUT = "aliases stand for too many values", "write them out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,11 @@ def read_yaml(text: str, file: str = "") -> dict[str, Document]:
 def parse_yaml(text: str, file: str = "") -> Any:
     """YAML as plain data. A broken file is reported with its line and column."""
     try:
-        return yaml.load(text, _Loader)
+        loader = _Loader(text)
+        try:
+            found = loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{file or 'YAML'}:{mark.line + 1}:{mark.column + 1}" if mark else file
@@ -65,6 +74,27 @@ def parse_yaml(text: str, file: str = "") -> Any:
         raise ConfigError([Problem(file, "is nested too deeply")]) from None
     except (ValueError, LookupError) as error:  # `!!int abc` and the like.
         raise ConfigError([Problem(file, f"a value does not fit its tag: {error}", "leave the tag out")]) from None
+    if _stands_for_more(found, _most_values(text)):
+        raise ConfigError([Problem(file, _TOO_MANY, _WRITE_OUT)])
+    return found
+
+
+def _most_values(text: str) -> int:
+    """How many values a file may stand for. Without aliases each takes a character at least, so that none is lost."""
+    return max(MOST_VALUES, len(text))
+
+
+def _stands_for_more(found: Any, most: int) -> bool:
+    """Whether there are more values than this, with each alias in full: one that holds itself never ends."""
+    waiting, taken = [found], 0
+    while waiting:
+        value = waiting.pop()
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        taken += len(inside)
+        if taken > most:
+            return True
+        waiting += inside
+    return False
 
 
 def write_yaml(documents: list[Document]) -> str:
@@ -127,24 +157,30 @@ def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
             return [Problem(path, "is too large, or nested too deeply", f"{MOST_VALUES} values, {DEEPEST} levels")]
         at = f"{where}." if where else ""
         if isinstance(value, dict):
-            if is_reference(value) and not is_name(value[REFERENCE]):
-                problems.append(Problem(f"{at}$secret", "is not the name of a secret", "lower case, digits, - and _"))
-            elif REFERENCE in value and not is_reference(value):
+            if is_reference(value):
+                if not is_name(value[REFERENCE]):
+                    said, hint = "is not the name of a secret", "lower case, digits, - and _"
+                    problems.append(Problem(f"{at}$secret", said, hint))
+                continue
+            if REFERENCE in value:
                 problems.append(Problem(f"{at}$secret", "must stand alone", "{$secret: NAME}"))
-            problems += [Problem(f"{at}{key}", "a key must be text", "quote it") for key in value if not _is_text(key)]
+            problems += [Problem(f"{at}{key}", "a key must be text", _QUOTE) for key in value if not _is_text(key)]
             waiting += [(f"{at}{key}", item, depth + 1) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{at}{index}", item, depth + 1) for index, item in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
             problems.append(Problem(where, "must be a finite number"))
+        elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+            problems.append(Problem(where, f"must be a number of at most {MOST_BITS} bits"))
         elif not isinstance(value, bool | int | float | None) and not _is_text(value):
-            problems.append(Problem(where, "must be text, a number, true, false, a list or a mapping", "quote it"))
+            problems.append(Problem(where, "must be text, a number, true, false, a list or a mapping", _QUOTE))
     return problems
 
 
 def _is_text(value: Any) -> bool:
-    """Whether this is text that can be written down: half a surrogate pair cannot."""
-    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
+    """Whether this is text that can be written down: half a surrogate pair cannot, nor a zero byte in PostgreSQL, where
+    one in any document would break the questions about all."""
+    return isinstance(value, str) and "\0" not in value and (value.isascii() or not _HALVES.search(value))
 
 
 def content_of(
@@ -158,6 +194,24 @@ def content_of(
 
 class _Loader(yaml.SafeLoader):
     """Plain data, and no key twice. Dates stay text: what is exported is what was written."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._left = _most_values(text)  # Pairs that `<<` may put in: a few lines of it, too, can stand for billions.
+
+    def flatten_mapping(self, node: Any) -> None:
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                self._count(value.value if isinstance(value, yaml.SequenceNode) else [value])
+        super().flatten_mapping(node)
+
+    def _count(self, merged: list[Any]) -> None:
+        for one in merged:
+            if isinstance(one, yaml.MappingNode):
+                self.flatten_mapping(one)
+                self._left -= len(one.value)
+                if self._left < 0:
+                    raise yaml.constructor.ConstructorError(None, None, _TOO_MANY, one.start_mark)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()

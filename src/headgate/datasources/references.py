@@ -98,7 +98,10 @@ def _resolve(value: Any, secrets: Secrets, path: str, misplaced: Collection[str]
 
 def _read(name: str, secrets: Secrets, path: str, problems: list[Problem]) -> SecretStr:
     if name not in secrets:
-        near = difflib.get_close_matches(name, secrets, 1)
+        # Who may not read secrets is not told which there are.
+        near = difflib.get_close_matches(
+            name, [one for one, value in secrets.items() if not isinstance(value, Unread)], 1
+        )
         hint = f"headgate secrets set {name}" + (f"; or did you mean {near[0]}?" if near else "")
         problems.append(Problem(path, f"secret {name!r} does not exist", hint))
         return Unread()

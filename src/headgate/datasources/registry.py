@@ -209,15 +209,13 @@ class Registry:
         assert draft is not None
         return draft
 
-    async def problems(self, content: Content, *, reads_secrets: bool = True, is_admin: bool = True) -> list[Problem]:
+    async def problems(self, content: Content, *, reads_secrets: bool = True, is_admin: bool) -> list[Problem]:
         """Everything that is wrong with this content. Without `reads_secrets` no value is looked at. For others than
         admins, it is wrong to name what is on no list."""
         values = await self._values(content.secrets, reads_secrets=reads_secrets)
         return await asyncio.to_thread(_problems, {"": content}, values, await self.reaching(), is_admin)
 
-    async def publish(
-        self, name: str, actor: str, expected_hash: str | None = None, *, is_admin: bool = True
-    ) -> Version:
+    async def publish(self, name: str, actor: str, expected_hash: str | None = None, *, is_admin: bool) -> Version:
         """Validate the draft as a whole and make it the published version."""
         self._writable()
         found = await self.get(name)
@@ -235,7 +233,7 @@ class Registry:
         self._woken(change)
         return replace(draft, status="published")
 
-    async def rollback(self, name: str, number: int, actor: str, *, is_admin: bool = True) -> Version:
+    async def rollback(self, name: str, number: int, actor: str, *, is_admin: bool) -> Version:
         """Publish an old version's content under a new number, so that history stays a line. What an admin published
         once may be published again by others."""
         self._writable()
@@ -338,7 +336,7 @@ class Registry:
         *,
         prune: bool = False,
         reads_secrets: bool = True,
-        is_admin: bool = True,
+        is_admin: bool,
     ) -> list[PlannedChange]:
         """What applying would do. Raises all problems of all documents."""
         names = {name for document in documents.values() for name in document.content.secrets}
@@ -363,14 +361,14 @@ class Registry:
         return changes
 
     async def apply(
-        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool = True
+        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool
     ) -> list[PlannedChange]:
         """Do it, all in one transaction."""
         self._writable()
         return await self.adopt(documents, actor, prune=prune, is_admin=is_admin)
 
     async def adopt(
-        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool = True
+        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool
     ) -> list[PlannedChange]:
         """The same for a registry that is a file, and takes no other writes. Who writes that file is an admin."""
         changes = await self.plan(documents, prune=prune, is_admin=is_admin)

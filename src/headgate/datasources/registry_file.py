@@ -45,7 +45,7 @@ class RegistryFile:
         except UnicodeDecodeError:
             raise ConfigError(f"{self._path} is not UTF-8", hint="save it as UTF-8") from None
         documents = await asyncio.to_thread(read_yaml, text, str(self._path))
-        await self._registry.adopt(documents, f"yaml:{self._path.name}")
+        await self._registry.adopt(documents, f"yaml:{self._path.name}", is_admin=True)
         self._names = frozenset(documents)
 
     async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:

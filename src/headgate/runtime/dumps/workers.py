@@ -126,7 +126,8 @@ class WorkersManager:
             os.getpid(),
         )
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headgate.runtime.dumps.workers"),
+            # `-P`: no module comes from the folder that we are in, which others may write to.
+            *(sys.executable, "-P", "-m", "headgate.runtime.dumps.workers"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,  # Ours is for results; what a worker reports is in the history.
             start_new_session=True,  # Ctrl-C is for us, and we end our workers.
