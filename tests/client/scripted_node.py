@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from headgate.client import Consumer, PushClient, PushStream, Turn
 from headgate.core import frames
@@ -156,6 +160,8 @@ class ScriptedNode:
 
     def __init__(self) -> None:
         self.url = ""
+        self.installation = json.dumps({"installation": "ours"})  # What it says of itself.
+        self.asked = 0
         self._peers: asyncio.Queue[Any] = asyncio.Queue()
 
     async def accept(self) -> Any:
@@ -172,6 +178,14 @@ class ScriptedNode:
         """Whether nobody has connected whom the test does not know of."""
         return self._peers.empty()
 
+    def answer(self, socket: ServerConnection, request: Request) -> Response | None:
+        """Of which installation it is."""
+        if request.path != "/api/installation":
+            return None
+        assert TOKEN not in str(request.headers)
+        self.asked += 1
+        return socket.respond(HTTPStatus.OK, self.installation)
+
     async def serve(self, socket: ServerConnection) -> None:
         is_group = socket.request is not None and socket.request.path.endswith("/groups")
         self._peers.put_nowait(GroupPeer(socket) if is_group else Peer(socket))
@@ -179,13 +193,21 @@ class ScriptedNode:
 
 
 @asynccontextmanager
-async def scripted_node() -> AsyncIterator[ScriptedNode]:
+async def scripted_node(tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedNode]:
     """A node on a port of its own."""
     node = ScriptedNode()
     async with serve(
-        node.serve, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None, close_timeout=0.1
+        node.serve,
+        "127.0.0.1",
+        0,
+        compression=None,
+        max_size=None,
+        ping_interval=None,
+        close_timeout=0.1,
+        process_request=node.answer,
+        ssl=tls,
     ) as server:
-        node.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        node.url = f"http{'s' if tls else ''}://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
         yield node
 
 

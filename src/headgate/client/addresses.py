@@ -46,6 +46,10 @@ class Addresses:
         self._preferred: str | None = None
         self._last: str | None = None
 
+    def is_given(self, address: str) -> bool:
+        """Whether the program itself named it."""
+        return address in self._given
+
     def learn(self, urls: Iterable[str]) -> None:
         """A node says where nodes are now."""
         self._learned = [address for url in urls if (address := usable(url, self._door)) and self._may_use(address)]

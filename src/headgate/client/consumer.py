@@ -22,6 +22,7 @@ from headgate.client.addresses import GROUPS_PATH, Addresses
 from headgate.client.connection import GroupConnection
 from headgate.client.conversation import Believer, Conversation
 from headgate.client.errors import ConsumerError, Left, Lost
+from headgate.client.installation import Installation
 from headgate.client.turn import Turn
 from headgate.clock import boot_s
 from headgate.core import backoff, frames
@@ -77,6 +78,7 @@ class Consumer:
         if lease_s is not None and not frames.SHORTEST_LEASE_S <= lease_s <= frames.LONGEST_LEASE_S:
             raise ValueError(f"a lease must be {frames.SHORTEST_LEASE_S:g} to {frames.LONGEST_LEASE_S:g} seconds")
         self._addresses = Addresses([urls] if isinstance(urls, str) else urls, GROUPS_PATH)
+        self._installation = Installation(GROUPS_PATH, tls)
         self._token = token
         self._stream = stream
         self._group = group
@@ -269,6 +271,8 @@ class Consumer:
     async def _use(self, address: str) -> NoReturn:
         """Connect, and work until the connection ends; raises the reason."""
         believer = self._believer
+        is_given = self._addresses.is_given(address)
+        await self._installation.check(address, is_given=is_given, within_s=self._open_timeout_s)
         connection, joined = await GroupConnection.open(address, self._join(), self._open_timeout_s, self._tls)
         log.info("connected to %s", address)
         self._addresses.learn(joined.nodes)

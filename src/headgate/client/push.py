@@ -18,9 +18,10 @@ from typing import NoReturn, Self
 
 from websockets.exceptions import WebSocketException
 
-from headgate.client.addresses import Addresses
+from headgate.client.addresses import PATH, Addresses
 from headgate.client.connection import Connection
 from headgate.client.errors import Lost, Moved, PushError, PushRefused
+from headgate.client.installation import Installation
 from headgate.client.outgoing import Outgoing, Room
 from headgate.client.session import Session
 from headgate.client.stream import PushStream
@@ -58,6 +59,7 @@ class PushClient:
         if buffer < 1:
             raise ValueError("the buffer must hold at least one record")
         self._addresses = Addresses([urls] if isinstance(urls, str) else urls)
+        self._installation = Installation(PATH, tls)
         self._token = token
         self._datasource = datasource
         self._program = program
@@ -169,6 +171,8 @@ class PushClient:
 
     async def _use(self, address: str) -> NoReturn:
         """Connect, and work until the connection ends; raises the reason."""
+        is_given = self._addresses.is_given(address)
+        await self._installation.check(address, is_given=is_given, within_s=self._open_timeout_s)
         hello = HelloFrame(frames.VERSION, self._token, self._datasource, self._program, self._instance)
         connection, ok = await Connection.open(address, hello, self._open_timeout_s, self._tls)
         log.info("connected to %s", address)
