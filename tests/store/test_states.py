@@ -8,7 +8,7 @@ from uuid import UUID
 from headgate.core.figures import Figures
 from headgate.core.streams import Grant, Release
 from headgate.store.states import State, States
-from tests.store.conftest import Rows
+from tests.store.conftest import ME, Rows
 
 
 def state(stream: UUID, epoch: int | None, status: str = "RUNNING") -> State:
@@ -47,3 +47,39 @@ async def test_whoever_never_had_the_stream_says_nothing_and_harms_no_other(rows
     epoch = await rows.acquire(node, mine)
     told = [state(free, None), state(mine, epoch), replace(state(free, None), epoch=9)]
     assert await states.save(node, told) == {mine}
+
+
+async def test_a_stream_that_has_ended_is_stopping_until_it_has_been_given_back(rows: Rows) -> None:
+    """Its state and its release are two writes. Whoever reads that it has stopped may edit or start it at once."""
+    node, stream, states = await rows.node(), await rows.stream(), States(rows.database)
+
+    async def shown() -> tuple[str, str]:
+        (found,) = await states.all()
+        return found.worker_status, found.detail
+
+    epoch = await rows.acquire(node, stream)
+    await states.save(node, [replace(state(stream, epoch, "STOPPED"), detail="finished")])
+    assert await shown() == ("RUNNING", "stopping")
+    key = await rows.wanted_key()
+    await rows.tell(node, stream, Release(node, epoch, 0, None, "finished", key, is_settled=True))
+    assert await shown() == ("STOPPED", "finished")
+    # A node that is to run it again has said nothing of that yet.
+    await rows.tell(node, stream, Grant(node))
+    assert await shown() == ("STOPPED", "finished")
+
+
+async def test_a_quarantine_that_people_see_is_one_that_a_start_ends(rows: Rows) -> None:
+    node, stream, states = await rows.node(), await rows.stream(), States(rows.database)
+
+    async def is_quarantined() -> bool:
+        async with rows.datasources.change(ME) as change:
+            return (await change.at_rest(await rows.datasource())).quarantined
+
+    epoch = await rows.acquire(node, stream)
+    assert not await is_quarantined()
+    await states.save(node, [replace(state(stream, epoch, "ERROR"), detail="quarantined")])
+    assert await is_quarantined()  # The node is about to give the stream back.
+    await rows.tell(node, stream, Release(node, epoch, 0, None))
+    assert await is_quarantined()
+    await rows.acquire(node, stream)
+    assert not await is_quarantined()

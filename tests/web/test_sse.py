@@ -55,7 +55,9 @@ def test_events_of_all_come_from_now_on(web: Web, name: str) -> None:
     web.publish(f"{name}-before", enabled=False)
     with listening(web, "/api/events") as items:
         web.publish(name, enabled=False)
-        found = [next(items), next(items)]
+        # A token may be noted as used at any moment.
+        ours = (item for item in items if item["name"] in (name, f"{name}-before"))
+        found = [next(ours), next(ours)]
         assert [(item["name"], item["type"]) for item in found] == [(name, "created"), (name, "published")]
         assert all(item["sse"] == item["id"] for item in found)
 

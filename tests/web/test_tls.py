@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -22,6 +24,10 @@ from headgate.config import Settings
 from headgate.errors import ConfigError
 from headgate.testing.processes import NodeProcess
 from headgate.web import tls
+from headgate.web.http.census import Census
+from headgate.web.http.handshake import TlsListener
+from headgate.web.http.limits import Limits
+from headgate.web.server import bind
 from tests.certificates import Authority, Pair
 from tests.waiting import LONG_S, wait_until
 from tests.web_node import BLACKHOLE, Databases
@@ -109,6 +115,64 @@ def test_plain_http_and_noise_are_closed_and_leave_no_trace_in_the_log(secure: S
     added = secure.node.log().removeprefix(before)
     assert "Traceback" not in added
     assert "error" not in added.lower()
+
+
+async def test_who_is_still_shaking_hands_is_counted_and_one_too_many_is_cut_off(tmp_path: Path) -> None:
+    """In all and from one address. A place becomes free when the handshake fails, and stays taken when it succeeds."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("node", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    trust = ssl.create_default_context(cafile=str(authority.file))
+    for limits in (Limits(2, 5), Limits(5, 2)):
+        census = Census(limits)
+        sock = bind("127.0.0.1", 0, search=False)
+        port = sock.getsockname()[1]
+        listener = TlsListener(sock, context, census, partial(Counting, census))
+        async with asyncio.timeout(LONG_S):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            while census.size < 2:
+                await asyncio.sleep(0)
+            reader, _ = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            assert census.size == 2
+            silent[0][1].write(b"GET / HTTP/1.1\r\n\r\n")
+            while census.size == 2:
+                await asyncio.sleep(0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            assert census.size == 2
+            listener.close()
+            await listener.wait_closed()
+            assert census.size == 1
+            writer.close()
+            while census.size:
+                await asyncio.sleep(0)
+        sock.close()
+
+
+class Counting(asyncio.Protocol):
+    """A connection that is counted, and says what it is told."""
+
+    address = "127.0.0.1"
+
+    def __init__(self, census: Census) -> None:
+        self._census = census
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        assert not self._census.why_not(self.address)
+        self._census.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._census.leave(self)
+
+    def look(self, now_s: float) -> None: ...
 
 
 # Commands.

@@ -99,4 +99,6 @@ def _state(row: Row) -> StreamState:
     plain = {name: row[name] for name in StreamState.__slots__}
     plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
     plain["error"] = None if row["error"] is None else msgspec.json.decode(row["error"], type=LastFailure)
+    if row["is_stopping"]:
+        plain |= {"worker_status": "RUNNING", "detail": "stopping"}
     return StreamState(**plain)

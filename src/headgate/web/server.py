@@ -9,6 +9,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from typing import cast
 
 import uvicorn
 
@@ -23,7 +24,8 @@ from headgate.web.http.answers import Phrases
 from headgate.web.http.asgi import AsgiServer
 from headgate.web.http.census import Census
 from headgate.web.http.connection import Connection
-from headgate.web.http.limits import HEAD_S, Limits
+from headgate.web.http.handshake import TlsListener
+from headgate.web.http.limits import Limits
 
 NEXT_PORTS = 50  # How far to look for a free port.
 BACKLOG = 2048
@@ -88,16 +90,15 @@ class Server(uvicorn.Server):
         await self.on_tick(0)  # The headers of every answer.
         server, phrases = AsgiServer(self.config, self.server_state), Phrases(self.server_state)
         loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                lambda: Connection(self._census, self._door, server, phrases),
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=HEAD_S if self._tls is not None else None,
-            )
-            for sock in sockets or []
-        ]
+
+        def connection() -> asyncio.Protocol:
+            return Connection(self._census, self._door, server, phrases)
+
+        if self._tls is None:
+            self.servers = [await loop.create_server(connection, sock=sock, backlog=BACKLOG) for sock in sockets or []]
+        else:
+            listening = [TlsListener(sock, self._tls, self._census, connection) for sock in sockets or []]
+            self.servers = cast(list[asyncio.Server], listening)
         self._looking = asyncio.create_task(self._census.run(), name="connections")
         self.started = True
 

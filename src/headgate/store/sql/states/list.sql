@@ -1,4 +1,6 @@
-SELECT st.*, s.index, s.label, n.name AS node_name, n.beat AS heartbeat
+-- What has ended is stopping until its holder has given it back, so that whoever reads `STOPPED` can edit or start it.
+SELECT st.*, s.index, s.label, n.name AS node_name, n.beat AS heartbeat,
+       st.worker_status = 'STOPPED' AND s.owner IS NOT NULL AND s.epoch = st.epoch AS is_stopping
 FROM headgate.datasource_state st
 JOIN headgate.stream s ON s.id = st.stream
 JOIN headgate.datasource d ON d.id = st.datasource AND (s.index IS NULL OR s.index < d.dealt)
