@@ -121,7 +121,7 @@ def scraped() -> dict[str, float]:
         groups = GroupFigures(nothing, deque(), lambda: 0, Counter())
         push = PushFigures(0, 0, Counter())
         collector = NodeCollector(
-            here, resting, lambda: MANY, lambda: 4.0, lambda: 0.0, Counter(), lambda: push, groups, DumpFigures(nothing)
+            here, resting, lambda: MANY, lambda: 4.0, lambda: 0.0, Counter, lambda: push, groups, DumpFigures(nothing)
         )
         holds: list[float] = []
 

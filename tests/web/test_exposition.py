@@ -53,7 +53,7 @@ def collector(*streams: StreamFigures, resting: tuple[StreamFigures, ...] = ()) 
         lambda: len(streams),
         lambda: 4.5,
         lambda: 0.001,
-        Counter({("orders", 202): 3}),
+        lambda: Counter({("orders", 202): 3}),
         lambda: PushFigures(1, 12_345_678, Counter(left=2)),
         GroupFigures(groups, deque([0.02, 0.02, 45.0]), lambda: 1, Counter(version=1)),
         DumpFigures(dumps),

@@ -131,6 +131,34 @@ async def test_names_that_come_and_go_do_not_add_up(registry: FakeRegistry, hook
     assert len(hooks._known) < 110
 
 
+async def test_answers_of_webhooks_that_come_and_go_do_not_add_up(
+    registry: FakeRegistry, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "FEW_ANSWERS", 10)
+    door = webhooks.WebhookDoor(hooks, cast(Any, None), cast(Any, None), lambda: 1.0)
+    registry.publish("stays", WebhookOptions())
+    for number in range(50):
+        registry.publish(f"name-{number}", WebhookOptions())
+        for status in (202, 413):
+            door.count(f"name-{number}", status)
+        door.count("stays", 202)
+        door.count("a stranger's", 404)
+        del registry.synced[f"name-{number}"]
+        assert len(door._answers) < 20
+    assert door.figures() == {("stays", 202): 50, ("", 404): 50}
+
+
+async def test_answers_of_a_webhook_that_was_published_just_now_are_kept(registry: FakeRegistry, hooks: Hooks) -> None:
+    door = webhooks.WebhookDoor(hooks, cast(Any, None), cast(Any, None), lambda: 1.0)
+    registry.publish("fresh", WebhookOptions(), is_synced=False)
+    registry.revision -= 1
+    await hooks.find("fresh")
+    door.count("fresh", 202)
+    assert door.figures() == {("fresh", 202): 1}
+    registry.revision += 1
+    assert not door.figures()
+
+
 def test_of_too_many_unfinished_bodies_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "MOST_HALF_BYTES", 100)
     halves = webhooks._Halves()

@@ -178,7 +178,7 @@ class NodeCollector:
         active: Callable[[], int],
         trust_left_s: Callable[[], float],
         loop_delay_s: Callable[[], float],
-        webhooks: Counter[tuple[str, int]],
+        webhooks: Callable[[], Counter[tuple[str, int]]],
         push: Callable[[], PushFigures],
         groups: GroupFigures,
         dumps: DumpFigures,
@@ -207,7 +207,7 @@ class NodeCollector:
             streams[one.stream] = one
         found = sorted(streams.values(), key=lambda one: one.stream)
         webhooks = {
-            labelled({"answer": str(answer), "datasource": name}): n for (name, answer), n in self._webhooks.items()
+            labelled({"answer": str(answer), "datasource": name}): n for (name, answer), n in self._webhooks().items()
         }
         push = self._push()
         return [

@@ -42,7 +42,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
         lambda: len(node.registry.list_active_datasources()),
         node.trust_left_s,
         lambda: node.sign.delay_s,
-        webhooks.answers,
+        webhooks.figures,
         push.figures,
         GroupFigures(group_figures, node.groups.handed_over_s, lambda: groups.open, groups.ends),
         DumpFigures(dump_figures),

@@ -64,6 +64,13 @@ class Hooks:
             return None
         return hook if entry.enabled and self._lists(name) else None
 
+    def exists(self, name: str) -> bool:
+        """Whether it has not been deleted; one that was published just now may be known here only."""
+        found = self._known.get(name)
+        return self._registry.entry(name) is not None or (
+            found is not None and found.revision > self._registry.revision
+        )
+
     async def find(self, name: str) -> Hook:
         """The webhook; raises what keeps callers from using it."""
         entry = self._registry.entry(name)

@@ -32,6 +32,7 @@ from headgate.web.problems import encode, problem
 MOST_HEADER_BYTES = 8192
 MOST_HALF_BYTES = 256 * 1024 * 1024  # Of bodies that have not come to their end, of all callers together.
 JUDGED_BYTES = 1024 * 1024  # Of a body whose cost is counted at once.
+FEW_ANSWERS = 1000  # Counters that are kept without asking whether their webhooks still exist.
 ACCEPTED = Answer(202, b'{"status":"accepted"}', b"application/json")
 
 # What must not be stored: credentials, and what only concerns this connection.
@@ -168,8 +169,7 @@ class Call:
         caller, self._caller = self._caller, None
         self._parts = []
         self._door.halves.drop(self)
-        name = self.name if answer.status not in (404, 405) else ""  # Only names that exist are kept.
-        self._door.answers[name, answer.status] += 1
+        self._door.count(self.name, answer.status)
         if caller is not None:
             caller.answer(answer)
 
@@ -202,7 +202,8 @@ class WebhookDoor:
         self._commits = commits
         self._gate = gate
         self._trust_left_s = trust_left_s
-        self.answers: Counter[tuple[str, int]] = Counter()
+        self._answers: Counter[tuple[str, int]] = Counter()
+        self._most_answers = FEW_ANSWERS
         self.halves = _Halves()
 
     def open(self, caller: Caller, head: Head) -> Call:
@@ -252,6 +253,18 @@ class WebhookDoor:
             raise _Refused(431, "the headers are too large")
         payload = Payload(hook.datasource, text.decode(), body, replay_key)
         self._commits.add(Pending(payload, hook.limit, call.done))
+
+    def count(self, name: str, status: int) -> None:
+        """An answer was given. Only names that exist are kept."""
+        self._answers[name if status not in (404, 405) else "", status] += 1
+        if len(self._answers) > self._most_answers:
+            self._most_answers = 2 * len(self.figures()) + FEW_ANSWERS
+
+    def figures(self) -> Counter[tuple[str, int]]:
+        """How many answers were given, by name and status; those of deleted webhooks are forgotten."""
+        for gone in [key for key in self._answers if key[0] and not self._hooks.exists(key[0])]:
+            del self._answers[gone]
+        return self._answers
 
     def _admit(self, call: Call, hook: Hook) -> None:
         try:
