@@ -6,10 +6,11 @@ import ast
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headgate.errors import ConfigError, Problem, Refused
-from headgate.text import ago, counted, duration, error_line, one_line, parse_duration, roughly, size
+from headgate.text import ago, counted, duration, error_line, has_zero_byte, one_line, parse_duration, roughly, size
 
 SOURCE = Path(__file__).parent.parent / "src" / "headgate"
 
@@ -88,3 +89,10 @@ def test_text_needs_nothing_but_errors() -> None:
     tree = ast.parse((SOURCE / "text.py").read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert modules == {"__future__", "headgate.errors"}
+
+
+def test_a_zero_byte_is_found_in_json_and_a_backslash_before_the_same_letters_is_none() -> None:
+    for value in ("\0", {"a\0": 1}, ["\\\0"]):
+        assert has_zero_byte(msgspec.json.encode(value))
+    for value in ("\\u0000", {"\\\\u0000": "u0000"}, 0):
+        assert not has_zero_byte(msgspec.json.encode(value))

@@ -9,6 +9,7 @@ from headgate.errors import HeadgateError
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _COARSE_S = ((86400, "d"), (3600, "h"), (60, "min"))
 _UNITS_B = ("B", "kB", "MB", "GB", "TB")
+_ZERO = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 # Durations.
@@ -61,6 +62,11 @@ def counted(number: float, noun: str, plural: str = "") -> str:
 
 
 # Texts and errors.
+
+
+def has_zero_byte(json: bytes) -> bool:
+    """Whether a text in this JSON has one. PostgreSQL keeps it, and then fails every query that looks into it."""
+    return _ZERO.search(json) is not None
 
 
 def one_line(said: object, most: int | None = None) -> str:

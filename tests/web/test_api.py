@@ -391,6 +391,15 @@ def test_a_body_that_is_no_json_object_is_a_problem_and_never_an_error(web: Web,
         refused(answer, answer.status_code)
 
 
+def test_what_postgresql_cannot_read_again_is_not_taken_and_stops_nobody_else(web: Web, name: str) -> None:
+    """Grants, lists and the clearing of inboxes look into all documents and positions at once."""
+    web.publish(name)
+    bad = {"source": GENERATOR, "sink": BLACKHOLE, "description": "a\0b"}
+    refused(web.ask("POST", "/api/apply", json={"datasources": {f"{name}-b": bad}}), 422)
+    refused(web.ask("PUT", f"/api/streams/{name}:0/position", json={"position": {"a": ["\0"]}}), 422)
+    web.call("GET", "/api/groups")
+
+
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", str(2**63), "9" * 40, "%00", ""])
 def test_an_id_that_is_none_is_a_problem(web: Web, after: str) -> None:
     web.publish("for-ids")

@@ -170,6 +170,17 @@ def test_what_cannot_be_is_a_problem(web: Web, body: Body, change: Body, status:
     assert "hunter2" not in answer.text
 
 
+def test_a_column_with_a_zero_byte_in_its_name_is_refused_and_dumps_are_listed_as_before(
+    web: Web, tmp_path: Path
+) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"id": 1, "a\\u0000b": 2}\n')
+    answer = web.ask(
+        "POST", "/api/dumps", json={"source": f"jsonl:{tmp_path}/odd.jsonl", "target": f"csv:{tmp_path}/to"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (409, "zero_byte")
+    assert web.ask("GET", "/api/dumps").is_success
+
+
 def test_an_unfinished_dump_refuses_another_and_a_target_with_rows_is_refused(web: Web, body: Body) -> None:
     id = begun(web, {**body, **SLOW})["id"]
     again = web.ask("POST", "/api/dumps", json=body)

@@ -70,6 +70,15 @@ def callers(web: Web) -> dict[str, dict[str, str]]:
     return headers
 
 
+def test_no_body_is_taken_before_it_is_known_who_sends_it() -> None:
+    """A guard asks before the framework reads a body for `data`; a handler that asks by itself reads it later, and
+    what it takes is small."""
+    for line in LINES:
+        if not line.handler.resolve_guards() and line.method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert "data" not in line.handler.parsed_fn_signature.parameters, f"{line.method} {line.path}"
+            assert line.path == "/logout" or line.handler.resolve_request_max_body_size() <= 4096, line.path
+
+
 def expected(rule: Rule, caller: str, *, is_inside: bool) -> int | None:
     """The status that refuses it; None: it is allowed."""
     known = CALLERS[caller]

@@ -26,6 +26,7 @@ from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
 from headgate.store.dump_rows import NewDump, TableRow
 from headgate.store.dumps import Dumps
+from headgate.text import has_zero_byte
 
 WORKERS = 2
 SOURCE_TIMEOUT_S = 60.0
@@ -113,7 +114,12 @@ def plan_of(row: TableRow) -> Plan:
 
 
 def as_json(plan: Plan) -> object:
-    """The plan as it is kept."""
+    """The plan as it is kept. With a zero byte in it, PostgreSQL could not list any dump any more."""
+    if has_zero_byte(msgspec.json.encode(plan)):
+        name = plan.job.source.name.replace("\0", "\\0")
+        raise Refused(
+            f"a name in table {name} has a zero byte", code="zero_byte", hint="rename the column, or leave it out"
+        )
     return msgspec.to_builtins(plan)
 
 

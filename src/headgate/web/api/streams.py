@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from litestar import get, post, put
-from msgspec import UNSET
+from msgspec import UNSET, json
 
 from headgate.errors import ConfigError, Problem, Refused
 from headgate.runtime.node import Node
 from headgate.store import listed, worker_groups
+from headgate.text import has_zero_byte
 from headgate.web import subjects
 from headgate.web.api import views
 from headgate.web.auth import Needs, Req
@@ -53,6 +54,8 @@ async def stream_history(node: Node, id: str, limit: int = 50) -> bodies.History
 @put("/api/streams/{id:str}/position", guards=OPERATE, tags=["streams"], summary="Edit a position, or undo that")
 async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) -> bodies.Edited:
     """`position` is any JSON value, null for the beginning; or `undo` is true. Refused while a node has the stream."""
+    if data.position is not UNSET and has_zero_byte(json.encode(data.position)):
+        raise ConfigError([Problem("position", "must have no zero byte")])
     if data.position is not UNSET and data.undo is UNSET:
         done = await node.streams.edit(id, data.position, request.user.name)
     elif data.position is UNSET and data.undo is True:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from litestar import Response, get, post
 
 from headgate.core.access import Caller, OfDatasource, may
@@ -33,7 +34,7 @@ from headgate.web.api.dumps import seen_dumps
 from headgate.web.auth import Needs
 from headgate.web.console import session, words
 from headgate.web.console.pages import page
-from headgate.web.console.session import Req, name_of, signed_in
+from headgate.web.console.session import MOST_FORM_BYTES, Req, name_of, signed_in
 
 MOST = 200
 SQUARES = 480  # Of a table. More chunks share a square.
@@ -66,13 +67,23 @@ async def dump_page(node: Node, request: Req, id: str) -> Response[Any]:
     return await signed_in(request, lambda holder: _one(node, request, holder, id))
 
 
-@post("/dumps/{id:str}", include_in_schema=False, status_code=200, needs=Needs("operate", subjects.dump))
-async def act(node: Node, request: Req, id: str, data: dict[str, Any]) -> dict[str, Any]:
-    """What a button, or the field of the rate, sends."""
+@post(
+    "/dumps/{id:str}",
+    include_in_schema=False,
+    status_code=200,
+    request_max_body_size=MOST_FORM_BYTES,
+    needs=Needs("operate", subjects.dump),
+)
+async def act(node: Node, request: Req, id: str) -> dict[str, Any]:
+    """What a button, or the field of the rate, sends. It is read once it is known who sends it."""
     holder = await session.holder(request)
     if holder is None or HEADER not in request.headers:
         raise Unauthorized("the token is missing or not valid")
     await session.check(request, holder)
+    try:
+        data = msgspec.json.decode(await request.body())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        data = None
     match data:
         case {"do": "pause"}:
             await control.pause(node.dumps, id)

@@ -1,4 +1,4 @@
--- What has ended is stopping until its holder has given it back, so that whoever reads `STOPPED` can edit or start it.
+-- What has ended is stopping until its holder has given it back, so that one shown as `STOPPED` can be edited or started.
 SELECT st.*, s.index, s.label, n.name AS node_name, n.beat AS heartbeat,
        st.worker_status = 'STOPPED' AND s.owner IS NOT NULL AND s.epoch = st.epoch AS is_stopping
 FROM headgate.datasource_state st
