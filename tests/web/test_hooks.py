@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -121,6 +122,20 @@ async def test_what_is_no_webhook_or_cannot_be_loaded_is_not_asked_for_again_and
         with pytest.raises(Refused):
             await hooks.find("broken")
     assert registry.loads == 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_stranger_does_not_learn_which_datasources_there_are(
+    registry: FakeRegistry, hooks: Hooks, enabled: bool
+) -> None:
+    registry.publish("payroll", object())
+    registry.synced["payroll"] = replace(registry.synced["payroll"], enabled=enabled)
+    said = []
+    for name in ("payroll", "absent"):
+        with pytest.raises(NotFound) as raised:
+            await hooks.find(name)
+        said.append(raised.value.message.replace(name, "NAME"))
+    assert said[0] == said[1]
 
 
 async def test_names_that_come_and_go_do_not_add_up(registry: FakeRegistry, hooks: Hooks) -> None:

@@ -78,14 +78,14 @@ class Hooks:
             entry = (await self._look()).get(name) or self._registry.entry(name)  # Which may have looked meanwhile.
         if entry is None or entry.deleted or entry.wanted is None or entry.wanted.target is None:
             self._known.pop(name, None)
-            raise NotFound(f"webhook {name!r} does not exist")
-        if not entry.enabled or not self._lists(name):
-            raise Refused(f"the webhook {name!r} is stopped")
+            raise _absent(name)
         found = self._known.get(name)
         if found is None or found.revision != entry.revision or _is_over(found):
             found = await self._load(entry, entry.wanted.target)
         if isinstance(found, _NoHook):
             raise found.error
+        if not entry.enabled or not self._lists(name):
+            raise Refused(f"the webhook {name!r} is stopped")
         return found
 
     async def _look(self) -> Mapping[str, Entry]:
@@ -118,7 +118,7 @@ class Hooks:
             if isinstance(options, WebhookOptions):
                 found = _hook(entry, options)
             else:
-                found = _NoHook(entry.revision, NotFound(f"{entry.name!r} is not a webhook"), float("inf"))
+                found = _NoHook(entry.revision, _absent(entry.name), float("inf"))
         except StoreError:
             raise
         except HeadgateError:
@@ -133,6 +133,11 @@ class Hooks:
         if len(self._known) > 2 * len(self._registry.names()) + 100:
             names = self._registry.names()
             self._known = {name: found for name, found in self._known.items() if name in names}
+
+
+def _absent(name: str) -> NotFound:
+    """A datasource that is no webhook is none that a stranger should learn of."""
+    return NotFound(f"webhook {name!r} does not exist")
 
 
 def _hook(entry: Entry, options: WebhookOptions) -> Hook:
