@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 async def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do what many documents at once need. It takes seconds, so it has threads of its own: neither the event loop nor
+    """Do what many documents at once need. It takes seconds, so it has its own threads: neither the event loop nor
     the threads of connectors wait for it."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *args, **kwargs))
 
