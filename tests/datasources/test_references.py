@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, RootModel, SecretStr, field_validator, mo
 from headgate.connectors import plugins
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind
 from headgate.connectors.blackhole import Blackhole
+from headgate.datasources import references
 from headgate.datasources.documents import Document, content_of, read_all, write_yaml
 from headgate.datasources.prepared import prepare, shown, written_out
 from headgate.datasources.references import Unread, examine
@@ -461,3 +462,11 @@ def test_a_model_that_is_no_options_model_is_walked_too() -> None:
         key: SecretStr
 
     assert examine({"key": HERE, "x": HERE}, "a", Plain).misplaced == ["a.x"]
+
+
+def test_a_near_name_is_told_only_to_those_who_may_read_secrets() -> None:
+    raw = {"url": {"$secret": "warehous"}}
+    (told,) = references.resolve(raw, {"warehouse": "postgresql://x"}, "sink", []).problems
+    (untold,) = references.resolve(raw, {"warehouse": references.Unread()}, "sink", []).problems
+    assert "did you mean warehouse?" in told.hint
+    assert untold.hint == "headgate secrets set warehous"
