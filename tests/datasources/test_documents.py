@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.datasources.documents import (
+    MOST_PROBLEMS,
     Document,
     content_of,
     read_all,
@@ -224,6 +225,12 @@ def test_a_zero_byte_is_a_problem_because_postgresql_could_not_read_what_it_was_
     with pytest.raises(ConfigError) as raised:
         read_all({"datasources": {"orders": {"source": SOURCE, "sink": SINK, **part}}})
     assert [problem.hint for problem in raised.value.problems] == ["quote it; no zero bytes"]
+
+
+def test_of_many_problems_the_first_are_told() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_all({"datasources": {f"d{number}": 1 for number in range(MOST_PROBLEMS + 5)}})
+    assert len(raised.value.problems) == MOST_PROBLEMS
 
 
 def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:

@@ -247,7 +247,7 @@ def test_null_is_the_beginning(web: Web, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "position", [0, -1, 10**30, 1.5, "", "text \u0000 é", True, [], [1, [2]], {"file": "a", "at": 7}]
+    "position", [0, -1, 10**30, 1.5, "", "text \u0001 é", True, [], [1, [2]], {"file": "a", "at": 7}]
 )
 def test_any_json_may_be_a_position(web: Web, position: Any) -> None:
     if not web.ask("GET", "/api/datasources/for-positions").is_success:

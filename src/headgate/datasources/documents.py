@@ -6,11 +6,15 @@ Only their shape is checked here; `prepared` checks what they say. Every problem
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import yaml
@@ -25,6 +29,8 @@ from headgate.text import one_line
 PARTS = ("enabled", "source", "mapping", "sink")
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
+MOST_PROBLEMS = 1000  # That anybody is told of at once.
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="documents")
 _HALVES = re.compile("[\ud800-\udfff]")
 _QUOTE = "quote it; no zero bytes"
 MOST_BITS = 1024  # Of a whole number: those of thousands of digits cannot be written down again.
@@ -46,6 +52,16 @@ class Document:
         if content.mapping is not None:
             found["mapping"] = content.mapping
         return {**found, "sink": content.sink, **content.options}
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do what many documents at once need. It takes seconds, so it has its own threads: neither the event loop nor
+    the threads of connectors wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *args, **kwargs))
 
 
 # Reading.
@@ -114,8 +130,10 @@ def read_all(found: Any) -> dict[str, Document]:
             documents[str(name)] = read_one(name, raw, f"datasources.{name}")
         except ConfigError as error:
             problems += error.problems
+        if len(problems) >= MOST_PROBLEMS:
+            break
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems[:MOST_PROBLEMS])
     return documents
 
 

@@ -7,7 +7,6 @@ begins, recorded with their actor, and followed by a wake-up.
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from uuid import UUID
 from headgate.clock import boot_s
 from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
-from headgate.datasources.documents import Document
+from headgate.datasources.documents import MOST_PROBLEMS, Document, apart
 from headgate.datasources.planned import PlannedChange, planned
 from headgate.datasources.prepared import Prepared, prepare, written_out
 from headgate.datasources.reaching import NodeReach, Reaching, checked
@@ -213,7 +212,7 @@ class Registry:
         """Everything that is wrong with this content. Without `reads_secrets` no value is looked at. For others than
         admins, it is wrong to name what is on no list."""
         values = await self._values(content.secrets, reads_secrets=reads_secrets)
-        return await asyncio.to_thread(_problems, {"": content}, values, await self.reaching(), is_admin)
+        return await apart(_problems, {"": content}, values, await self.reaching(), is_admin)
 
     async def publish(self, name: str, actor: str, expected_hash: str | None = None, *, is_admin: bool) -> Version:
         """Validate the draft as a whole and make it the published version."""
@@ -350,7 +349,7 @@ class Registry:
             if name in present and present[name].content.hash == document.content.hash
         }
         reaching = await self.reaching()
-        if problems := await asyncio.to_thread(_problems, contents, values, reaching, is_admin, kept):
+        if problems := await apart(_problems, contents, values, reaching, is_admin, kept):
             raise ConfigError(problems)
         existing = {found.name for found in await self.datasources.all()}
         changes = [
@@ -498,7 +497,9 @@ def _problems(
             problems += reaching.problems(prepared, content, path, is_trusted=is_admin or path in trusted)
         except ConfigError as error:
             problems += error.problems
-    return problems
+        if len(problems) >= MOST_PROBLEMS:
+            break
+    return problems[:MOST_PROBLEMS]
 
 
 def _refuse_written_out(content: Content) -> None:

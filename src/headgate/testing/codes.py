@@ -50,4 +50,5 @@ CODES = {
     "waiting": "The chunk waits before it is tried again.",
     "which": "There are several tables; name one.",
     "workers": "The nodes settle by themselves who runs the stream.",
+    "zero_byte": "A table or a column of the dump has a zero byte in its name, which PostgreSQL cannot keep.",
 }

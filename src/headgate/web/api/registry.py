@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 from litestar import MediaType, Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
 
 from headgate.core.access import Action, may
-from headgate.datasources.documents import Document, read_all, read_yaml, write_yaml
+from headgate.datasources.documents import Document, apart, read_all, read_yaml, write_yaml
 from headgate.datasources.planned import PlannedChange
 from headgate.errors import Forbidden
 from headgate.runtime.node import Node
@@ -28,10 +27,9 @@ OPERATE = [Needs("operate", subjects.datasource)]
 
 
 async def _documents(data: Object) -> dict[str, Document]:
-    """In a thread where it is YAML: a large file takes seconds, and the node must not stand still meanwhile."""
     if isinstance(data.get("yaml"), str):
-        return await asyncio.to_thread(read_yaml, data["yaml"], str(data.get("file", "")))
-    return read_all(data)
+        return await apart(read_yaml, data["yaml"], str(data.get("file", "")))
+    return await apart(read_all, data)
 
 
 @post("/api/plan", guards=[Needs("list")], status_code=200, tags=["registry"], summary="What applying would change")
@@ -64,7 +62,7 @@ async def export(node: Node, request: Req) -> Response[str]:
     """Lossless; secrets by name only."""
     documents = await node.registry.export()
     seen = [one for one in documents if subjects.sees(request.user, one.name)]
-    text = await asyncio.to_thread(write_yaml, seen)
+    text = await apart(write_yaml, seen)
     return Response(text, media_type="text/yaml")
 
 
