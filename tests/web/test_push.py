@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from headgate.core import frames
 from headgate.datasources.documents import read_one
 from headgate.errors import Cause, ConnectorError, NotConnected, StoreError
 from headgate.runtime.push import listener as push
+from headgate.runtime.streams import manager
 from headgate.web.doors import push as door
 from headgate.web.doors import wire
 from tests.web.pushing import WINDOW, Gate, House, Program, house, numbers
@@ -931,3 +933,34 @@ async def test_a_pushed_stream_is_shown_by_its_label_with_its_state(here: House)
 
         await here.until(states, lambda rows: rows == [("host-7", "RUNNING", "running")])
     await here.until(states, lambda rows: rows == [("host-7", "STOPPED", "stopped")])
+
+
+async def test_a_new_version_reaches_the_streams_of_a_session_in_turns(
+    here: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session may have thousands, and others must not wait until all of them were told."""
+    assert here.node.manager is not None
+    turn, told, real = 0, Counter[int](), here.node.manager._want
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def tell(handle: Any) -> None:
+        told[turn] += 1
+        real(handle)
+
+    name = await here.publish(sink={"type": "blackhole"})
+    async with here.connected(name) as program:
+        for number in range(30):
+            await program.have(f"s{number}")
+        monkeypatch.setattr(manager, "WANTED_AT_ONCE", 5)
+        monkeypatch.setattr(here.node.manager, "_want", tell)
+        counting = asyncio.create_task(count_turns())
+        await here.publish(name, sink={"type": "blackhole"}, mapping={"set": {"id": "meta.id + 1"}})
+        await here.node.manager.look()
+        counting.cancel()
+        assert sum(told.values()) == 30
+        assert max(told.values()) <= 5

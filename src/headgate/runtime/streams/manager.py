@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -38,6 +38,7 @@ from headgate.store.streams import Offer, Streams
 
 POLL_S = 0.5  # Finds what a wake-up missed.
 RETRY_S = 1.0
+WANTED_AT_ONCE = 200  # Workers that are told in one go what is wanted: about 3 ms.
 
 ELSEWHERE = lifecycle.Idle("elsewhere")
 
@@ -120,12 +121,19 @@ class WorkerManager:
             offers = await self._rows.granted(self.node)
             changed = {entry.datasource for entry in await self._registry.sync()}
         if changed:  # This runs twice a second, and must not walk through all streams for nothing.
-            for handle in self.handles():
-                if handle.datasource in changed:
-                    self._want(handle)
+            await self._want_all([handle for handle in self.handles() if handle.datasource in changed])
         for offer in offers:
             self._take(offer)
         self.synced.set()
+
+    async def _want_all(self, handles: Sequence[Handle]) -> None:
+        """Tell these workers what is wanted of them. A datasource may have thousands, so others have turns."""
+        for begin in range(0, len(handles), WANTED_AT_ONCE):
+            if begin:
+                await asyncio.sleep(0)
+            for handle in handles[begin : begin + WANTED_AT_ONCE]:
+                if self._handles.get(handle.stream) is handle:  # It may have ended meanwhile.
+                    self._want(handle)
 
     def reconsider(self) -> None:
         """Tell every worker again what is wanted: what this node adds to it has changed."""
