@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.web.bodies.datasources import Summary
 
 WORST_FIRST = ("error", "degraded", "starting", "stopped", "ok")
-PATH = "/api/overview?follow=false"  # What all who look share.
+PATH = "/api/overview"  # What all who look share.
 AGAIN, AGAIN_S = 10, 0.2  # How often to ask for a snapshot that has not been seen, and after what time.
 CLEAR = "\x1b[H\x1b[2J"
 
@@ -43,15 +43,15 @@ def top(
     """Rates and health of all datasources, until Ctrl-C."""
     from headgate.web.bodies.datasources import Overview
 
-    before = call.node.get(PATH, Overview).value
+    before = call.node.get(PATH, Overview, follow=False).value
     while True:
         time.sleep(every_s)
-        found = call.node.get(PATH, Overview).value
+        found = call.node.get(PATH, Overview, follow=False).value
         for _ in range(AGAIN):  # Rates are of the time between two snapshots, and there is one a second.
             if found.at_s > before.at_s:
                 break
             time.sleep(AGAIN_S)
-            found = call.node.get(PATH, Overview).value
+            found = call.node.get(PATH, Overview, follow=False).value
         written = {one.name: one.metrics.records_out for one in before.datasources}
         passed_s = found.at_s - before.at_s or every_s
         rows = [_row(one, written, passed_s) for one in found.datasources]
