@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -61,7 +62,8 @@ T = TypeVar("T")
 async def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do what many documents at once need. It takes seconds, so it has its own threads: neither the event loop nor
     the threads of connectors wait for it."""
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *args, **kwargs))
+    run = partial(copy_context().run, work, *args, **kwargs)  # What the task has set holds in the thread, too.
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, run)
 
 
 # Reading.
