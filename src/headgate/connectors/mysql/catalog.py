@@ -26,14 +26,16 @@ _INDEXES = """
 SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, NULLABLE FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY INDEX_NAME, SEQ_IN_INDEX
 """
+# Two queries, because MariaDB 10.11 crashes now and then in a join of these two views.
 _FOREIGN = """
-SELECT k.CONSTRAINT_NAME, k.COLUMN_NAME, k.REFERENCED_TABLE_SCHEMA, k.REFERENCED_TABLE_NAME, k.REFERENCED_COLUMN_NAME,
-       r.DELETE_RULE, r.UPDATE_RULE
-FROM information_schema.KEY_COLUMN_USAGE k JOIN information_schema.REFERENTIAL_CONSTRAINTS r
-  ON r.CONSTRAINT_SCHEMA = k.CONSTRAINT_SCHEMA AND r.CONSTRAINT_NAME = k.CONSTRAINT_NAME
-  AND r.TABLE_NAME = k.TABLE_NAME
-WHERE k.TABLE_SCHEMA = {schema} AND k.TABLE_NAME = {name} AND k.REFERENCED_TABLE_NAME IS NOT NULL
-ORDER BY k.CONSTRAINT_NAME, k.ORDINAL_POSITION
+SELECT CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME, REFERENCED_COLUMN_NAME
+FROM information_schema.KEY_COLUMN_USAGE
+WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} AND REFERENCED_TABLE_NAME IS NOT NULL
+ORDER BY CONSTRAINT_NAME, ORDINAL_POSITION
+"""
+_ACTIONS = """
+SELECT CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS
+WHERE CONSTRAINT_SCHEMA = {schema} AND TABLE_NAME = {name}
 """
 _CHECKS = """
 SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
@@ -155,9 +157,14 @@ def indexes_of(session: Session, table: str) -> list[dict[str, Any]]:
 def foreign_of(session: Session, table: str) -> tuple[Foreign, ...]:
     """The foreign keys of a table."""
     found: dict[str, Foreign] = {}
-    for name, column, schema, refers, to, on_delete, on_update in ask(session, _FOREIGN, table):
+    columns = ask(session, _FOREIGN, table)
+    answers = ask(session, _ACTIONS, table) if columns else ()
+    actions = {name: (on_delete, on_update) for name, on_delete, on_update in answers}
+    for name, column, schema, refers, to in columns:
+        if name not in actions:
+            continue  # It was dropped between the two queries.
         whole = refers if schema == session.where.database else f"{schema}.{refers}"
-        one = found.get(name) or Foreign(name, (), whole, (), on_delete, on_update)
+        one = found.get(name) or Foreign(name, (), whole, (), *actions[name])
         found[name] = replace(one, columns=(*one.columns, column), to=(*one.to, to))
     return tuple(found.values())
 
