@@ -21,7 +21,8 @@ import pytest
 from headgate.cli import home as homes
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
-from tests.waiting import LONG_S, wait_until
+from tests.commands import headgate
+from tests.waiting import wait_until
 from tests.web_node import Databases, execute
 
 
@@ -56,18 +57,6 @@ def first(shared: First) -> NodeProcess:
 @pytest.fixture
 def database(shared: First) -> str:
     return shared.database
-
-
-def headgate(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "headgate.cli", *arguments],
-        env={**inherited, "HEADGATE_HOME": str(home), **environment},
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-    )
 
 
 class Terminal:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.waiting import LONG_S
+from tests.commands import headgate
 from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, started
 
 OLD, NEW, OTHER = (f"{letter * 42}{last}=" for letter, last in (("A", "A"), ("B", "A"), ("C", "A")))
@@ -843,8 +840,6 @@ def test_a_name_that_does_not_exist_brings_up_the_nearest_one(web: Web, name: st
 
 def test_the_command_that_watches_rates_ends_when_it_was_to_look_once(web: Web, name: str) -> None:
     web.publish(name)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
-    environment |= {"HEADGATE_URL": web.node.url, "HEADGATE_TOKEN": web.node.token}
-    command = [sys.executable, "-m", "headgate.cli", "top", "--once", "--every", "0.2"]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONG_S, check=True)
+    asked = {"HEADGATE_URL": web.node.url, "HEADGATE_TOKEN": web.node.token}
+    shown = headgate(web.node.home, "top", "--once", "--every", "0.2", **asked)
     assert name in shown.stdout

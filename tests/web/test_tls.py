@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +26,7 @@ from headgate.web.http.handshake import TlsListener
 from headgate.web.http.limits import Limits
 from headgate.web.server import bind
 from tests.certificates import Authority, Pair
+from tests.commands import headgate
 from tests.waiting import LONG_S, wait_until
 from tests.web_node import BLACKHOLE, Databases
 
@@ -62,18 +60,6 @@ def secure(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> It
     node = NodeProcess.start(tmp_path_factory.mktemp("tls"), database=databases.make(), flags=flags)
     yield Secure(node, authority, pair)
     node.end(signal.SIGKILL)
-
-
-def headgate(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "headgate.cli", *arguments],
-        env={**inherited, "HEADGATE_HOME": str(home), **environment},
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-    )
 
 
 def test_a_node_with_a_certificate_says_https_and_advertises_it(secure: Secure) -> None:
