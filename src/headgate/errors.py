@@ -9,6 +9,7 @@ Every message is one line that says what is wrong and where; `hint` says what to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +22,7 @@ class Cause(StrEnum):
     NETWORK = "network"  # The other side is away; it will come back.
     RATE_LIMIT = "rate_limit"  # The other side asks for patience.
     BAD_RECORD = "bad_record"  # One record cannot be handled.
+    TOO_MANY_DEAD_LETTERS = "too_many_dead_letters"  # The source or the mapping is broken: somebody should look.
     BUG = "bug"  # The connector's code, or ours, is wrong.
 
 
@@ -130,6 +132,34 @@ class BadRecord(ConnectorError):
     def __init__(self, message: str, *, index: int | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.index = index
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A record that cannot be handled: which one, where in it, and why. It repeats no value of the record."""
+
+    index: int  # In the batch.
+    field: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}" if self.field else self.reason
+
+
+class BadRecords(ConnectorError):
+    """These records of the batch cannot be handled; nothing of the batch was written."""
+
+    cause = Cause.BAD_RECORD
+
+    def __init__(self, bad: Sequence[Bad]) -> None:
+        super().__init__(f"record {bad[0].index + 1}: {bad[0]}")
+        self.bad = bad
+
+
+class BatchRefused(ConnectorError):
+    """A record of the batch cannot be handled, and the sink does not know which; nothing of the batch was written."""
+
+    cause = Cause.BAD_RECORD
 
 
 class Fenced(ConnectorError):

@@ -24,6 +24,8 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.records import Totals
+
 Position: TypeAlias = Any
 """Any JSON value that names the last record handled, inclusive; None means "nothing yet"."""
 
@@ -38,6 +40,7 @@ class Progress:
     generation: int = 0  # Rises with an operator's edit, and with another source or sink. The higher one wins.
     commits: int = 0  # The number of the stream's commits. Never falls.
     position: Position = None
+    totals: Totals = Totals()  # They follow the higher number of commits, whoever wins the position.
 
 
 class Stream(msgspec.Struct, frozen=True):

@@ -15,6 +15,9 @@ from headgate.connectors.api.streaming import (
     Feed,
     Grant,
     Inbox,
+    Letter,
+    LetterOutcome,
+    LetterSink,
     Outgoing,
     Position,
     Progress,
@@ -22,6 +25,8 @@ from headgate.connectors.api.streaming import (
     Shared,
     Sink,
     Source,
+    Totals,
+    Unreadable,
 )
 
 __all__ = [
@@ -33,6 +38,9 @@ __all__ = [
     "Grant",
     "Inbox",
     "Landing",
+    "Letter",
+    "LetterOutcome",
+    "LetterSink",
     "Options",
     "Outgoing",
     "Position",
@@ -45,6 +53,8 @@ __all__ = [
     "SinkKind",
     "Source",
     "SourceKind",
+    "Totals",
+    "Unreadable",
     "Writer",
     "WriterKind",
     "identity",

@@ -9,7 +9,12 @@ is built once to list them, and once for each part that a stream reads, with its
 
 A `Sink` writes batches. `write` returns when the batch is durable, and only then. A transactional sink also keeps the
 stream's position: `open` raises the epoch and returns what it holds, `write` commits data and position together, and a
-stale epoch raises `Fenced` and changes nothing.
+stale epoch raises `Fenced` and changes nothing. Nothing of a batch is written when `write` raises `BadRecords`, which
+names the records that cannot be written, or `BatchRefused`, which says that there is one: the worker then finds it by
+halves, and the others are written without it.
+
+A sink that *keeps letters* (`SinkKind.keeps_letters`, see `LetterSink`) commits dead letters with the position that
+passes them, and a replayed record with the outcome of its letter.
 
 `close` releases everything. It may be called at any time and more than once: after a failure, after a cancelled call,
 and on a source or sink that was never opened.
@@ -26,6 +31,8 @@ from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.letters import LetterOutcome
+from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
 
 __all__ = [
@@ -35,6 +42,9 @@ __all__ = [
     "Feed",
     "Grant",
     "Inbox",
+    "Letter",
+    "LetterOutcome",
+    "LetterSink",
     "Outgoing",
     "Position",
     "Progress",
@@ -42,6 +52,8 @@ __all__ = [
     "Shared",
     "Sink",
     "Source",
+    "Totals",
+    "Unreadable",
 ]
 
 
@@ -49,11 +61,12 @@ __all__ = [
 class Batch:
     """Records that a source read together, and the position of the last of them."""
 
-    records: list[Any]  # Payloads: usually dicts.
+    records: list[Any]  # Payloads: usually dicts. `Unreadable` for one that could not be decoded.
     position: Position  # Of the last record, inclusive.
     size_bytes: int = 0  # As received, for the rate in bytes.
     event_time_s: float | None = None  # When the newest record happened, in Unix time; for lag.
     meta: list[Any] | None = None  # For each record, what the mapping sees as `meta`.
+    place: Callable[[int], str] | None = None  # What the source calls the place of the record with this index.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,17 @@ class Grant:
     epoch: int
     progress: Progress  # What the registry knows.
     trust_left_s: Callable[[], float]  # How long this node may still act. A write must not last longer.
+    datasource: UUID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as a sink keeps it. What it says is the runtime's, and encrypted where it repeats the record."""
+
+    id: UUID
+    content: bytes
+    key: bytes | None = None  # A hash of the record's key; None: it is not known, or the sink has no use for it.
+    outcome: LetterOutcome = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +99,10 @@ class Outgoing:
     records: list[dict[str, Any]]
     progress: Progress
     key: tuple[str, ...] = ()  # The fields that identify a record; empty if the mapping names none.
+    deletes: Sequence[int] = ()  # Which of the records are deletions of what has their key, rising.
+    letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
+    replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
+    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
 
 
 class Source(Protocol):
@@ -116,6 +144,28 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Release everything. May be called at any time, and more than once."""
+
+
+class LetterSink(Sink, Protocol):
+    """A transactional sink that keeps dead letters next to the data.
+
+    `write` commits `batch.letters` with the position. Records of a batch with `replays` are written only if their
+    letter is still open, and its outcome becomes `replayed` with them; the position stays. Where `batch.supersedes` is
+    given, every open letter of the datasource whose key is the key of a record that is written, and that is no replay
+    of this very letter, becomes `superseded` in the same transaction.
+    """
+
+    async def rehearse(self, batch: Outgoing) -> None:
+        """Do what `write` does, raise what it would raise, and take everything back."""
+
+    async def outcomes(self) -> dict[UUID, LetterOutcome]:
+        """Of all letters of this stream that it still knows."""
+
+    async def letters(self, ids: Sequence[UUID]) -> list[Letter]:
+        """Those of these that it still knows. The content of one that is not open may be gone."""
+
+    async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
+        """Those of these that are open have had this outcome; their content may go."""
 
 
 class Received(Protocol):
