@@ -20,7 +20,7 @@ from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
 from headgate.store.placement import grant_free
-from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of
+from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_of
 from headgate.text import counted
 
 KEEP_HISTORY = timedelta(days=30)
@@ -102,6 +102,7 @@ class Streams:
                 [command.epoch for command in commands.values()],
                 [command.commits for command in commands.values()],
                 [encode(command.position) for command in commands.values()],
+                *totals_of(command.totals for command in commands.values()),
             )
             if not alive or status != f"UPDATE {len(commands)}":
                 raise Changed

@@ -74,12 +74,12 @@ class Grant:
     """The right to write one stream, for one run."""
 
     installation: UUID
+    datasource: UUID
     stream: UUID
     name: str  # For people; never a key.
     epoch: int
     progress: Progress  # What the registry knows.
     trust_left_s: Callable[[], float]  # How long this node may still act. A write must not last longer.
-    datasource: UUID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,15 @@ class Effects:
         config, held, around = handle.config, handle.holding, self._around
         assert config is not None
         assert held.epoch is not None
-        grant = Grant(around.installation, handle.stream, handle.name, held.epoch, held.progress, around.trust_left_s)
+        grant = Grant(
+            around.installation,
+            handle.datasource,
+            handle.stream,
+            handle.name,
+            held.epoch,
+            held.progress,
+            around.trust_left_s,
+        )
         handle.run = Run(
             config.prepared,
             self._context(handle, run=run, epoch=held.epoch, version=config.version),
