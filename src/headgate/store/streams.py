@@ -232,6 +232,15 @@ class Streams:
         await self._database.execute(sql("streams/trim_history"), KEEP_HISTORY, KEEP_LINES)
 
 
+async def checkpoint_one(connection: Session, node: UUID, stream: UUID, command: Checkpoint) -> bool:
+    """One checkpoint, in a transaction that has more to save. False: the stream is not the node's any more."""
+    if await connection.fetchval(sql("nodes/hold"), node) is None:
+        return False
+    rows = await connection.fetch(sql("streams/lock"), [stream])
+    steps = await step_and_save(connection, map(stream_of, rows), {stream: command})
+    return stream in steps and isinstance(steps[stream].reply, Done)
+
+
 async def _mark_unable(
     connection: Session, node: UUID, commands: Mapping[UUID, Command], steps: Mapping[UUID, Step]
 ) -> None:

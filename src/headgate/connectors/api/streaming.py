@@ -31,7 +31,7 @@ from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
-from headgate.core.letters import LetterOutcome
+from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
 
@@ -80,16 +80,6 @@ class Grant:
     epoch: int
     progress: Progress  # What the registry knows.
     trust_left_s: Callable[[], float]  # How long this node may still act. A write must not last longer.
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter as a sink keeps it. What it says is the runtime's, and encrypted where it repeats the record."""
-
-    id: UUID
-    content: bytes
-    key: bytes | None = None  # A hash of the record's key; None: it is not known, or the sink has no use for it.
-    outcome: LetterOutcome = "open"
 
 
 @dataclass(frozen=True, slots=True)

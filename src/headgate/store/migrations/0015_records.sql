@@ -44,6 +44,13 @@ CREATE TABLE headgate.dead_letter_past (
     PRIMARY KEY (stream, outcome)
 );
 
+-- `30d` in a document. A text that is no duration counts as 30 days: a document that says so is never published.
+CREATE FUNCTION headgate.interval_of(text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN $1 ~ '^[0-9]{1,9}([.][0-9]{1,9})?\s*[smhd]$' THEN
+        make_interval(secs => rtrim($1, 'smhd ')::float8 * CASE right($1, 1) WHEN 's' THEN 1 WHEN 'm' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END)
+    ELSE interval '30 days' END
+$$;
+
 -- `on_error` stands next to `mapping`, since it is about the sink as well. The hash stays that of the document as it was
 -- written, and the order of fields is the author's: whoever applies it with the new place publishes one more version.
 UPDATE headgate.datasource_version SET
