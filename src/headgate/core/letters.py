@@ -55,6 +55,7 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     payload: Any  # As it was read; `Unreadable` if it could not be decoded.
     meta: Any
     mapped: Any  # None if it did not get that far.
+    only: int | None = None  # Of several records that the mapping makes of the payload, the one that is meant.
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def pack(contents: Contents) -> bytes:
         return msgspec.msgpack.encode(_packed(msgspec.structs.astuple(contents)))
     except (RecursionError, UnicodeEncodeError):  # Nested too deeply, or text that is none: it can be shown, at least.
         text = ascii(contents.payload) if isinstance(contents.payload, str) else _shown(contents.payload)
-        return msgspec.msgpack.encode((text, None, None))
+        return msgspec.msgpack.encode((text, None, None, None))
 
 
 def _shown(payload: Any) -> str:
