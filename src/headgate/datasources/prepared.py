@@ -7,7 +7,6 @@ and, where there is something to do, a hint.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.core.push import PUSH
@@ -30,7 +30,6 @@ from headgate.text import parse_duration
 OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
 RENAMED = {"partitions": "streams"}  # Options that had another name.
 KEPT_S = (3600, 3650 * 86400)  # How long letters may be kept.
-STOP_SPAN_S = 7 * 86400  # The node that counts them remembers as much.
 
 
 class Expect(Options):
@@ -58,7 +57,7 @@ class DeadLetters(Options):
     @field_validator("stop_after")
     @classmethod
     def _limit(cls, value: str) -> str:
-        _parse_stop(value)
+        parse_stop_after(value)
         return value
 
     @field_validator("keep")
@@ -67,27 +66,6 @@ class DeadLetters(Options):
         if not KEPT_S[0] <= parse_duration(value) <= KEPT_S[1]:
             raise ValueError("must be between 1h and 3650d")
         return value
-
-    @property
-    def limit(self) -> tuple[int, float] | None:
-        """How many letters in how many seconds are too many; None: any number may come."""
-        return _parse_stop(self.stop_after)
-
-    @property
-    def keep_s(self) -> float:
-        """How long a letter is kept, in seconds."""
-        return parse_duration(self.keep)
-
-
-def _parse_stop(text: str) -> tuple[int, float] | None:
-    if text == "never":
-        return None
-    found = re.fullmatch(r"([1-9]\d{0,8}) in (\S+)", text)
-    if found is None:
-        raise ValueError("must be a number and a duration, such as 1000 in 10m, or never")
-    if not 1 <= (span_s := parse_duration(found[2])) <= STOP_SPAN_S:
-        raise ValueError("the duration must be between 1s and 7d")
-    return int(found[1]), span_s
 
 
 class DatasourceOptions(Options):
@@ -141,6 +119,12 @@ class Prepared:
         """How to build the sink."""
         assert self.sink.sink is not None
         return self.sink.sink
+
+    @property
+    def stop_after(self) -> StopAfter:
+        """How many dead letters are too many."""
+        letters = self.options.dead_letters
+        return StopAfter() if letters is None else parse_stop_after(letters.stop_after)
 
     @property
     def source_identity(self) -> str:

@@ -47,6 +47,15 @@ class Taken(msgspec.Struct, frozen=True):
     size_bytes: int = 0
     offsets: list[int] = []  # Of the records, in the file.
 
+    def batch(self) -> api.Batch:
+        """As the runtime gets it."""
+        meta: list[object] = [{"file": self.place.file}] * len(self.records)
+        place = msgspec.to_builtins(self.place)
+        return api.Batch(self.records, place, self.size_bytes, None, meta, self._place)
+
+    def _place(self, index: int) -> str:
+        return f"{self.place.file}, offset {self.offsets[index]}"
+
 
 class FilesSource:
     """Reads lines in order. A line that is not JSON comes as it is, for the dead letters."""
@@ -83,14 +92,7 @@ class FilesSource:
             self._place = taken.place
             self._read_bytes = min(self._most_bytes, max(2 * taken.size_bytes, LEAST_READ_BYTES))
             if taken.records:
-                file, offsets = taken.place.file, taken.offsets
-                return api.Batch(
-                    taken.records,
-                    msgspec.to_builtins(taken.place),
-                    taken.size_bytes,
-                    meta=[{"file": file}] * len(taken.records),
-                    place=lambda index: f"{file}, offset {offsets[index]}",
-                )
+                return taken.batch()
             if taken.place != before:
                 continue
             if not self._options.follow:
@@ -140,7 +142,6 @@ class FilesSource:
         used = min(len(data), used)
         mark = _mark((before + data[:used])[-MARK_BYTES:])
         return Taken(Place(place.file, place.offset + used, mark), records, used, offsets)
-
 
     def _pass_over(self, descriptor: int, place: Place, has_ended: bool) -> Taken:
         """A line that is too long, with as much of it as is kept; nothing while its end has not been written."""

@@ -19,12 +19,14 @@ run under one epoch. **Draining** ends a run: it finishes the write under way; a
 has proved itself. While `running` runs, a new version is first checked; then it is swapped in as a *trial*. A trial
 has proved itself with its first commit, or after `PROOF_S` of silence. If it fails and the fault is its own, it is
 rejected and the old version goes on. If the network fails, it is tried again, and after `TRIAL_S` the old version runs
-until the next try. A trial that reads another source (`resets_position`) has no way back. A version is judged by its own
-records: where the old one is *stuck* at records that it cannot handle, the new one is not rejected for records. Batches
-of which nothing could be written prove nothing, and are no silence either.
+until the next try. A trial that reads another source (`resets_position`) has no way back.
 
-Config and auth failures, and too many dead letters, are not retried until somebody changes something. Network and rate-limit failures are retried
-forever, with growing pauses. Bugs and bad records are retried until their budget is spent.
+A version is judged by its own records: where the old one is *stuck* at records that it cannot handle, the new one is
+not rejected for records. Batches of which nothing could be written prove nothing, and are no silence either.
+
+Config and auth failures, and too many dead letters, are not retried until somebody changes something. Network and
+rate-limit failures are retried forever, with growing pauses. Bugs and bad records are retried until their budget is
+spent.
 """
 
 from __future__ import annotations

@@ -45,6 +45,11 @@ class Mapping:
     _run: Run
     _keys: Keys | None
 
+    @property
+    def unnests(self) -> bool:
+        """Whether one input may stand for several records."""
+        return bool(self._steps)
+
     def apply(self, records: list[Any], meta: list[Any] | None = None) -> Mapped:
         """Map a batch; `meta`, when given, holds one value for each record. Never raises for a record."""
         mapped = Mapped()

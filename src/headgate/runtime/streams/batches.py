@@ -1,4 +1,4 @@
-"""One batch on its way into the sink: what cannot be handled is taken out and kept as dead letters, the rest is written.
+"""One batch on its way into the sink: what cannot be handled is taken out and kept as dead letters, the rest written.
 
 The mapping has said which records failed; the sink may name more (`BadRecords`), or say only that there is one
 (`BatchRefused`), and then halves of the batch are tried (`core.isolation`): in a sink that keeps letters they are

@@ -1,9 +1,9 @@
 """Replays: dead letters that somebody wants to have tried again, by the stream's own run, between two batches.
 
 A replay goes under the run's epoch, with one more commit and the same position, so that it is fenced like any batch. In
-a sink that keeps letters, a row and the outcome of its letter commit together: no letter is replayed twice, and one that
-was superseded or discarded meanwhile is left out. Elsewhere the outcome follows the write, and after a crash between
-the two the letter is replayed again.
+a sink that keeps letters, a row and the outcome of its letter commit together: no letter is replayed twice, and one
+that was superseded or discarded meanwhile is left out. Elsewhere the outcome follows the write, and after a crash
+between the two the letter is replayed again.
 
 A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
 """

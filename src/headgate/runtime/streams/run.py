@@ -248,7 +248,7 @@ class Run:
         self._has_letters = asyncio.Event()  # The sink has some that the registry may not know of.
         self._are_copied = True
         self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
-        self._tally = letters.Tally()
+        self._tally, self._stop_after = letters.Tally(), prepared.stop_after
         self._draining = False
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
@@ -363,14 +363,14 @@ class Run:
             stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
         if written.letters:
             self._has_letters.set()
-        rule, bad = self._prepared.stop_after, len(written.culprits)
-        self._tally = letters.note(self._tally, rule, bad, written.records, stats.last_record_at_s)
+        bad, now_s = len(written.culprits), stats.last_record_at_s
+        self._tally = letters.note(self._tally, self._stop_after, bad, written.records, now_s)
         self._on_commit(written.progress, written)
         return written.progress
 
     def _stop_if_too_many(self) -> None:
         """What was handled stays handled: the stream stops behind it."""
-        why = letters.is_too_many(self._tally, self._prepared.stop_after)
+        why = letters.is_too_many(self._tally, self._stop_after)
         if why is not None:
             hint = "headgate dlq list says why; a publish or a restart goes on"
             raise ConnectorError(why, cause=Cause.TOO_MANY_DEAD_LETTERS, hint=hint)
