@@ -298,11 +298,12 @@ class Run:
     async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, progress: Progress) -> None:
         stats = self._stats
         if mapped.failed:
-            if self._prepared.mapping.on_error == "fail":
-                index, text = mapped.failed[0]
-                raise BadRecord(f"record {index + 1} of {len(batch.records)} cannot be mapped: {text}", index=index)
+            first = mapped.failed[0]
+            if self._prepared.options.on_error == "fail":
+                message = f"record {first.index + 1} of {len(batch.records)} cannot be mapped: {first}"
+                raise BadRecord(message, index=first.index)
             stats.records_failed += len(mapped.failed)
-            self._context.log.warning("records skipped", count=len(mapped.failed), first=mapped.failed[0][1])
+            self._context.log.warning("records skipped", count=len(mapped.failed), first=str(first))
         outgoing = Outgoing(mapped.records, progress, self._prepared.mapping.key)
         began = time.perf_counter()
         await self._write_durably(sink, outgoing)
@@ -310,7 +311,7 @@ class Run:
         stats.write_s += stats.last_write_s
         stats.records_in += len(batch.records)
         stats.records_out += len(mapped.records)
-        stats.records_skipped += mapped.skipped
+        stats.records_skipped += len(mapped.filtered)
         stats.bytes_in += batch.size_bytes
         stats.batches += 1
         stats.last_record_at_s = unix_s()
