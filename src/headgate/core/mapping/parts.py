@@ -14,7 +14,7 @@ from headgate.errors import Problem
 PARTS = ("unnest", "where", "delete", "set", "drop", "rename", "types", "python", "key")
 FIELD_LIMIT = 1_600  # As many as a table of PostgreSQL may have.
 MOVED = {"on_error": "`on_error` now stands next to `mapping`, at the top of the document"}
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+FUNCTION = re.compile(r"^[a-zA-Z_]\w*(\.[a-zA-Z_]\w*)*:[a-zA-Z_]\w*$", re.ASCII)
 
 
 class Parts:
@@ -84,7 +84,7 @@ class Parts:
     def _function(self, value: Any) -> str | None:
         if value is None:
             return None
-        if not isinstance(value, str) or len(value) > 200 or not _FUNCTION.fullmatch(value):
+        if not isinstance(value, str) or len(value) > 200 or not FUNCTION.fullmatch(value):
             self.note("python", "must be a module and a function", "as in shop.cleaning:clean")
             return None
         return value
