@@ -16,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.core.records import Totals
+from headgate.core.records import NOTHING, Totals
+
+# How a datasource is, the worst first.
+HEALTHS = ("error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok")
 
 SAMPLE_S = 5.0  # Between two samples of a stream that moves.
 STALE_S = SAMPLE_S + 2.0  # An older sample says that nothing moved since, or that its node is late.
@@ -106,7 +109,9 @@ class LastFailure:
     next_try_at_s: float | None = None  # In Unix time; None: it is not tried again by itself.
 
 
-def figures(totals: Totals, reported: Reported, now_s: float, *, moves: bool, inbox: InboxBacklog | None = None) -> Figures:
+def figures(
+    totals: Totals, reported: Reported, now_s: float, *, moves: bool, inbox: InboxBacklog | None = None
+) -> Figures:
     """A stream at this moment. `moves` says whether it runs; `inbox` is what waits for it in the database."""
     read_per_s, written_per_s = rates(totals, reported.samples, now_s) if moves else (0.0, 0.0)
     backlog = inbox or reported.backlog or Backlog()
@@ -169,7 +174,7 @@ def sampled(samples: Sequence[Sample], totals: Totals, now_s: float) -> tuple[Sa
     return (*samples[-1:], taken)
 
 
-def together(all_of_them: Sequence[Figures], others: Totals = Totals()) -> Figures:
+def together(all_of_them: Sequence[Figures], others: Totals = NOTHING) -> Figures:
     """All streams of a datasource: what can be counted adds up, lag is the longest, the rest is the newest stream's.
 
     `others` are the totals of streams that are not among them.

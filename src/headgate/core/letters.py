@@ -32,6 +32,7 @@ LetterOutcome: TypeAlias = Literal["open", "replayed", "superseded", "discarded"
 
 LONGEST = 500  # Characters of a place, a field or a reason.
 IN_A_ROW = 100  # Letters without one record that could be written.
+LONGEST_S = 7 * 86400.0  # In which letters are counted.
 _BUCKETS = 60  # In which letters of a span are counted.
 _STOP_AFTER = re.compile(r"(\d{1,9}) in (\S+)")
 
@@ -166,7 +167,10 @@ def parse_stop_after(text: str) -> StopAfter:
     found = _STOP_AFTER.fullmatch(text)
     if found is None or int(found[1]) < 1:
         raise ValueError("must be a number of letters in a time, as in `1000 in 10m`, or `never`")
-    return StopAfter(int(found[1]), parse_duration(found[2]))
+    within_s = parse_duration(found[2])
+    if not 1 <= within_s <= LONGEST_S:
+        raise ValueError("the time must be between 1s and 7d")
+    return StopAfter(int(found[1]), within_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from headgate.core.figures import InboxBacklog
+from headgate.core.figures import HEALTHS, InboxBacklog
 from headgate.core.push import PUSH
 from headgate.datasources.prepared import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
@@ -25,8 +25,6 @@ MOST_EXPLAINED = 10  # Of the streams that programs push.
 STUCK_S = 60.0  # A read that finds nothing although something waits, or a write, that takes this long is worth a look.
 WAITED_S = 5.0  # A source that is quiet for less is not worth a word.
 
-# Worst first.
-HEALTHS = ("error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok")
 ALARMING = ("error", "no_node", "degraded")  # What somebody should do something about.
 
 
@@ -87,9 +85,10 @@ def _worst(facts: Facts) -> Verdict:
         return min(verdicts, key=lambda one: HEALTHS.index(one.health))
     if is_pushed(facts):
         return Verdict("ok")
-    for stream in {row.stream for row in facts.unable} or {None}:
-        if why := _refusals(stream, facts):
-            return Verdict("no_node", why)
+    streams: list[UUID | None] = [row.stream for row in facts.unable] or [None]
+    whys = (_refusals(stream, facts) for stream in streams)
+    if why := next(filter(None, whys), ""):
+        return Verdict("no_node", why)
     return Verdict("starting", "no node has taken it up yet")
 
 
@@ -161,7 +160,9 @@ def _stuck(state: StreamState, facts: Facts) -> str:
     idle_s = now_s - max(reported.reading_since_s, there_s)
     if idle_s < STUCK_S:
         return ""
-    return f"it has not read for {roughly(idle_s)} although {counted(number, noun)} {'waits' if number == 1 else 'wait'}"
+    return (
+        f"it has not read for {roughly(idle_s)} although {counted(number, noun)} {'waits' if number == 1 else 'wait'}"
+    )
 
 
 def _name(state: StreamState) -> str:

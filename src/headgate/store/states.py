@@ -10,8 +10,9 @@ from uuid import UUID
 import msgspec
 
 from headgate.core.figures import LastFailure, Reported
-from headgate.core.records import Totals
+from headgate.core.records import NOTHING, Totals
 from headgate.store.database import Database, Row, sql
+from headgate.store.rows import totals_in
 
 _ONE_MOMENT = "; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
@@ -58,7 +59,7 @@ class Others:
     """The streams of a datasource that are not listed one by one: those of programs that have gone, and those that were
     dealt everything away."""
 
-    totals: Totals = Totals()
+    totals: Totals = NOTHING
     last_record_at_s: float | None = None
     last_hour: int = 0  # As of when they came to rest.
 
@@ -123,7 +124,7 @@ class States:
     async def pushed(self, node: UUID) -> dict[str, Totals]:
         """All that programs have ever pushed, by datasource. One node reports it: the oldest."""
         rows = await self._database.fetch(sql("states/pushed"), node)
-        return {row["datasource"]: totals_of(row) for row in rows}
+        return {row["datasource"]: totals_in(row) for row in rows}
 
     async def all(self) -> Listing:
         """The states of all datasources, with their node's name and beat. Of the streams of programs that have gone
@@ -145,24 +146,13 @@ class States:
         return Listing(states, {row["datasource"]: _others(row) for row in summed})
 
 
-def totals_of(row: Row) -> Totals:
-    """The totals in a stream's row, or in a sum of such rows."""
-    return Totals(
-        row["records_read"],
-        row["records_written"],
-        row["records_filtered"],
-        row["records_dead_lettered"],
-        row["records_skipped"],
-    )
-
-
 def reported_of(text: str | None) -> Reported | None:
     """What a node has said of a stream."""
     return None if text is None else _decode_reported(text)
 
 
 def _others(row: Row) -> Others:
-    return Others(totals_of(row), row["last_record_at_s"], row["last_hour"])
+    return Others(totals_in(row), row["last_record_at_s"], row["last_hour"])
 
 
 def _resting(row: Row) -> Resting:
@@ -174,7 +164,7 @@ def _resting(row: Row) -> Resting:
         row["is_dealt"],
         row["worker_status"],
         row["detail"],
-        totals_of(row),
+        totals_in(row),
         reported_of(row["metrics"]) or Reported(),
         row["enabled"],
         row["is_quarantined"],
@@ -195,7 +185,7 @@ def _state(row: Row) -> StreamState:
         row["heartbeat"],
         row["version"],
         row["epoch"],
-        totals_of(row),
+        totals_in(row),
         _decode_reported(row["metrics"]),
         None if row["error"] is None else _decode_failure(row["error"]),
         row["changed_at"],

@@ -22,8 +22,8 @@ from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
 from headgate.store.placement import grant_free
-from headgate.store.states import reported_of, totals_of
-from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_of
+from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_in, totals_of
+from headgate.store.states import reported_of
 from headgate.text import counted
 
 KEEP_HISTORY = timedelta(days=30)
@@ -124,7 +124,7 @@ class Streams:
                 row["epoch"],
                 row["settled"],
                 row["steps_down"],
-                totals_of(row),
+                totals_in(row),
                 reported_of(row["reported"]),
             )
             for row in rows
@@ -166,9 +166,9 @@ class Streams:
         return [listed(row) for row in await self._database.fetch(sql("streams/list"), PUSH)]
 
     async def unable(self, datasource: UUID | None = None) -> list[Unable]:
-        """Which nodes said that they cannot run which stream of a datasource, or of all, as it is wanted now, and why."""
+        """Which nodes said that they cannot run which stream of a datasource, or of any, as it is wanted now."""
         rows = await self._database.fetch(sql("streams/unable"), datasource)
-        return [Unable(row["datasource"], row["stream"], row["id"], row["node"], row["reason"], row["at"]) for row in rows]
+        return [Unable(**{name: row[name] for name in Unable.__slots__}) for row in rows]
 
     async def history(self, stream: UUID, limit: int) -> list[HistoryLine]:
         """Where it stood when it changed hands or was edited, the latest first."""

@@ -10,12 +10,12 @@ from itertools import accumulate
 from typing import Generic, TypeVar
 
 from headgate.clock import boot_s, unix_s
+from headgate.core.figures import HEALTHS
 from headgate.core.records import Totals
 from headgate.telemetry.exposition import Family, escaped, labelled
 
 FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
 SHARE = 20.0  # nor before this many times what the last query took.
-HEALTHS = ("error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok")
 STATUSES = ("INIT", "STARTING", "RUNNING", "ERROR", "STOPPED")
 
 # A stream's total → name and help of the counter. Totals are the stream's own: they never fall, wherever it runs.
@@ -65,8 +65,7 @@ DUMP_ROWS = ("headgate_dump_rows", "Rows that dumps have copied, of the whole in
 DUMP_BYTES = ("headgate_dump_bytes", "Bytes that dumps have read to copy them, of the whole installation.")
 BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 CONNECTIVITIES = ("connected", "disconnected", "forgotten")
-DUMP_HEALTHS = ("error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok")
-STATUSES = ("running", "completed", "incomplete", "failed", "cancelled")
+DUMP_STATUSES = ("running", "completed", "incomplete", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +262,13 @@ def _totals(streams: Sequence[StreamFigures], pushed: Mapping[str, Totals]) -> I
     """One series for each stream that nodes run, and one for all streams of programs together: those come and go."""
     together = [(labelled({"datasource": name}), totals) for name, totals in sorted(pushed.items())]
     each = [(one.labels(), one.totals) for one in streams if one.totals is not None]
-    for field_name, name in TOTALS.items():
-        yield _counter(name, [(labels, getattr(totals, field_name)) for labels, totals in (*together, *each)])
+    for total, name in TOTALS.items():
+        yield _counter(name, _of_all(total, (*together, *each)))
+
+
+def _of_all(total: str, found: Sequence[tuple[str, Totals]]) -> Iterator[tuple[str, float]]:
+    for labels, totals in found:
+        yield labels, getattr(totals, total)
 
 
 def _datasource_gauges(figures: DatasourceFigures) -> Iterator[Family]:
@@ -280,14 +284,14 @@ def _healths(name: str, present: str) -> Iterator[tuple[str, float]]:
 
 
 def _stream_counters(streams: Sequence[StreamFigures]) -> Iterator[Family]:
-    for field, name in COUNTERS.items():
-        yield _counter(name, _counts(field, streams))
+    for count, name in COUNTERS.items():
+        yield _counter(name, _counts(count, streams))
 
 
-def _counts(field: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
+def _counts(count: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
     for one in streams:
-        if field in one.counts:
-            yield one.labels(), one.counts[field]
+        if count in one.counts:
+            yield one.labels(), one.counts[count]
 
 
 def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Family]:

@@ -14,7 +14,14 @@ from headgate.ids import stream_name
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store.states import Resting
-from headgate.telemetry.metrics import COUNTERS, DatasourceFigures, DumpFigures, GroupFigures, NodeCollector, StreamFigures
+from headgate.telemetry.metrics import (
+    COUNTERS,
+    DatasourceFigures,
+    DumpFigures,
+    GroupFigures,
+    NodeCollector,
+    StreamFigures,
+)
 from headgate.web.api import views
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor

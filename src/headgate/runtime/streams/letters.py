@@ -8,13 +8,13 @@ transaction with the checkpoint that passes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from headgate.connectors.api import Letter, LetterSink
 from headgate.core.letters import Contents, Facts, LetterOutcome, key_hash
-from headgate.core.mapping.document import Mapping
+from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.streams import Checkpoint, Progress
 from headgate.datasources.registry import Registry
 from headgate.ids import new_id
@@ -72,7 +72,7 @@ class Desk:
             await self.rows.failed_again(closed)
         return found
 
-    async def mapping(self, version: int) -> Mapping:
+    async def mapping(self, version: int) -> CompiledMapping:
         """That of another version."""
         return (await self.registry.get_datasource_config(self.datasource, version)).prepared.mapping
 
@@ -92,7 +92,7 @@ class Desk:
         return Checkpoint(self.node, self.epoch, progress.commits, progress.position, progress.totals)
 
 
-def _by_outcome(outcomes: dict[UUID, LetterOutcome]) -> dict[LetterOutcome, list[UUID]]:
+def _by_outcome(outcomes: Mapping[UUID, LetterOutcome]) -> dict[LetterOutcome, list[UUID]]:
     found: dict[LetterOutcome, list[UUID]] = {}
     for id, outcome in outcomes.items():
         found.setdefault(outcome, []).append(id)

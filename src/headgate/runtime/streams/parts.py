@@ -143,7 +143,7 @@ class Merged:
                 continue
             self._start(part)
             self._position = {**self._position, part: batch.position}
-            return replace(batch, position=self._position)
+            return replace(batch, position=self._position, place=_placed(part, batch))
 
     def _start(self, part: str) -> None:
         task = self._reading[part] = asyncio.ensure_future(_next(self._sources[part]))
@@ -180,6 +180,12 @@ class Merged:
 def _sum(found: Iterable[int | None]) -> int | None:
     known = [one for one in found if one is not None]
     return sum(known) if known else None
+
+
+def _placed(part: str, batch: Batch) -> Callable[[int], str] | None:
+    """The places of a part's records, with its name."""
+    place = batch.place
+    return None if place is None else lambda index: f"{part}, {place(index)}"
 
 
 async def _next(source: Source) -> Batch:

@@ -50,7 +50,8 @@ class DatasourcesApi(Controller):
     @get("/", guards=[Needs("list")], summary="All datasources, with their health")
     async def list_all(self, node: Node, request: Req) -> datasources.Datasources:
         """All datasources."""
-        return datasources.Datasources(items=await views.summaries(node, request.user), notices=await views.notices(node, request.user))
+        notices = await views.notices(node, request.user)
+        return datasources.Datasources(items=await views.summaries(node, request.user), notices=notices)
 
     @post("/", guards=[Needs("operate_listed")], summary="Create a datasource with a draft")
     async def create(self, node: Node, request: Req, data: documents.NamedDocument) -> datasources.Datasource:
