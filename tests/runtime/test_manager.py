@@ -469,7 +469,7 @@ async def test_a_source_that_asks_for_patience_is_left_alone_within_its_run(hg: 
     plug(connector("limited", Limited))
     await hg.apply(orders={"source": {"type": "limited"}, "sink": BLACKHOLE})
     await hg.until("orders", status="RUNNING", running=1)
-    assert (await hg.state("orders"))["metrics"]["restarts"] == 0
+    assert (await hg.state("orders"))["reported"]["restarts"] == 0
 
 
 # The node itself.
