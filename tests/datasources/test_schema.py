@@ -118,7 +118,10 @@ def test_every_side_of_every_connector_is_described_option_by_option() -> None:
         for side, kind in (("source", connector.source), ("sink", connector.sink)):
             if kind is not None:
                 options = found[f"{side}-{connector.name}"]
-                assert set(options["properties"]) == {"type", *kind.options.model_fields}
+                assert set(options["properties"]) == {
+                    "type",
+                    *(info.alias or name for name, info in kind.options.model_fields.items()),
+                }
                 assert options["additionalProperties"] is False
 
 
