@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from litestar import get
+import msgspec
+from litestar import Response, get
 
 from headgate.connectors import plugins
 from headgate.datasources import schema
 from headgate.errors import HeadgateError
 from headgate.web.auth import Needs
-from headgate.web.bodies import Object, datasources
+from headgate.web.bodies import datasources
+
+SCHEMA = "application/schema+json"
 
 
 @get("/api/connectors", guards=[Needs("learn")], tags=["connectors"], summary="All connectors", sync_to_thread=False)
@@ -39,17 +42,18 @@ def show(name: str) -> datasources.ConnectorOptions:
     guards=[Needs("learn")],
     tags=["connectors"],
     summary="The JSON Schema of a file of datasources",
+    media_type=SCHEMA,
     sync_to_thread=True,
 )
-def document_schema(one: bool = False) -> Object:
+def document_schema(one: bool = False) -> Response[bytes]:
     """With the options of every connector that this node has; `one`: of one datasource without its name."""
-    return _schema(one)
+    return Response(_schema(one), media_type=SCHEMA)
 
 
 @cache
-def _schema(one: bool) -> Object:
+def _schema(one: bool) -> bytes:
     """Made once: it takes a while, and what is installed stays."""
-    return schema.document_schema() if one else schema.file_schema()
+    return msgspec.json.encode(schema.document_schema() if one else schema.file_schema())
 
 
 def _line(name: str) -> datasources.Connector:
