@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 def apply(url: str, text: str, file: str) -> dict[str, Any]:
     """Create or update what the text has, in one transaction. Running nodes hear of it."""
-    from headgate.datasources.documents import read_yaml
+    from headgate.datasources.documents import gather_yaml
 
-    found = read_yaml(text, file)
+    found = gather_yaml(text, file)
 
     async def act(registry: Registry) -> dict[str, Any]:
         done = await registry.apply(found, _actor("import"), is_admin=True)

@@ -12,10 +12,10 @@ from litestar.params import Parameter
 from headgate.connectors.api.bulk import StorageError
 from headgate.connectors.guard import OutOfReach
 from headgate.core.access import may
-from headgate.datasources.documents import Document, read_one
+from headgate.datasources.documents import Document, gather_one, read_one, together
 from headgate.datasources.health import explain, health
 from headgate.datasources.planned import diff
-from headgate.errors import ConfigError, NotFound, Refused
+from headgate.errors import NotFound, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
 from headgate.store.datasources import Version
@@ -97,11 +97,14 @@ class DatasourcesApi(Controller):
     ) -> datasources.Problems:
         """The document in the body, or the draft if there is none. What a viewer is told does not depend on the values
         of secrets."""
-        try:
-            content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
+        if data is None:
+            content = (await _version(node, name, "draft")).content
             problems = await node.registry.problems(content, **views.sees_as(request.user))
-        except ConfigError as error:
-            problems = error.problems
+        else:
+            document, problems = gather_one(name, {key: value for key, value in data.items() if key != "name"})
+            if document is not None:
+                found = await node.registry.problems(document.content, **views.sees_as(request.user))
+                problems = together(problems, found)
         return datasources.Problems(
             problems=[datasources.Problem(path=p.path, message=p.message, hint=p.hint) for p in problems]
         )
