@@ -34,6 +34,7 @@ from headgate.runtime.streams.handle import Handle, Pusher
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
+from headgate.runtime.taps.points import NOBODY, Points
 from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
@@ -57,6 +58,7 @@ class WorkerManager:
         trust_left_s: Callable[[], float],
         inboxes: InboxHub,
         is_listed: Callable[[str], bool] = lambda name: True,
+        taps: Points = NOBODY,
     ) -> None:
         self.node = node
         self._registry = registry
@@ -80,6 +82,7 @@ class WorkerManager:
             reporter=self._reporter,
             checkpoints=self._checkpoints,
             inboxes=inboxes,
+            taps=taps,
             trust_left_s=trust_left_s,
             is_draining=lambda: self._draining,
             dispatch=self._dispatch,
