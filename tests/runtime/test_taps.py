@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import pytest
@@ -24,7 +25,13 @@ HOUR_S = 3600.0
 
 
 async def tapped(
-    hg: Harness, name: str = "orders", at: At = "source", *, limit: int | None = None, for_s: float = HOUR_S, **more: Any
+    hg: Harness,
+    name: str = "orders",
+    at: At = "source",
+    *,
+    limit: int | None = None,
+    for_s: float = HOUR_S,
+    **more: Any,
 ) -> View:
     """Begin to look, through this node."""
     found = await hg.node.registry.get(name)
@@ -136,7 +143,7 @@ async def test_a_condition_and_a_sample_say_which(hg: Harness) -> None:
     view = await tapped(hg, where="id % 10 == 3", sample=4)
     ids = [one["record"]["id"] for one in await seen(view, 20)]
     assert all(id % 10 == 3 for id in ids)
-    assert {after - before for before, after in zip(ids, ids[1:], strict=False)} == {40}
+    assert {after - before for before, after in pairwise(ids)} == {40}
 
 
 async def test_a_condition_that_is_wrong_is_refused_and_leaves_nothing(hg: Harness) -> None:
@@ -214,7 +221,7 @@ async def test_a_reader_that_is_slow_loses_records_and_the_stream_loses_none(hg:
     shown = dropped = 0
 
     async def is_far(more_than: int) -> None:
-        await hg.until_true(lambda: hg.node.manager.handles()[0].stats.records_out > more_than)  # type: ignore[union-attr]
+        await hg.until_true(lambda: hg.node.manager.handles()[0].holding.progress.totals.written > more_than)  # type: ignore[union-attr]
 
     for round in range(1, 4):
         await is_far(30_000 * round)
@@ -279,7 +286,7 @@ async def test_a_tap_shows_records_of_another_node_and_goes_on_when_the_stream_m
 
 
 async def test_records_of_another_node_are_dropped_rather_than_waited_for(join: Join) -> None:
-    left, right = await join("left"), await join("right")
+    left, _ = await join("left"), await join("right")
     await left.apply(orders={"source": generator(rate=20_000), "mapping": IDS, "sink": postgres(left.url)})
     await left.until("orders", status="RUNNING")
     await move(left, "orders", "right")
@@ -294,7 +301,7 @@ async def test_records_of_another_node_are_dropped_rather_than_waited_for(join: 
 
 
 async def test_a_tap_is_found_without_wake_ups(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    left, right = await join("left"), await join("right")
+    left, _ = await join("left"), await join("right")
     await left.apply(orders={"source": generator(), "sink": BLACKHOLE})
     await left.until("orders", status="RUNNING")
     await move(left, "orders", "right")
