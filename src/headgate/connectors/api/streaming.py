@@ -26,8 +26,8 @@ Errors steer the worker: see `headgate.errors`. Anything else that is raised cou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -236,6 +236,10 @@ class Shared(Protocol):
         """This user is done with it."""
 
 
+def _note_nothing(type: str, **payload: str) -> None:
+    """Nobody is interested."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the runtime hands to a connector."""
@@ -248,3 +252,7 @@ class Context:
     feed: Feed | None = None  # For the source that programs push to.
     part: str = ""  # The part that this source is to read, if it can be read in parts.
     guard: Guard = OPEN  # What it may reach: files are opened and connections are made through it.
+    field_types: Mapping[str, str] = field(
+        default_factory=dict
+    )  # Of records, as far as the mapping tells: `int`, `date`.
+    note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.
