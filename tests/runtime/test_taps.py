@@ -154,9 +154,7 @@ async def test_a_condition_that_is_wrong_is_refused_and_leaves_nothing(hg: Harne
 
 
 async def test_of_two_datasources_only_the_one_is_seen(hg: Harness) -> None:
-    await hg.apply(
-        orders={"source": generator(), "sink": BLACKHOLE}, others={"source": generator(), "sink": BLACKHOLE}
-    )
+    await hg.apply(orders={"source": generator(), "sink": BLACKHOLE}, others={"source": generator(), "sink": BLACKHOLE})
     view = await tapped(hg, "others")
     assert {one["stream"] for one in await seen(view, 50)} == {"others:0"}
 

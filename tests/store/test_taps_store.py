@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,9 +19,9 @@ def tap(**more: object) -> Tap:
 
 
 @pytest.fixture
-async def table(database: Database) -> AsyncIterator[TapTable]:
+def table(database: Database) -> TapTable:
     """With a master key."""
-    yield TapTable(database, Keyring.load(new_master_key(), None))
+    return TapTable(database, Keyring.load(new_master_key(), None))
 
 
 async def expire(database: Database, one: Tap) -> None:
