@@ -25,6 +25,7 @@ from headgate.cli import (
     nodes,
     secrets,
     streams,
+    tap,
     tokens,
     top,
 )
@@ -34,7 +35,7 @@ from headgate.cli.output import say
 from headgate.cli.sql import sql
 from headgate.cli.up import up
 
-__all__ = ["app", "drafts", "history", "main"]  # The two modules add their commands to `ds`.
+__all__ = ["app", "drafts", "history", "main", "tap"]  # These modules add their commands to `ds`.
 
 
 class Root(TyperGroup):

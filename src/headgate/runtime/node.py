@@ -33,6 +33,7 @@ from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.taps.hub import Taps
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
@@ -46,6 +47,7 @@ from headgate.store.placement import Placement
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
+from headgate.store.taps import TapTable
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
@@ -176,6 +178,7 @@ class Node:
 
     def _make_listeners(self) -> None:
         self.inboxes = InboxHub(self.inbox)
+        self.taps = Taps(TapTable(self.database, self._keyring), self.waker, self.name)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, lambda: self.incarnations.other_address())
 
@@ -228,6 +231,7 @@ class Node:
             trust_left_s,
             self.inboxes,
             self.lists,
+            self.taps.points,
         )
 
     # Loops.
@@ -243,6 +247,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
@@ -261,6 +266,7 @@ class Node:
         on("inbox", self.inboxes.look)
         on("groups", self.groups.look)
         on("tokens", self.access.forget)
+        on("taps", self.taps.look)
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""

@@ -43,6 +43,7 @@ CODES = {
     "running": "A process runs this dump.",
     "store_unavailable": "The database does not answer now; try again later.",
     "taken": "Another process runs this dump now.",
+    "too_many": "As many taps are open as there may be.",
     "unauthorized": "The token is missing or wrong. Such an answer has the status alone, without a code.",
     "unfinished": "Another dump into the same table is not finished.",
     "unpublished": "The datasource has no published version.",

@@ -25,6 +25,7 @@ from headgate.web.api import (
     registry,
     secrets,
     streams,
+    taps,
     tokens,
     views,
 )
@@ -112,6 +113,7 @@ def make_api(node: Any, state: State) -> Litestar:
         *registry.ROUTES,
         *nodes.ROUTES,
         *streams.ROUTES,
+        *taps.ROUTES,
         *groups.ROUTES,
         *dumps.ROUTES,
         *secrets.ROUTES,

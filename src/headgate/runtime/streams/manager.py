@@ -35,6 +35,7 @@ from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.stats import Stats
+from headgate.runtime.taps.points import NOBODY, Points
 from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
@@ -58,6 +59,7 @@ class WorkerManager:
         trust_left_s: Callable[[], float],
         inboxes: InboxHub,
         is_listed: Callable[[str], bool] = lambda name: True,
+        taps: Points = NOBODY,
     ) -> None:
         self.node = node
         self._registry = registry
@@ -81,6 +83,7 @@ class WorkerManager:
             reporter=self._reporter,
             checkpoints=self._checkpoints,
             inboxes=inboxes,
+            taps=taps,
             trust_left_s=trust_left_s,
             is_draining=lambda: self._draining,
             dispatch=self._dispatch,
