@@ -293,7 +293,7 @@ class Effects:
         failure, before = worker.failure_of(error), handle.state
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         handle.stats.errors += handle.state is not before  # An older run's failure changes nothing.
-        if handle.pusher is not None and not handle.holding.is_opened:
+        if handle.pusher is not None and (handle.pusher.is_brief or not handle.holding.is_opened):
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)
