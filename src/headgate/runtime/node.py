@@ -13,6 +13,7 @@ import structlog
 from headgate.config import Settings
 from headgate.connectors import plugins
 from headgate.connectors.api import INBOX_IDENTITY
+from headgate.datasources.letters import LetterBox
 from headgate.datasources.reaching import NodeReach
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
@@ -90,6 +91,7 @@ class Node:
         if self._file is not None:
             await self._file.load()
         self.installation = await self.registry.datasources.installation()
+        self.letter_box = LetterBox(self.letters, self.registry, self.installation)
         for name in await self.registry.datasources.connectors():
             with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
                 plugins.get(name)

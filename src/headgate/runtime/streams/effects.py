@@ -298,7 +298,7 @@ class Effects:
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
-        if handle.pusher is not None and not handle.holding.is_opened:
+        if handle.pusher is not None and (handle.pusher.is_brief or not handle.holding.is_opened):
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)

@@ -276,6 +276,7 @@ class Run:
             except Asked:
                 continue
             except EndOfStream:
+                await self._replay(replays, progress)  # Asked for while the source was about to end.
                 return True
             except RetryLater as later:
                 self._reading = None
