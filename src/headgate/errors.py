@@ -74,6 +74,12 @@ class Refused(HeadgateError):
     code = "refused"
 
 
+class Busy(HeadgateError):
+    """Too much is under way; the same request may be made again soon."""
+
+    code = "busy"
+
+
 class Unauthorized(HeadgateError):
     """The token is absent or wrong."""
 
