@@ -20,6 +20,7 @@ from headgate.web.api import (
     connectors,
     dumps,
     groups,
+    harness,
     health,
     nodes,
     registry,
@@ -109,6 +110,7 @@ def make_api(node: Any, state: State) -> Litestar:
 
     routes = [
         DatasourcesApi,
+        *harness.ROUTES,
         *registry.ROUTES,
         *nodes.ROUTES,
         *streams.ROUTES,

@@ -43,7 +43,6 @@ from headgate.runtime.harness.wire import (
 from headgate.runtime.streams.run import failure_of
 
 MOST_LINES = 500
-MOST_JOB_BYTES = 4 * MOST_FRAME_BYTES
 
 
 def begin(request: Request, job: int, output: int) -> None:
@@ -79,7 +78,7 @@ def _only(job: int, output: int) -> None:
 
 def _receive(wire: socket.socket) -> Job:
     length = length_of(_exactly(wire, HEAD_BYTES))
-    assert length <= MOST_JOB_BYTES, "a node sends no such job"
+    assert length <= MOST_FRAME_BYTES, "a node sends no such job"
     return msgspec.json.decode(_exactly(wire, length), type=Job)
 
 

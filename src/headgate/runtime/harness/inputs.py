@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from headgate.connectors.api import INBOX_IDENTITY, Batch, Context, Position, Received, Sink, Source
+from headgate.core.harness.payloads import MOST_INPUTS, bodies_in
 from headgate.core.harness.results import Given
 from headgate.core.push import PUSH
 from headgate.core.records import Unreadable
 from headgate.datasources.prepared import Prepared
-from headgate.errors import ConnectorError, EndOfStream, HeadgateError, RetryLater
+from headgate.errors import ConfigError, ConnectorError, EndOfStream, RetryLater
 from headgate.runtime.harness.safe import safe
 from headgate.runtime.streams import parts, run
 from headgate.text import error_line
@@ -34,6 +35,7 @@ class Item:
     given: Given
     record: Any
     meta: Any
+    index: int = 0  # Of the input.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,16 @@ def takes_bodies(prepared: Prepared) -> bool:
     return prepared.source.name == PUSH or prepared.source_identity == INBOX_IDENTITY
 
 
+def from_payload(prepared: Prepared, payload: bytes, at_s: float) -> list[Given]:
+    """A payload as the inputs that it holds."""
+    is_text = takes_bodies(prepared) and getattr(prepared.source_options, "format", "") == "text"
+    bodies = bodies_in(payload, is_text=is_text)
+    if len(bodies) > MOST_INPUTS:
+        raise ConfigError(f"the payload has {len(bodies)} records; {MOST_INPUTS} may be tested at once")
+    headers = {"content-type": "text/plain" if is_text else "application/json"}
+    return [Given(body=body, headers=headers, at_s=at_s) for body in bodies]
+
+
 async def from_given(prepared: Prepared, context: Context, given: Sequence[Given]) -> AsyncIterator[Item]:
     """What was handed in, as the source of this version would hand it on."""
     of_inbox = prepared.source_identity == INBOX_IDENTITY
@@ -88,15 +100,15 @@ async def from_given(prepared: Prepared, context: Context, given: Sequence[Given
         await source.open(None)
     for number, one in enumerate(given, 1):
         if one.unreadable:
-            yield Item(one, Unreadable(one.body or b"", one.unreadable), one.meta)
+            yield Item(one, Unreadable(one.body or b"", one.unreadable), one.meta, number - 1)
         elif one.body is None:
-            yield Item(one, one.record, one.meta)
+            yield Item(one, one.record, one.meta, number - 1)
         elif source is not None:
             inbox.put(number, one)
             for item in await _read_body(source, one):
-                yield item
+                yield replace(item, index=number - 1)
         else:
-            yield Item(one, _decoded(prepared, one.body), one.meta)
+            yield Item(one, _decoded(prepared, one.body), one.meta, number - 1)
 
 
 async def _read_body(source: Source, given: Given) -> list[Item]:
@@ -125,7 +137,7 @@ async def from_source(prepared: Prepared, context: Context, most: int) -> AsyncI
     source = await _build(prepared, context)
     try:
         await source.open(None)
-        left = most
+        left, index = most, 0
         while left > 0:
             try:
                 batch = await source.read()
@@ -136,7 +148,8 @@ async def from_source(prepared: Prepared, context: Context, most: int) -> AsyncI
                 continue
             metas = batch.meta or [None] * len(batch.records)
             for record, meta in list(zip(batch.records, metas, strict=False))[:left]:
-                yield Item(_given(record, meta), record, meta)
+                yield Item(_given(record, meta), record, meta, index)
+                index += 1
             left -= len(batch.records)
     finally:
         await close(source)
@@ -159,10 +172,3 @@ async def close(side: Source | Sink) -> None:
     with contextlib.suppress(Exception):
         async with asyncio.timeout(CLOSE_S):
             await side.close()
-
-
-def refusal(prepared: Prepared) -> HeadgateError | None:
-    """Why nothing can be fetched from this source; None: it can."""
-    if takes_bodies(prepared):
-        return ConnectorError(f"{prepared.source.name} is sent its records: there is nothing to fetch")
-    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from headgate.runtime.harness import inputs
 from headgate.runtime.harness.inputs import Item, OneByOne
 from headgate.runtime.harness.mapped import results_of
 from headgate.runtime.harness.safe import safe, size_of
-from headgate.runtime.harness.wire import Finished, Job, Outcome, Reached, Stage, Trouble
+from headgate.runtime.harness.wire import Case, Finished, Job, Outcome, Reached, Stage, Trouble
 from headgate.runtime.streams import run
 from headgate.runtime.streams.run import failure_of
 from headgate.runtime.streams.shared import SharedThings
@@ -37,7 +37,6 @@ class _Tried:
     """One input, what became of it, and what of that the sink would get."""
 
     case: int
-    index: int
     item: Item
     results: list[Result]
     rows: list[dict[str, Any]]
@@ -87,19 +86,12 @@ class _Running:
         tried: list[_Tried] = []
         for number, case in enumerate(self._job.cases):
             self._send(Stage("reading"))
-            items = (
-                inputs.from_source(self._prepared, self._context, case.fetch)
-                if case.fetch
-                else inputs.from_given(self._prepared, self._context, case.given)
-            )
-            index = 0
-            async for item in items:
-                one = self._try(number, index, item)
+            async for item in self._items(case):
+                one = self._try(number, item)
                 if self._job.is_rehearsed:
                     tried.append(one)
                 else:
                     self._tell(one)
-                index += 1
                 if self._left <= 0:
                     return Finished(is_cut=True)
         columns = await self._rehearse(tried) if self._job.is_rehearsed else None
@@ -107,25 +99,33 @@ class _Running:
             self._tell(one)
         return Finished(columns)
 
-    def _try(self, case: int, index: int, item: Item) -> _Tried:
+    def _items(self, case: Case) -> AsyncIterator[Item]:
+        if case.fetch:
+            return inputs.from_source(self._prepared, self._context, case.fetch)
+        given = case.given
+        if case.payload is not None:
+            given = inputs.from_payload(self._prepared, case.payload, case.at_s)
+        return inputs.from_given(self._prepared, self._context, given)
+
+    def _try(self, case: int, item: Item) -> _Tried:
         began = time.perf_counter()
         results, rows = results_of(self._prepared.mapping, item.record, item.meta)
         took_s = time.perf_counter() - began
         kept = results[: max(self._left, 0)]
         self._left -= len(results)
-        return _Tried(case, index, item, kept, rows[: len(kept)], took_s)
+        return _Tried(case, item, kept, rows[: len(kept)], took_s)
 
     def _tell(self, one: _Tried) -> None:
         item = one.item
         again = self._mapped(self._prepared.mapping, item) if self._job.is_repeated else []
         published = [] if self._published is None else self._mapped(self._published, item)
         before, size_bytes = _shown(item.record), size_of(item.record)
-        found = Outcome(one.case, one.index, item.given, before, one.results, again, published, one.took_s, size_bytes)
+        found = Outcome(one.case, item.index, item.given, before, one.results, again, published, one.took_s, size_bytes)
         try:
             self._send(found)
         except ValueError:  # Too long for a frame: what became of it is told without the values.
             bare = [_bare(result) for result in one.results]
-            self._send(Outcome(one.case, one.index, type(item.given)(), None, bare, [], [], one.took_s, size_bytes))
+            self._send(Outcome(one.case, item.index, type(item.given)(), None, bare, [], [], one.took_s, size_bytes))
 
     def _mapped(self, mapping: Mapping, item: Item) -> list[Result]:
         return results_of(mapping, item.record, item.meta)[0][: self._job.results]

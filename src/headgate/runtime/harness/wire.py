@@ -17,7 +17,7 @@ from headgate.core.harness.results import Given, Result
 from headgate.core.reach import AddressRule, Reach
 from headgate.store.datasources import Content
 
-MOST_FRAME_BYTES = 8 * 1024 * 1024
+MOST_FRAME_BYTES = 32 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 
 
@@ -118,10 +118,12 @@ def _from_bound(found: WireBound) -> Bound:
 
 
 class Case(msgspec.Struct, frozen=True):
-    """Inputs that belong together. `fetch`: as many are read from the source instead."""
+    """Inputs that belong together: as they are, in a payload that is taken apart first, or read from the source."""
 
     given: list[Given] = msgspec.field(default_factory=list)
-    fetch: int = 0
+    payload: bytes | None = None
+    at_s: float = 0.0  # When the payload is said to have come.
+    fetch: int = 0  # How many to read.
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -162,7 +164,7 @@ class Outcome(msgspec.Struct, frozen=True, tag=True):
     """What became of one input."""
 
     case: int
-    index: int
+    index: int  # Of the input. A source may make several records of one body.
     given: Given
     before: Any
     results: list[Result]
