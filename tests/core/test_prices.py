@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.mapping.document import NODES_AT_ONCE, Mapped, compile_mapping
+from headgate.core.mapping.document import NODES_AT_ONCE, FailedRecord, Mapped, compile_mapping
 from headgate.core.mapping.functions import FUNCTIONS, PRICED_TYPES, RUN, TYPES, sort, unique
 from headgate.core.mapping.prices import BUDGET, MOST_AT_ONCE, SLICE, Budget, TooExpensiveError
 from headgate.errors import ConfigError
@@ -113,7 +113,7 @@ def test_a_record_that_a_slice_does_not_cover_ends_it_and_is_mapped_apart() -> N
     assert mapping.slice(records, None, 2, mapped) == 3
     assert [record["n"] for record in mapped.records] == [1, 60_000, 1]
     assert mapped.failed == []
-    assert mapped.skipped == 0
+    assert (mapped.filtered, mapped.read) == ([], 3)
 
 
 def test_records_share_what_a_slice_may_cost() -> None:
@@ -128,7 +128,8 @@ def test_records_share_what_a_slice_may_cost() -> None:
     assert len(ends) > 1
     assert ends[0] // 2 <= SLICE // price + 1
     assert [one["m"] for one in mapped.records] == list(range(0, 100, 2))
-    assert mapped.skipped == 50
+    assert mapped.filtered == list(range(1, 100, 2))
+    assert mapped.read == 100
 
 
 def test_what_an_unnested_record_had_made_before_its_slice_ended_is_made_once() -> None:
@@ -139,7 +140,40 @@ def test_what_an_unnested_record_had_made_before_its_slice_ended_is_made_once() 
     while done < len(records):
         before, done = done, mapping.slice(records, None, done, mapped)
         done = mapping.apart(records, None, done, mapped) if done == before else done
-    assert (len(mapped.records), mapped.skipped, mapped.failed) == (9, 3, [])
+    assert (len(mapped.records), mapped.filtered, mapped.failed) == (9, [0, 1, 2], [])
+    assert mapped.read == 12
+    assert mapped.origins == [(index, element) for index in range(3) for element in (1, 2, 3)]
+
+
+def test_what_became_of_a_dear_records_elements_before_its_slice_ended_is_forgotten_with_them() -> None:
+    document = {"unnest": "xs", "where": "item.n > 0", "delete": "item.gone", "set": {"a": "lower(item.s)"}, "key": "a"}
+    cheap = [{"n": 0}, {"n": 1, "s": 5}, {"n": 1, "gone": True, "s": "D"}, {"n": 1, "s": "A"}]
+    dear = {"xs": [*cheap, {"n": 1, "s": "B" * (SLICE - 1_000)}]}
+    mapping, mapped = compile_mapping(document), Mapped()
+    records = [{"xs": cheap}, dear]
+    assert mapping.slice(records, None, 0, mapped) == 1
+    first = Mapped(
+        [{"a": "d"}, {"a": "a"}],
+        [FailedRecord(0, 1, "mapping", "set.a", "expects text, not int")],
+        [0],
+        [0],
+        4,
+        [(0, 2), (0, 3)],
+    )
+    assert mapped == first
+    assert mapping.slice(records, None, 1, mapped) == 1
+    assert mapped == first
+    assert mapping.apart(records, None, 1, mapped) == 2
+    assert [len(record["a"]) for record in mapped.records] == [1, 1, 1, 1, SLICE - 1_000]
+    assert (mapped.filtered, mapped.deletes, mapped.read) == ([0, 1], [0, 2], 9)
+    assert mapped.is_lawful
+
+
+def test_an_element_that_is_too_dear_leaves_enough_for_its_neighbours() -> None:
+    mapping = compile_mapping({"unnest": "xs", "set": {"n": "count([x for x in item])"}})
+    mapped = mapping.apply([{"xs": [[1], [1] * 1_000_000, [1, 2]]}])
+    assert mapped.records == [{"n": 1}, {"n": 2}]
+    assert [(failed.element, failed.field) for failed in mapped.failed] == [(1, "set.n")]
 
 
 def test_a_long_mapping_takes_fewer_records_at_once() -> None:
@@ -160,7 +194,9 @@ def test_a_long_mapping_takes_fewer_records_at_once() -> None:
 )
 def test_a_record_beyond_its_budget_is_too_expensive(expression: str, record: dict[str, Any]) -> None:
     mapped = compile_mapping({"set": {"a": expression}}).apply([record])
-    assert mapped.failed == [(0, "set.a: too expensive: the record costs too much work or memory")]
+    assert [str(failed) for failed in mapped.failed] == [
+        "set.a: too expensive: the record costs too much work or memory"
+    ]
 
 
 @pytest.mark.parametrize(

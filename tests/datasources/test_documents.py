@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.connectors import plugins
 from headgate.datasources.documents import (
     MOST_PROBLEMS,
     Document,
@@ -308,6 +310,64 @@ def test_an_unknown_connector_is_named_with_those_that_are_meant() -> None:
 def test_a_sink_that_needs_a_key_asks_for_one() -> None:
     sink = {"type": "postgres", "url": "postgresql://x/y", "table": "t", "mode": "upsert"}
     assert problems_with({"source": SOURCE, "sink": sink})["datasources.orders.mapping.key"].hint == "key: id"
+
+
+def test_a_sink_that_cannot_delete_refuses_a_mapping_that_asks_it_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = {"source": SOURCE, "sink": SINK, "mapping": {"delete": "gone", "key": "id"}}
+    assert problems_with(content)["datasources.orders.mapping.delete"].message == "this sink cannot delete records"
+    blackhole = plugins.get("blackhole")
+    assert blackhole.sink is not None
+    willing = replace(blackhole, sink=replace(blackhole.sink, can_delete=lambda options: True))
+    monkeypatch.setattr(plugins, "get", lambda name: willing if name == "blackhole" else get(name))
+    prepare(read_all({"datasources": {"orders": content}})["orders"].content, {})
+
+
+get = plugins.get
+
+
+def test_a_mapping_says_where_on_error_stands_now() -> None:
+    found = problems_with({"source": SOURCE, "sink": SINK, "mapping": {"on_error": "skip"}})
+    assert "at the top of the document" in found["datasources.orders.mapping.on_error"].message
+    assert found["datasources.orders.mapping.on_error"].hint.startswith("on_error: skip")
+
+
+@pytest.mark.parametrize(
+    ("letters", "limit", "keep_s"),
+    [
+        ({}, (1000, 600.0), 30 * 86400.0),
+        ({"stop_after": "5 in 30s", "keep": "1h"}, (5, 30.0), 3600.0),
+        ({"stop_after": "never", "keep": "3650d"}, None, 3650 * 86400.0),
+    ],
+)
+def test_a_document_says_when_dead_letters_are_too_many_and_how_long_they_stay(
+    letters: dict[str, str], limit: tuple[int, float] | None, keep_s: float
+) -> None:
+    content = {"source": SOURCE, "sink": SINK, "on_error": "skip", "dead_letters": letters}
+    options = prepare(read_all({"datasources": {"orders": content}})["orders"].content, {}).options
+    assert options.on_error == "skip"
+    assert options.dead_letters is not None
+    assert (options.dead_letters.limit, options.dead_letters.keep_s) == (limit, keep_s)
+
+
+@pytest.mark.parametrize(
+    ("letters", "path"),
+    [
+        ({"stop_after": "many"}, "dead_letters.stop_after"),
+        ({"stop_after": "0 in 10m"}, "dead_letters.stop_after"),
+        ({"stop_after": "10 in soon"}, "dead_letters.stop_after"),
+        ({"stop_after": "10 in 8d"}, "dead_letters.stop_after"),
+        ({"stop_after": 1000}, "dead_letters.stop_after"),
+        ({"keep": "59m"}, "dead_letters.keep"),
+        ({"keep": "3651d"}, "dead_letters.keep"),
+        ({"keep": "ever"}, "dead_letters.keep"),
+        ({"kep": "1d"}, "dead_letters.kep"),
+    ],
+)
+def test_what_is_said_of_dead_letters_is_checked(letters: dict[str, Any], path: str) -> None:
+    assert set(problems_with({"source": SOURCE, "sink": SINK, "dead_letters": letters})) == {
+        f"datasources.orders.{path}"
+    }
+    assert set(problems_with({"source": SOURCE, "sink": SINK, "on_error": "stop"})) == {"datasources.orders.on_error"}
 
 
 def test_a_secret_that_cannot_be_decrypted_is_told_from_one_that_is_not_there() -> None:

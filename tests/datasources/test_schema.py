@@ -73,8 +73,9 @@ def test_the_schema_is_one() -> None:
                 "drop": ["price"],
                 "rename": {"at": "time"},
                 "key": "id",
-                "on_error": "skip",
             },
+            "on_error": "skip",
+            "dead_letters": {"stop_after": "10 in 1m", "keep": "7d"},
         },
     ],
 )

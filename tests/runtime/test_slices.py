@@ -44,7 +44,7 @@ async def test_a_dear_record_is_mapped_in_the_thread_of_such_records_and_its_nei
     records = [{"xs": [1] * length} for length in (1, 60_000, 2, 70_000, 1_000_000, 3)]
     mapped = await map_all(compile_mapping(LOOP), records)
     assert [record["n"] for record in mapped.records] == [1, 60_000, 2, 70_000, 3]
-    assert [index for index, text in mapped.failed if "too expensive" in text] == [4]
+    assert [failed.index for failed in mapped.failed if "too expensive" in failed.reason] == [4]
     assert threads.keys() == {1, 3, 4}
     assert all(name.startswith("mapping") for name in threads.values())
 

@@ -33,7 +33,7 @@ def _secret(web: Web) -> None:
 
 def hook(web: Web, name: str, mapping: dict[str, Any]) -> None:
     sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": name.replace("-", "_"), "create": True}
-    web.publish(name, source={"type": "webhook"}, mapping={**mapping, "on_error": "skip"}, sink=sink)
+    web.publish(name, source={"type": "webhook"}, mapping=mapping, sink=sink, on_error="skip")
 
 
 def test_payloads_of_every_dear_kind_leave_the_node_and_its_other_streams_at_work(web: Web, name: str) -> None:

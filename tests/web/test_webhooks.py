@@ -276,7 +276,7 @@ def test_a_body_that_cannot_be_read_later_gets_400_now(web: Web, body: bytes) ->
 
 
 def test_a_json_body_that_is_no_object_is_taken_and_does_not_stop_the_datasource(web: Web, name: str) -> None:
-    web.publish(name, source={"type": "webhook"}, mapping={"set": {"id": "id"}, "on_error": "skip"})
+    web.publish(name, source={"type": "webhook"}, mapping={"set": {"id": "id"}}, on_error="skip")
     for body in (b"5", b"[1]", b"null", b'"x"', b'{"id": 1}'):
         assert web.ask("POST", f"/hooks/{name}", content=body).status_code == 202
     web.wait_for(name, lambda d: d["metrics"].get("records_in") == 5)

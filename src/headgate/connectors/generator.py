@@ -133,7 +133,13 @@ class Generator:
         now_s = self._now_s()
         records = self._make(self._next, number, now_s)
         self._next += number
-        return Batch(records, position=self._stride.at(self._next - 1), event_time_s=now_s)
+        stride, first = self._stride, self._next - number
+        return Batch(
+            records,
+            position=stride.at(self._next - 1),
+            event_time_s=now_s,
+            place=lambda index: f"record {stride.at(first + index)}",
+        )
 
     async def _due(self, rate: float, most: int) -> int:
         """Wait until a tick's worth of records is due, and say how many are.

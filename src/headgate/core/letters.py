@@ -1,8 +1,203 @@
-"""Dead letters: what they say, what becomes of them, and when there are too many."""
+"""Dead letters: what they say, what becomes of them, and when there are too many.
+
+A letter is a record that could not be read, mapped or written, with the place, the field and the reason. It commits
+with the position that passes it, so that a record is never both written and dead, and never neither. What a letter
+says to everybody (`Facts`) repeats no value of the record; the record itself is packed, encrypted and kept apart.
+
+A letter is *open* until it is replayed, discarded or expired; or superseded, because its key was written, or deleted,
+after it: an old letter never overwrites a newer row. How many were dead-lettered never falls.
+
+Too many letters mean that the source or the mapping is broken as a whole. Then the stream stops (`is_too_many`) rather
+than shovel a broken source into a table; a restart, or a new version, begins to count from nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from headgate.core.records import Stage, Unreadable
+from headgate.text import counted, parse_duration
 
 LetterOutcome: TypeAlias = Literal["open", "replayed", "superseded", "discarded", "expired"]
 """What became of a letter. `superseded`: its key was written, or deleted, after it."""
+
+LONGEST = 500  # Characters of a place, a field or a reason.
+IN_A_ROW = 100  # Letters without one record that could be written.
+LONGEST_S = 7 * 86400.0  # In which letters are counted.
+_BUCKETS = 60  # In which letters of a span are counted.
+_STOP_AFTER = re.compile(r"(\d{1,9}) in (\S+)")
+
+
+class Facts(msgspec.Struct, frozen=True, array_like=True):
+    """What a letter says to everybody who sees its datasource."""
+
+    place: str  # What the source calls it: an id, an offset, a line.
+    stage: Stage
+    field: str | None
+    reason: str
+    cause: str
+    version: int  # Of the datasource.
+    at_s: float
+    size_bytes: int  # Of the payload, packed.
+
+
+class Contents(msgspec.Struct, frozen=True, array_like=True):
+    """The record itself."""
+
+    payload: Any  # As it was read; `Unreadable` if it could not be decoded.
+    meta: Any
+    mapped: Any  # None if it did not get that far.
+    only: int | None = None  # Of several records that the mapping makes of the payload, the one that is meant.
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as a sink keeps it. What it says is the runtime's, and encrypted where it repeats the record."""
+
+    id: UUID
+    content: bytes
+    key: bytes | None = None  # A hash of the record's key; None: it is not known, or the sink has no use for it.
+    outcome: LetterOutcome = "open"
+
+
+# Packing: values of any record, in a form that gives the same values again.
+
+_EXTENSIONS: tuple[tuple[type, Any, Any], ...] = (
+    (Decimal, str, Decimal),
+    (UUID, str, UUID),
+    (datetime, datetime.isoformat, datetime.fromisoformat),
+    (date, date.isoformat, date.fromisoformat),
+    (time, time.isoformat, time.fromisoformat),
+    (int, str, int),
+    (
+        Unreadable,
+        lambda one: msgspec.json.encode(one).decode(),
+        lambda text: msgspec.json.decode(text, type=Unreadable),
+    ),
+    (
+        timedelta,
+        lambda one: f"{one.days} {one.seconds} {one.microseconds}",
+        lambda text: timedelta(*map(int, text.split())),
+    ),
+)
+_OTHER = 100  # Text of a value that has no other form.
+_PLAIN = (str, float, bool, type(None), bytes)
+
+
+def pack(contents: Contents) -> bytes:
+    """A record as bytes."""
+    try:
+        return msgspec.msgpack.encode(_packed(msgspec.structs.astuple(contents)))
+    except (RecursionError, UnicodeEncodeError):  # Nested too deeply, or text that is none: it can be shown, at least.
+        text = ascii(contents.payload) if isinstance(contents.payload, str) else _shown(contents.payload)
+        return msgspec.msgpack.encode((text, None, None, None))
+
+
+def _shown(payload: Any) -> str:
+    try:
+        return msgspec.json.encode(payload, enc_hook=str).decode()
+    except (RecursionError, UnicodeEncodeError, TypeError, ValueError):
+        return f"a {type(payload).__name__} that cannot be shown"
+
+
+def unpack(data: bytes) -> Contents:
+    """The record again."""
+    return Contents(*msgspec.msgpack.decode(data, ext_hook=_unpacked))
+
+
+def _packed(value: Any) -> Any:
+    kind = value.__class__
+    if kind in _PLAIN or (kind is int and -(2**63) <= value < 2**63):
+        return value
+    if kind is dict:
+        return {_packed(name): _packed(one) for name, one in value.items()}
+    if kind is list or kind is tuple:
+        return [_packed(one) for one in value]
+    for code, (type, text_of, _) in enumerate(_EXTENSIONS):
+        if kind is type:
+            return msgspec.msgpack.Ext(code, str(text_of(value)).encode("utf-8", "surrogatepass"))
+    return msgspec.msgpack.Ext(_OTHER, str(value).encode("utf-8", "surrogatepass"))
+
+
+def _unpacked(code: int, data: memoryview) -> Any:
+    text = bytes(data).decode("utf-8", "surrogatepass")
+    return text if code == _OTHER else _EXTENSIONS[code][2](text)
+
+
+# Keys.
+
+
+def key_hash(values: Sequence[Any] | None, installation: UUID) -> bytes | None:
+    """What tells one key from others without telling it. None if there is none."""
+    if not values or any(value is None for value in values):
+        return None
+    text = "\0".join(_key_text(value) for value in values)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=installation.bytes).digest()
+
+
+def _key_text(value: Any) -> str:
+    """`1`, `1.0` and `"1"` are the same key in a table."""
+    return str(int(value)) if value.__class__ is float and value.is_integer() else str(value)
+
+
+# Too many.
+
+
+@dataclass(frozen=True, slots=True)
+class StopAfter:
+    """How many letters, in which time, stop the stream. Without `count` none do."""
+
+    count: int | None = 1000
+    within_s: float = 600.0
+
+
+def parse_stop_after(text: str) -> StopAfter:
+    """`1000 in 10m`, or `never`. Raises ValueError."""
+    if text == "never":
+        return StopAfter(None)
+    found = _STOP_AFTER.fullmatch(text)
+    if found is None or int(found[1]) < 1:
+        raise ValueError("must be a number of letters in a time, as in `1000 in 10m`, or `never`")
+    within_s = parse_duration(found[2])
+    if not 1 <= within_s <= LONGEST_S:
+        raise ValueError("the time must be between 1s and 7d")
+    return StopAfter(int(found[1]), within_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The letters of a stream that count towards its end."""
+
+    buckets: tuple[tuple[int, int], ...] = ()  # Number of a piece of time, and how many letters fell into it.
+    in_a_row: int = 0  # Since a record was last written.
+
+
+def note(tally: Tally, rule: StopAfter, letters: int, written: int, now_s: float) -> Tally:
+    """A batch has become durable with this many letters and this many records written."""
+    if not letters:
+        return replace(tally, in_a_row=0) if written and tally.in_a_row else tally
+    present = int(now_s * _BUCKETS / rule.within_s)
+    buckets = dict(bucket for bucket in tally.buckets if bucket[0] > present - _BUCKETS)
+    buckets[present] = buckets.get(present, 0) + letters
+    return Tally(tuple(buckets.items()), 0 if written else tally.in_a_row + letters)
+
+
+def is_too_many(tally: Tally, rule: StopAfter) -> str | None:
+    """Why the stream stops; None: it goes on."""
+    if rule.count is None:
+        return None
+    if tally.in_a_row >= IN_A_ROW:
+        return f"{counted(tally.in_a_row, 'record')} in a row could not be handled"
+    number = sum(letters for _, letters in tally.buckets)
+    if number >= rule.count:
+        return f"{counted(number, 'record')} could not be handled within {rule.within_s:.0f} s"
+    return None

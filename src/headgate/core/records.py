@@ -34,6 +34,9 @@ class Totals:
         return self.read == self.written + self.filtered + self.dead_lettered and self.skipped <= self.dead_lettered
 
 
+NOTHING = Totals()
+
+
 def add(totals: Totals, batch: Totals) -> Totals:
     """The totals after a batch."""
     assert batch.is_lawful, f"a batch does not add up: {batch}"

@@ -24,7 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.core.records import Totals
+from headgate.core.records import NOTHING, Totals
 
 Position: TypeAlias = Any
 """Any JSON value that names the last record handled, inclusive; None means "nothing yet"."""
@@ -40,7 +40,7 @@ class Progress:
     generation: int = 0  # Rises with an operator's edit, and with another source or sink. The higher one wins.
     commits: int = 0  # The number of the stream's commits. Never falls.
     position: Position = None
-    totals: Totals = Totals()  # They follow the higher number of commits, whoever wins the position.
+    totals: Totals = NOTHING  # They follow the higher number of commits, whoever wins the position.
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -88,6 +88,7 @@ class Checkpoint:
     epoch: int
     commits: int
     position: Position
+    totals: Totals = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Release:
     reason: str = ""  # Why it is unable.
     hands_over: bool = False  # It goes on elsewhere: the next is granted it in the same transaction.
     is_settled: bool = False  # The sink has this position, and nothing that follows it.
+    totals: Totals = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +239,14 @@ def _checkpoint(stream: Stream, command: Checkpoint) -> Step:
         return Step(stream, Fenced(_why(stream, command.owner, command.epoch)))
     if stream.progress.commits >= command.commits:
         return Step(stream, Done())
-    progress = Progress(stream.progress.generation, command.commits, command.position)
+    progress = Progress(stream.progress.generation, command.commits, command.position, command.totals)
     return Step(_moved(stream, stream.owner, stream.epoch, progress, stream.run), Done())
 
 
 def _release(stream: Stream, command: Release) -> Step:
-    saved = _checkpoint(stream, Checkpoint(command.owner, command.epoch, command.commits, command.position))
+    saved = _checkpoint(
+        stream, Checkpoint(command.owner, command.epoch, command.commits, command.position, command.totals)
+    )
     if isinstance(saved.reply, Fenced):
         return saved
     rests = command.wanted_key if command.outcome == "finished" else None
@@ -271,7 +275,7 @@ def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    progress = Progress(stream.progress.generation + 1, stream.progress.commits, command.position)
+    progress = replace(stream.progress, generation=stream.progress.generation + 1, position=command.position)
     return Step(_moved(stream, None, stream.epoch + 1, progress), Done())
 
 
@@ -279,7 +283,7 @@ def _deal(stream: Stream, command: Deal) -> Step:
     """Like an edit: whatever the sink and an old run still have no longer counts."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    progress = Progress(stream.progress.generation + 1, stream.progress.commits, command.position)
+    progress = replace(stream.progress, generation=stream.progress.generation + 1, position=command.position)
     dealt = Stream(
         stream.id,
         epoch=stream.epoch + 1,
@@ -316,8 +320,10 @@ def _moved(
 
 
 def agree(registry: Progress, sink: Progress | None) -> Progress:
-    """Where a run begins: the higher `generation` wins; if equal, the sink, whose position is kept with the data."""
+    """Where a run begins: the higher `generation` wins; if equal, the sink, whose position is kept with the data. The
+    totals are those of the higher number of commits, unless it is a sink's that has kept none."""
     if sink is None:
         return registry
     winner = registry if registry.generation > sink.generation else sink
-    return replace(winner, commits=max(registry.commits, sink.commits))
+    counted = registry if registry.commits > sink.commits or sink.totals == NOTHING else sink
+    return replace(winner, commits=max(registry.commits, sink.commits), totals=counted.totals)

@@ -7,7 +7,7 @@ and, where there is something to do, a hint.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,9 +16,11 @@ from pydantic import Field, ValidationError, field_validator
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
 from headgate.core.push import PUSH
+from headgate.core.records import OnError
 from headgate.datasources.references import UNREAD, Examined, Secrets, Unread, examine, resolve
 from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.hidden import error_said, hide
@@ -27,6 +29,7 @@ from headgate.text import parse_duration
 
 OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
 RENAMED = {"partitions": "streams"}  # Options that had another name.
+KEPT_S = (3600, 3650 * 86400)  # How long letters may be kept.
 
 
 class Expect(Options):
@@ -43,6 +46,28 @@ class Expect(Options):
         return value
 
 
+class DeadLetters(Options):
+    """When there are too many dead letters, and how long they are kept."""
+
+    stop_after: str = Field(
+        "1000 in 10m", description="The datasource stops in error after this many in that time: 1000 in 10m, or never."
+    )
+    keep: str = Field("30d", description="How long a letter is kept: 12h, 30d; at least 1h, at most 3650d.")
+
+    @field_validator("stop_after")
+    @classmethod
+    def _limit(cls, value: str) -> str:
+        parse_stop_after(value)
+        return value
+
+    @field_validator("keep")
+    @classmethod
+    def _kept(cls, value: str) -> str:
+        if not KEPT_S[0] <= parse_duration(value) <= KEPT_S[1]:
+            raise ValueError("must be between 1h and 3650d")
+        return value
+
+
 class DatasourceOptions(Options):
     """What a document says besides source, mapping and sink."""
 
@@ -55,6 +80,16 @@ class DatasourceOptions(Options):
             "Which node runs which stream. sticky: spread by load, and moved as little as possible. "
             "modulo: number p goes to number p mod n of n nodes, in the order of their joining."
         ),
+    )
+    on_error: OnError = Field(
+        "dead_letter",
+        description=(
+            "What becomes of a record that cannot be mapped or written. dead_letter: it is kept, and can be replayed. "
+            "skip: it is counted and discarded. fail: the stream stops and names it."
+        ),
+    )
+    dead_letters: DeadLetters | None = Field(
+        None, description="When dead letters are too many, and how long they stay."
     )
     expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
     description: str = Field("", description="For people.")
@@ -86,6 +121,12 @@ class Prepared:
         return self.sink.sink
 
     @property
+    def stop_after(self) -> StopAfter:
+        """How many dead letters are too many."""
+        letters = self.options.dead_letters
+        return StopAfter() if letters is None else parse_stop_after(letters.stop_after)
+
+    @property
     def source_identity(self) -> str:
         """Which data are read."""
         return identity_of(self.source.name, self.source_options)
@@ -109,6 +150,8 @@ def prepare(content: Content, secrets: Secrets, path: str = "") -> Prepared:
     mapping = _mapping(content, f"{at}mapping", problems)
     if mapping is not None and not mapping.key and _needs_key(sink, sink_options, secrets):
         problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
+    if mapping is not None and mapping.can_delete and not _can_delete(sink, sink_options, secrets):
+        problems.append(Problem(f"{at}mapping.delete", "this sink cannot delete records", "leave it out"))
     if content.source.get("type") == PUSH:
         said, hint = "does not go with push: programs make its streams", "leave it out"
         problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
@@ -182,14 +225,23 @@ def _mapping(content: Content, path: str, problems: list[Problem]) -> CompiledMa
 
 
 def _needs_key(sink: Connector | None, options: Any, secrets: Secrets) -> bool:
-    if sink is None or sink.sink is None or options is None:
-        return False
+    return sink is not None and sink.sink is not None and _asked(sink.sink.needs_key, options, secrets, unknown=False)
+
+
+def _can_delete(sink: Connector | None, options: Any, secrets: Secrets) -> bool:
+    return sink is None or sink.sink is None or _asked(sink.sink.can_delete, options, secrets, unknown=True)
+
+
+def _asked(question: Callable[[Any], bool], options: Any, secrets: Secrets, *, unknown: bool) -> bool:
+    """What a sink says of its options; `unknown` where they are not known."""
+    if options is None:
+        return unknown
     try:
-        return sink.sink.needs_key(options)
+        return question(options)
     except (AttributeError, TypeError, ValueError):
         if not any(isinstance(value, Unread) for value in secrets.values()):
             raise
-        return False  # Without values the options are as they were written, and not as their model makes them.
+        return unknown  # Without values the options are as they were written, and not as their model makes them.
 
 
 def _not_in_parts(source: Connector, path: str) -> list[Problem]:

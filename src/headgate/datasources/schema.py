@@ -10,7 +10,6 @@ from typing import Any
 
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Options
-from headgate.core.mapping.document import ON_ERROR
 from headgate.core.mapping.functions import TYPES
 from headgate.datasources.prepared import DatasourceOptions
 from headgate.ids import NAME
@@ -57,7 +56,6 @@ _MAPPING = {
             "anyOf": [{"type": "string", "minLength": 1}, _FIELDS],
             "description": "The output fields that identify a record.",
         },
-        "on_error": {"enum": list(ON_ERROR), "description": "What to do with a record that cannot be mapped."},
     },
 }
 

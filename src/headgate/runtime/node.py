@@ -41,6 +41,7 @@ from headgate.store.dumps import Dumps
 from headgate.store.fixtures import Fixtures
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
+from headgate.store.letters import Letters
 from headgate.store.logs import Logs
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
@@ -159,6 +160,7 @@ class Node:
         self.logs = Logs(database)
         self.inbox = InboxTable(database, INBOX_IDENTITY)
         self.dumps = Dumps(database, self._keyring)
+        self.letters = Letters(database, self._keyring)
         file = self.settings.registry_file
         read_only = f"the registry is the file {file}; edit that" if file else ""
         reach = NodeReach.of(self.settings)
@@ -202,6 +204,7 @@ class Node:
             self.registry.datasources,
             self.streams,
             self.group_rows,
+            self.letters,
             self.placement,
             self.tokens,
             self.sessions,
@@ -214,7 +217,14 @@ class Node:
     def _make_manager(self, incarnation: UUID, trust_left_s: Callable[[], float]) -> WorkerManager:
         self.registry.forget()  # A new manager has to hear of every datasource.
         return WorkerManager(
-            self.registry, self.streams, incarnation, self.installation, trust_left_s, self.inboxes, self.lists
+            self.registry,
+            self.streams,
+            self.letters,
+            incarnation,
+            self.installation,
+            trust_left_s,
+            self.inboxes,
+            self.lists,
         )
 
     # Loops.
@@ -243,6 +253,7 @@ class Node:
 
         on("registry", self._woken)
         on("streams", self._woken)
+        on("letters", self._woken)
         on("inbox", self.inboxes.look)
         on("groups", self.groups.look)
         on("tokens", self.access.forget)

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.core import streams as core
+from headgate.core.records import Totals
 from headgate.core.streams import (
     Acquire,
     Checkpoint,
@@ -78,6 +79,7 @@ async def _advance(connection: Session, owner: UUID | None, changes: Changes) ->
         [was.progress.commits for was, _ in changes],
         [s.progress.commits for _, s in changes],
         [encode(s.progress.position) for _, s in changes],
+        *totals_of(s.progress.totals for _, s in changes),
     )
     _check(status, "UPDATE", changes)
 
@@ -117,6 +119,7 @@ async def _move(
         [encode(s.progress.position) for _, s in changes],
         [s.rests for _, s in changes],
         [s.settled for _, s in changes],
+        *totals_of(s.progress.totals for _, s in changes),
         kind,
         actor,
         owner or was_owner,
@@ -150,12 +153,29 @@ def stream_of(row: Row) -> Stream:
         owner=row["owner"],
         run=row["run"],
         epoch=row["epoch"],
-        progress=Progress(row["generation"], row["commits"], decode(row["position"])),
+        progress=Progress(row["generation"], row["commits"], decode(row["position"]), totals_in(row)),
         version=row["version"],
         source_identity=row["source_identity"],
         sink_identity=row["sink_identity"],
         rests=row["rests"],
         settled=row["settled"],
+    )
+
+
+def totals_of(all: Iterable[Totals]) -> list[list[int]]:
+    """The totals of many streams as columns."""
+    rows = [(one.read, one.written, one.filtered, one.dead_lettered, one.skipped) for one in all]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def totals_in(row: Row) -> Totals:
+    """The totals of a row."""
+    return Totals(
+        row["records_read"],
+        row["records_written"],
+        row["records_filtered"],
+        row["records_dead_lettered"],
+        row["records_skipped"],
     )
 
 

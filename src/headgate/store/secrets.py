@@ -54,17 +54,29 @@ class Keyring:
 
     def seal(self, name: str, plaintext: str) -> tuple[str, bytes, bytes]:
         """Encrypt under a fresh data key: the master key's id, the wrapped data key, the ciphertext."""
+        return self.seal_bytes(name, plaintext.encode())
+
+    def seal_bytes(self, name: str, plaintext: bytes) -> tuple[str, bytes, bytes]:
+        """The same for bytes."""
         data_key = AESGCM.generate_key(256)
         wrapped = _encrypt(self._keys[self.current], data_key, name)
-        return self.current, wrapped, _encrypt(data_key, plaintext.encode(), name)
+        return self.current, wrapped, _encrypt(data_key, plaintext, name)
 
     def unseal(self, name: str, key_id: str, wrapped: bytes, ciphertext: bytes) -> str | None:
         """Decrypt; None if no key fits."""
+        found = self.unseal_bytes(name, key_id, wrapped, ciphertext)
+        try:
+            return None if found is None else found.decode()
+        except ValueError:
+            return None
+
+    def unseal_bytes(self, name: str, key_id: str, wrapped: bytes, ciphertext: bytes) -> bytes | None:
+        """The same for bytes."""
         data_key = self._unwrap(name, key_id, wrapped)
         if data_key is None:
             return None
         try:
-            return _decrypt(data_key, ciphertext, name).decode()
+            return _decrypt(data_key, ciphertext, name)
         except (InvalidTag, ValueError):  # Changed, or cut off.
             return None
 

@@ -20,7 +20,7 @@ from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
 from headgate.store.placement import grant_free
-from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of
+from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_of
 from headgate.text import counted
 
 KEEP_HISTORY = timedelta(days=30)
@@ -102,6 +102,7 @@ class Streams:
                 [command.epoch for command in commands.values()],
                 [command.commits for command in commands.values()],
                 [encode(command.position) for command in commands.values()],
+                *totals_of(command.totals for command in commands.values()),
             )
             if not alive or status != f"UPDATE {len(commands)}":
                 raise Changed
@@ -229,6 +230,15 @@ class Streams:
     async def trim_history(self) -> None:
         """Forget what is old."""
         await self._database.execute(sql("streams/trim_history"), KEEP_HISTORY, KEEP_LINES)
+
+
+async def checkpoint_one(connection: Session, node: UUID, stream: UUID, command: Checkpoint) -> bool:
+    """One checkpoint, in a transaction that has more to save. False: the stream is not the node's any more."""
+    if await connection.fetchval(sql("nodes/hold"), node) is None:
+        return False
+    rows = await connection.fetch(sql("streams/lock"), [stream])
+    steps = await step_and_save(connection, map(stream_of, rows), {stream: command})
+    return stream in steps and isinstance(steps[stream].reply, Done)
 
 
 async def _mark_unable(

@@ -43,6 +43,7 @@ def make_grant(
     """A grant. The same name makes the same stream, so that two grants of one name differ only in their epoch."""
     return Grant(
         installation=installation,
+        datasource=uuid5(installation, name.partition(":")[0]),
         stream=stream or uuid5(installation, name),
         name=name,
         epoch=epoch,

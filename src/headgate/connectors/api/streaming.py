@@ -31,7 +31,7 @@ from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
-from headgate.core.letters import LetterOutcome
+from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
 
@@ -74,22 +74,12 @@ class Grant:
     """The right to write one stream, for one run."""
 
     installation: UUID
+    datasource: UUID
     stream: UUID
     name: str  # For people; never a key.
     epoch: int
     progress: Progress  # What the registry knows.
     trust_left_s: Callable[[], float]  # How long this node may still act. A write must not last longer.
-    datasource: UUID = UUID(int=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter as a sink keeps it. What it says is the runtime's, and encrypted where it repeats the record."""
-
-    id: UUID
-    content: bytes
-    key: bytes | None = None  # A hash of the record's key; None: it is not known, or the sink has no use for it.
-    outcome: LetterOutcome = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +92,9 @@ class Outgoing:
     deletes: Sequence[int] = ()  # Which of the records are deletions of what has their key, rising.
     letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
     replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
-    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
+    # The hash of a record's key, in an upsert that is no replay; and, in a replay, the older letters of the same keys.
+    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None
+    superseded: Sequence[UUID] = ()
 
 
 class Source(Protocol):
@@ -151,8 +143,8 @@ class LetterSink(Sink, Protocol):
 
     `write` commits `batch.letters` with the position. Records of a batch with `replays` are written only if their
     letter is still open, and its outcome becomes `replayed` with them; the position stays. Where `batch.supersedes` is
-    given, every open letter of the datasource whose key is the key of a record that is written, and that is no replay
-    of this very letter, becomes `superseded` in the same transaction.
+    given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded` in
+    the same transaction, and so do those that `batch.superseded` names.
     """
 
     async def rehearse(self, batch: Outgoing) -> None:

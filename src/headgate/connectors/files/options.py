@@ -15,7 +15,7 @@ class FilesSourceOptions(Options):
     poll_s: float = Field(0.5, gt=0, allow_inf_nan=False, description="How often to look for more when following.")
     batch: int = Field(5000, ge=1, le=100_000, description="The most records in one batch.")
     batch_bytes: int = Field(8 << 20, ge=1, description="The most bytes in one batch, unless one line is longer.")
-    max_line_bytes: int = Field(16 << 20, ge=1, description="A longer line stops the stream.")
+    max_line_bytes: int = Field(16 << 20, ge=1, description="A longer line becomes a dead letter.")
 
 
 class FilesSinkOptions(Options):

@@ -23,9 +23,11 @@ from headgate.connectors import api
 from headgate.connectors.files.lines import NOT_JSON, decode, opened
 from headgate.connectors.files.options import FilesSourceOptions
 from headgate.connectors.places import place_of_path
-from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, NotConnected
+from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected
 
 MARK_BYTES = 1024  # Enough to tell one file from another.
+PIECE_BYTES = 1 << 20  # Of a line that is too long, which is passed over.
+KEPT_BYTES = 1 << 16  # Of such a line.
 LEAST_READ_BYTES = 1 << 18  # A read asks for twice what the last one used, so that little is read and not used.
 
 
@@ -43,11 +45,20 @@ class Taken(msgspec.Struct, frozen=True):
     place: Place  # Where to continue.
     records: list[object]
     size_bytes: int = 0
-    bad: str = ""  # What is wrong with the only line taken.
+    offsets: list[int] = []  # Of the records, in the file.
+
+    def batch(self) -> api.Batch:
+        """As the runtime gets it."""
+        meta: list[object] = [{"file": self.place.file}] * len(self.records)
+        place = msgspec.to_builtins(self.place)
+        return api.Batch(self.records, place, self.size_bytes, None, meta, self._place)
+
+    def _place(self, index: int) -> str:
+        return f"{self.place.file}, offset {self.offsets[index]}"
 
 
 class FilesSource:
-    """Reads lines in order. A line that is not JSON is met alone, and the next read continues after it."""
+    """Reads lines in order. A line that is not JSON comes as it is, for the dead letters."""
 
     def __init__(self, options: FilesSourceOptions, context: api.Context) -> None:
         self._options = options
@@ -80,11 +91,8 @@ class FilesSource:
             taken = await asyncio.to_thread(self._take, before)
             self._place = taken.place
             self._read_bytes = min(self._most_bytes, max(2 * taken.size_bytes, LEAST_READ_BYTES))
-            if taken.bad:
-                raise BadRecord(taken.bad, index=0)
             if taken.records:
-                meta = [{"file": taken.place.file}] * len(taken.records)
-                return api.Batch(taken.records, msgspec.to_builtins(taken.place), taken.size_bytes, meta=meta)
+                return taken.batch()
             if taken.place != before:
                 continue
             if not self._options.follow:
@@ -124,19 +132,32 @@ class FilesSource:
             before, data = _read_on(descriptor, place, size)
             while len(data) == size and b"\n" not in data:
                 if size > self._options.max_line_bytes:
-                    message = f"{place.file}, offset {place.offset}: the line is too long"
-                    raise ConnectorError(message, cause=Cause.CONFIG, hint="raise `max_line_bytes`")
+                    return self._pass_over(descriptor, place, has_ended)
                 size = min(2 * size, self._options.max_line_bytes + 1)
                 before, data = _read_on(descriptor, place, size)
         *lines, rest = data.split(b"\n", most)
         if rest and has_ended and len(data) < size and len(lines) < most:
             lines.append(rest)
-        records, number, error = _decoded(lines)
-        used = min(len(data), sum(map(len, lines[:number])) + number)
-        start = place.offset + sum(map(len, lines[: number - 1])) + number - 1
-        bad = f"{place.file}, offset {start}: the line is not JSON: {error}" if error else ""
+        records, offsets, used = _decoded(lines, place.offset)
+        used = min(len(data), used)
         mark = _mark((before + data[:used])[-MARK_BYTES:])
-        return Taken(Place(place.file, place.offset + used, mark), records, used, bad)
+        return Taken(Place(place.file, place.offset + used, mark), records, used, offsets)
+
+    def _pass_over(self, descriptor: int, place: Place, has_ended: bool) -> Taken:
+        """A line that is too long, with as much of it as is kept; nothing while its end has not been written."""
+        at, piece = place.offset, b""
+        while b"\n" not in piece:
+            at += len(piece)
+            piece = os.pread(descriptor, PIECE_BYTES, at)
+            if not piece:
+                break
+        if not piece and not has_ended:
+            return Taken(place, [])
+        end = at + piece.find(b"\n") + 1
+        mark = _mark(os.pread(descriptor, min(MARK_BYTES, end), end - min(MARK_BYTES, end)))
+        kept = os.pread(descriptor, KEPT_BYTES, place.offset)
+        reason = f"the line has more than {self._options.max_line_bytes:,} bytes (the first {KEPT_BYTES:,} are kept)"
+        return Taken(Place(place.file, end, mark), [api.Unreadable(kept, reason)], end - place.offset, [place.offset])
 
 
 def _read_on(descriptor: int, place: Place, size: int) -> tuple[bytes, bytes]:
@@ -154,13 +175,17 @@ def _mark(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
 
 
-def _decoded(lines: list[bytes]) -> tuple[list[object], int, str]:
-    """Records, how many lines they take, and an error if the last of these is bad, which is so only without records."""
+def _decoded(lines: list[bytes], start: int) -> tuple[list[object], list[int], int]:
+    """Records, the offset of each, and how many bytes their lines take."""
     records: list[object] = []
-    for number, line in enumerate(lines):
-        try:
-            if line and not line.isspace():
+    offsets: list[int] = []
+    at = start
+    for line in lines:
+        if line and not line.isspace():
+            offsets.append(at)
+            try:
                 records.append(decode(line))
-        except NOT_JSON as error:
-            return (records, number, "") if records else ([], number + 1, str(error))
-    return records, len(lines), ""
+            except NOT_JSON:
+                records.append(api.Unreadable(line, "the line is not JSON"))
+        at += len(line) + 1
+    return records, offsets, at - start

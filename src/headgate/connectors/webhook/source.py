@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api import Batch, Context, Position, Received
+from headgate.connectors.api import Batch, Context, Position, Received, Unreadable
 from headgate.connectors.webhook.options import WebhookOptions
 from headgate.errors import Cause, ConnectorError
 
@@ -58,6 +58,7 @@ class WebhookSource:
                 {"id": payload.id, "received_at": payload.received_at_s, "headers": payload.headers}
                 for payload in payloads
             ],
+            place=lambda index: f"payload {payloads[index].id}",
         )
 
     async def ack(self, position: Position) -> None:
@@ -83,7 +84,10 @@ class WebhookSource:
     async def _record(self, payload: Received) -> Any:
         """The door takes no JSON that costs much to decode; text is decoded in as many goes as it needs."""
         if self._options.format == "json":
-            return self._decode(payload.body)
+            try:
+                return self._decode(payload.body)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):  # It came while another format was asked for.
+                return Unreadable(payload.body, "the body is not JSON")
         decoder, texts = _Utf8("replace"), []
         for start in range(0, len(payload.body), BYTES_AT_ONCE):
             if start:

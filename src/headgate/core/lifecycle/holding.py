@@ -94,7 +94,8 @@ def checkpoint(holding: Holding, node: UUID) -> Checkpoint | None:
     """What to save; None: the registry knows it already, or the stream is not ours."""
     if holding.epoch is None or not holding.is_unsaved:
         return None
-    return Checkpoint(node, holding.epoch, holding.progress.commits, holding.progress.position)
+    progress = holding.progress
+    return Checkpoint(node, holding.epoch, progress.commits, progress.position, progress.totals)
 
 
 def saved(holding: Holding, progress: Progress) -> Holding:
@@ -157,6 +158,7 @@ def release(holding: Holding, node: UUID, phase: Phase, outcome: Outcome, *, is_
         phase.failure.message if isinstance(phase, Quarantined) else "",
         goes_on,
         holding.settled,
+        holding.progress.totals,
     )
 
 

@@ -21,8 +21,12 @@ has proved itself with its first commit, or after `PROOF_S` of silence. If it fa
 rejected and the old version goes on. If the network fails, it is tried again, and after `TRIAL_S` the old version runs
 until the next try. A trial that reads another source (`resets_position`) has no way back.
 
-Config and auth failures are not retried until somebody changes something. Network and rate-limit failures are retried
-forever, with growing pauses. Bugs and bad records are retried until their budget is spent.
+A version is judged by its own records: where the old one is *stuck* at records that it cannot handle, the new one is
+not rejected for records. Batches of which nothing could be written prove nothing, and are no silence either.
+
+Config and auth failures, and too many dead letters, are not retried until somebody changes something. Network and
+rate-limit failures are retried forever, with growing pauses. Bugs and bad records are retried until their budget is
+spent.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ PROOF_S = 30.0  # A silent source proves a version by running this long.
 TRIAL_S = 120.0  # An unproved version gives way to the old one after this long.
 GIVE_WAY = 5  # Failures in a row of the old version, before one whose check fails too is tried in its place.
 
-HOPELESS = frozenset({Cause.CONFIG, Cause.AUTH})
+HOPELESS = frozenset({Cause.CONFIG, Cause.AUTH, Cause.TOO_MANY_DEAD_LETTERS})
+OF_RECORDS = frozenset({Cause.BAD_RECORD, Cause.TOO_MANY_DEAD_LETTERS})
 OUTSIDE = frozenset({Cause.NETWORK, Cause.RATE_LIMIT})
 
 
@@ -73,6 +78,7 @@ class Trial:
     fallback: int
     since_s: float
     resets_position: bool = False
+    is_stuck: bool = False  # The old one was, when this one began.
 
 
 # States.
@@ -161,6 +167,7 @@ class Worker:
     failures: tuple[float, ...] = ()  # In the budget's window.
     trials: int = 0  # Failed tries of the published version in a row.
     try_at_s: float = 0.0  # No check of the published version before this.
+    is_stuck: bool = False  # The proved version last failed at records, and has written none since.
 
 
 # Commands.
@@ -210,6 +217,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class NoneWritten:
+    """A batch became durable of which no record could be handled."""
+
+    run: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The run ended in good order; `finished` if its source will never have more."""
 
@@ -253,7 +268,7 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Want | Acquired | AcquireDenied | Opened | Committed | Ended | Failed | OwnershipLost | Checked | Tick
+    Want | Acquired | AcquireDenied | Opened | Committed | NoneWritten | Ended | Failed | OwnershipLost | Checked | Tick
 )
 
 

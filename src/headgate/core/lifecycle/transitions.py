@@ -10,6 +10,7 @@ from headgate.core.lifecycle.states import (
     CANCEL_S,
     GIVE_WAY,
     HOPELESS,
+    OF_RECORDS,
     OUTSIDE,
     PROOF_S,
     STOP_S,
@@ -33,6 +34,7 @@ from headgate.core.lifecycle.states import (
     Failure,
     Idle,
     Launch,
+    NoneWritten,
     Opened,
     Opening,
     OwnershipLost,
@@ -66,6 +68,8 @@ def step(worker: Worker, event: Event) -> Step:
             return _opened(worker, event)
         case Committed():
             return _committed(worker, event)
+        case NoneWritten():
+            return _none_written(worker, event)
         case Ended():
             return _ended(worker, event)
         case Failed():
@@ -162,7 +166,8 @@ def _try(worker: Worker, version: int | None, now_s: float) -> Step:
     wanted = worker.wanted
     assert wanted is not None
     fallback = wanted.running
-    trial = Trial(fallback, now_s) if fallback is not None and version != fallback else None
+    is_trial = fallback is not None and version != fallback
+    trial = Trial(fallback, now_s, is_stuck=worker.is_stuck) if is_trial and fallback is not None else None
     return _acquire(worker, version, trial)
 
 
@@ -261,7 +266,16 @@ def _opened(worker: Worker, event: Opened) -> Step:
 def _committed(worker: Worker, event: Committed) -> Step:
     match worker.phase:
         case Running(run=run) if run == event.run:
-            return _prove(replace(worker, attempt=0))
+            return _prove(replace(worker, attempt=0, is_stuck=False))
+        case _:
+            return Step(worker)
+
+
+def _none_written(worker: Worker, event: NoneWritten) -> Step:
+    """It is not silent, and it proves nothing: the time that silence needs begins again."""
+    match worker.phase:
+        case Running(run=run, proved=False) as phase if run == event.run:
+            return Step(replace(worker, phase=replace(phase, since_s=event.now_s)))
         case _:
             return Step(worker)
 
@@ -335,8 +349,12 @@ def _failed(worker: Worker, event: Failed) -> Step:
 
 def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> Step:
     cause = event.failure.cause
+    if trial is not None and trial.is_stuck and cause in OF_RECORDS:
+        trial = None  # The old one would only fail at records, too.
     if trial is not None and cause not in OUTSIDE:
         return _reject(worker, event, version, trial)
+    if trial is None and cause in OF_RECORDS:
+        worker = replace(worker, is_stuck=True)
     phase, wanted = worker.phase, worker.wanted
     was_well = isinstance(phase, Running) and event.now_s - phase.since_s >= PROOF_S
     attempt = 1 if was_well else worker.attempt + 1

@@ -27,9 +27,10 @@ from typing import Any
 
 from headgate.core.mapping import functions, operators
 from headgate.core.mapping.functions import FORMAT, FUNCTIONS
+from headgate.core.mapping.mistakes import kind
 from headgate.core.mapping.operators import ARITHMETIC, COMPARISONS, INTEGER_BITS, NUMBERS
 from headgate.core.mapping.patterns import compile_pattern
-from headgate.core.mapping.prices import STEP, Budget, TooExpensiveError, kind
+from headgate.core.mapping.prices import STEP, Budget, TooExpensiveError
 from headgate.errors import Problem
 
 TEXT_LIMIT = 2_000  # Longer expressions want a function in Python.

@@ -2,7 +2,7 @@
 
 Each takes and gives plain values: text, numbers, decimals, booleans, moments, lists, dicts. Unless its entry in
 `FUNCTIONS` says `takes_none`, a function is not called at all when its first argument is None: the answer is None.
-A wrong argument raises TypeError or ValueError with a message for the person who wrote the mapping.
+A wrong argument raises a `MistakeError` with a message for the person who wrote the mapping, and without the argument.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from headgate.core.mapping.mistakes import WrongKindError, WrongValueError, kind
 from headgate.core.mapping.operators import NUMBERS, add, bounded, is_in, item
 from headgate.core.mapping.patterns import compile_pattern
-from headgate.core.mapping.prices import ELEMENT, MOST_AT_ONCE, Budget, TooMuchError, kind
+from headgate.core.mapping.prices import ELEMENT, MOST_AT_ONCE, Budget, TooMuchError
 
 Number: TypeAlias = int | float | Decimal
 T = TypeVar("T")
@@ -35,6 +36,7 @@ WIDE = 2**61 - 1  # Numbers below this do not share their hashes.
 MILLISECONDS_FROM = 100_000_000_000  # As seconds this is the year 5138, as milliseconds it is 1973.
 TIME_FORMAT = re.compile(r"([^%]|%[aAbBdfGHIjmMpSuVwyYzZ%]){0,100}")  # No widths: `%999999999Y` would fill memory.
 FORMAT = re.compile(r"(.?[<>=^])?[+\- ]?0?\d{0,3}[,_]?(\.\d{1,2})?[bcdeEfFgGnosxX%]?")  # Widths below a thousand.
+NOT_COMPARABLE = "cannot compare values of these kinds with each other"
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _decode = msgspec.json.Decoder().decode
@@ -58,7 +60,7 @@ class Function:
 
 def _wants(value: object, wanted: type[T], name: str) -> T:
     if not isinstance(value, wanted):
-        raise TypeError(f"expects {name}, not {kind(value)}")
+        raise WrongKindError(f"expects {name}, not {kind(value)}")
     return value
 
 
@@ -80,14 +82,8 @@ def _list(value: object) -> list[object]:
 
 def _number(value: object, name: str = "a number") -> Number:
     if not isinstance(value, int | float | Decimal):
-        raise TypeError(f"expects {name}, not {kind(value)}")
+        raise WrongKindError(f"expects {name}, not {kind(value)}")
     return value
-
-
-def _short(value: object) -> str:
-    """Show a value in a message, without filling the log with it."""
-    shown = repr(value[:40]) if isinstance(value, str) else kind(value)
-    return f"{shown}…" if isinstance(value, str) and len(value) > 40 else shown
 
 
 def _fitting(length: int) -> None:
@@ -97,7 +93,7 @@ def _fitting(length: int) -> None:
 
 def _countable(elements: int) -> None:
     if elements * ELEMENT > MOST_AT_ONCE:
-        raise TooMuchError(f"{elements} elements are too many")
+        raise TooMuchError("the list would have too many elements")
 
 
 # Text.
@@ -115,7 +111,7 @@ def strip(value: object, characters: object = None) -> str:
     """Each character at the ends is looked for among those to strip, so these must be few."""
     unwanted = _text_or_none(characters)
     if unwanted is not None and len(unwanted) > STRIPPED_LIMIT:
-        raise ValueError(f"strips at most {STRIPPED_LIMIT} different characters")
+        raise WrongValueError(f"strips at most {STRIPPED_LIMIT} different characters")
     return _text(value).strip(unwanted)
 
 
@@ -148,7 +144,7 @@ def substring(value: object, start: object, length: object = None) -> str:
 
 def length(value: object) -> int:
     if not isinstance(value, str | list | dict):
-        raise TypeError(f"expects text, a list or a dict, not {kind(value)}")
+        raise WrongKindError(f"expects text, a list or a dict, not {kind(value)}")
     return len(value)
 
 
@@ -190,7 +186,11 @@ def _formatted(value: object, layout: str) -> str:
         return ""
     if not layout:
         return text(value)
-    return format(value if isinstance(value, str) else bounded(_number(value, "text or a number to format")), layout)
+    wanted = value if isinstance(value, str) else bounded(_number(value, "text or a number to format"))
+    try:
+        return format(wanted, layout)
+    except ValueError:
+        raise WrongKindError(f"the format {layout} is not one of {kind(value)}") from None
 
 
 # Numbers.
@@ -219,7 +219,7 @@ def to_bool(value: object) -> bool:
     is_short = not isinstance(value, str) or len(value) <= NUMBER_TEXT_LIMIT
     found = words.get(str(bounded(value)).strip().lower()) if isinstance(value, str | int) and is_short else None
     if found is None:
-        raise ValueError(f"cannot read {_short(value)} as a bool")
+        raise WrongValueError(f"cannot read {kind(value)} as a bool")
     return found
 
 
@@ -229,7 +229,7 @@ def _read(reader: Callable[[str], N], written: str, name: str) -> N:
             return bounded(reader(written))
     except (ValueError, InvalidOperation):
         pass
-    raise ValueError(f"cannot read {_short(written)} as {name}")
+    raise WrongValueError(f"cannot read {kind(written)} as {name}")
 
 
 def round_number(value: object, digits: object = None) -> object:
@@ -238,7 +238,7 @@ def round_number(value: object, digits: object = None) -> object:
     if digits is None:
         return round(number)
     if abs(_whole(digits)) > 100:
-        raise ValueError("rounds to at most 100 digits")
+        raise WrongValueError("rounds to at most 100 digits")
     return round(number, _whole(digits))
 
 
@@ -255,11 +255,17 @@ def ceil(value: object) -> int:
 
 
 def minimum(*values: object) -> object:
-    return min(map(min, _runs(_present(values))), default=None)
+    try:
+        return min(map(min, _runs(_present(values))), default=None)
+    except TypeError:
+        raise WrongKindError(NOT_COMPARABLE) from None
 
 
 def maximum(*values: object) -> object:
-    return max(map(max, _runs(_present(values))), default=None)
+    try:
+        return max(map(max, _runs(_present(values))), default=None)
+    except TypeError:
+        raise WrongKindError(NOT_COMPARABLE) from None
 
 
 def total(values: object) -> object:
@@ -293,13 +299,16 @@ def timestamp(value: object) -> datetime:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise ValueError(f"cannot read {_short(value)} as a timestamp") from None
+            raise WrongValueError("cannot read text as a timestamp") from None
     if isinstance(value, datetime):
         return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
     seconds = float(bounded(_number(value, "ISO 8601 text or a unix time")))
-    return datetime.fromtimestamp(seconds / 1000 if abs(seconds) >= MILLISECONDS_FROM else seconds, UTC)
+    try:
+        return datetime.fromtimestamp(seconds / 1000 if abs(seconds) >= MILLISECONDS_FROM else seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise WrongValueError("the unix time is out of range") from None
 
 
 def to_date(value: object) -> date:
@@ -313,7 +322,7 @@ def unix(value: object) -> float:
 def format_time(value: object, layout: object) -> str:
     written = _text(layout)
     if not TIME_FORMAT.fullmatch(written):
-        raise ValueError(f"{_short(layout)} is not a format of times")
+        raise WrongValueError("the text is not a format of times")
     return timestamp(value).strftime(written)
 
 
@@ -344,12 +353,15 @@ def parse_json(value: object) -> object:
     _countable(sum(map(written.count, (b",", b"[", b"{"))))
     try:
         return _decode(written)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"cannot read {_short(value)} as JSON: {error}") from None
+    except msgspec.DecodeError:
+        raise WrongValueError(f"cannot read {kind(value)} as JSON") from None
 
 
 def to_json(value: object) -> str:
-    return _encode(value).decode()
+    try:
+        return _encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        raise WrongValueError(f"cannot write {kind(value)} as JSON") from None
 
 
 def as_json(value: object) -> object:
@@ -372,8 +384,11 @@ def count(values: object) -> int:
 def sort(values: object, descending: object = False) -> list[object]:
     """Sort what can be compared; None comes last."""
     found: list[Any] = _list(values)
-    runs = [sorted(run, reverse=bool(descending)) for run in _runs([value for value in found if value is not None])]
-    present = runs[0] if len(runs) == 1 else list(heapq.merge(*runs, reverse=bool(descending)))
+    try:
+        runs = [sorted(run, reverse=bool(descending)) for run in _runs([value for value in found if value is not None])]
+        present = runs[0] if len(runs) == 1 else list(heapq.merge(*runs, reverse=bool(descending)))
+    except TypeError:
+        raise WrongKindError(NOT_COMPARABLE) from None
     return present + [None] * (len(found) - len(present))
 
 

@@ -13,7 +13,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from headgate.core.mapping.prices import MOST_AT_ONCE, TooMuchError, kind, size
+from headgate.core.mapping.mistakes import WrongKindError, WrongValueError, kind
+from headgate.core.mapping.prices import MOST_AT_ONCE, TooMuchError, size
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ def multiply(left: object, right: object) -> object:
         left, right = right, left
     if isinstance(left, str | list) and isinstance(right, int):
         if size(left) * right > MOST_AT_ONCE:
-            raise TooMuchError(f"repeating {kind(left)} {right:.0e} times is too much")
+            raise TooMuchError(f"repeating {kind(left)} this often is too much")
         return left * right
     return _arithmetic(operator.mul, "multiply", left, right)
 
@@ -86,7 +87,7 @@ def power(left: object, right: object) -> object:
         raise TooMuchError(f"the power has more than {INTEGER_BITS} bits")
     result = _arithmetic(_raised, "raise", left, right)
     if isinstance(result, complex):
-        raise ValueError("a fractional power of a negative number")  # noqa: TRY004 (The types are right.)
+        raise WrongValueError("a fractional power of a negative number")
     return result
 
 
@@ -102,7 +103,7 @@ def negate(value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, _NUMERIC):
-        raise TypeError(f"cannot negate {kind(value)}")
+        raise WrongKindError(f"cannot negate {kind(value)}")
     return -value
 
 
@@ -110,7 +111,7 @@ def _arithmetic(function: Callable[..., object], verb: str, left: object, right:
     if left is None or right is None:
         return None
     if not (isinstance(left, _NUMERIC) and isinstance(right, _NUMERIC)):
-        raise TypeError(f"cannot {verb} {kind(left)} and {kind(right)}")
+        raise WrongKindError(f"cannot {verb} {kind(left)} and {kind(right)}")
     return bounded(function(*_alike(left, right)))
 
 
@@ -148,7 +149,7 @@ def is_in(value: object, container: object) -> object:
         return None
     if isinstance(container, str) and not isinstance(value, str):
         return None if value is None else _refuse_in(value, container)
-    if not isinstance(container, str | list | dict):
+    if not isinstance(container, str | list | dict) or (isinstance(container, dict) and isinstance(value, list | dict)):
         return _refuse_in(value, container)
     return value in container
 
@@ -172,16 +173,17 @@ def _order(function: Callable[..., object], left: object, right: object) -> obje
     if left is None or right is None:
         return None
     if isinstance(left, datetime) is not isinstance(right, datetime) and isinstance(left, date):
-        raise TypeError("cannot compare a date and a timestamp")
+        raise WrongKindError("cannot compare a date and a timestamp")
     try:
         return function(left, right)
-    except TypeError as error:
-        alike = type(left) is type(right)  # Moments with and without a zone; Python says it well.
-        raise TypeError(str(error) if alike else f"cannot compare {kind(left)} and {kind(right)}") from None
+    except TypeError:
+        if isinstance(left, datetime) and isinstance(right, datetime):
+            raise WrongKindError("cannot compare timestamps with and without a zone") from None
+        raise WrongKindError(f"cannot compare {kind(left)} and {kind(right)}") from None
 
 
 def _refuse_in(value: object, container: object) -> object:
-    raise TypeError(f"cannot look for {kind(value)} in {kind(container)}")
+    raise WrongKindError(f"cannot look for {kind(value)} in {kind(container)}")
 
 
 COMPARISONS: dict[str, Callable[..., object]] = {

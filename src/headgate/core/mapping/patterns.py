@@ -15,6 +15,8 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
+from headgate.core.mapping.mistakes import WrongValueError
+
 PATTERN_LIMIT = 200  # Longer patterns are programs, and hard to read as well.
 TEXT_LIMIT = 100_000  # What even the simplest pattern may meet.
 WAYS_LIMIT = 6_000_000  # Less than twenty milliseconds of the engine's work, in one go.
@@ -41,7 +43,7 @@ class Pattern:
     def find(self, text: str) -> str | None:
         """Give the first group of the first match, or all of it where the pattern has no group."""
         if len(text) > self.text_limit:
-            raise ValueError(f"the text has {len(text)} characters; this pattern allows {self.text_limit}")
+            raise WrongValueError(f"the text has more characters than this pattern allows, which is {self.text_limit}")
         found = self.compiled.search(text)
         return found and found.group(1 if self.compiled.groups else 0)
 

@@ -14,9 +14,9 @@ that is written in C: none of those is given more than `MOST_AT_ONCE`, or it wal
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal
 
+from headgate.core.mapping.mistakes import MistakeError, WrongKindError, kind
 from headgate.core.mapping.patterns import Pattern
 
 SLICE = 500_000  # Units of one slice: about five milliseconds.
@@ -30,7 +30,7 @@ _CONTAINERS = (list, dict)
 _TEXTS = frozenset({str, bytes})
 
 
-class TooMuchError(Exception):
+class TooMuchError(MistakeError):
     """An expression asked for more than may be made."""
 
 
@@ -47,10 +47,12 @@ class Budget:
         self.left = units
 
     def charge(self, units: int) -> None:
-        """Pay, or raise if that is too much."""
-        self.left -= units
-        if self.left < 0:
+        """Pay, or raise if that is too much. What is refused is not paid for: a dear element of a list leaves enough
+        for those after it."""
+        left = self.left - units
+        if left < 0:
             raise TooExpensiveError("too expensive: the record costs too much work or memory")
+        self.left = left
 
     def call(self, function: Callable[..., object], *arguments: object) -> object:
         """Call a function and pay for what it reads and what it gives."""
@@ -88,7 +90,7 @@ class Budget:
         if text is None:
             return None
         if not isinstance(text, str):
-            raise TypeError(f"expects text, not {kind(text)}")
+            raise WrongKindError(f"expects text, not {kind(text)}")
         self.charge(len(text) + pattern.price(text))
         return pattern.find(text)
 
@@ -97,7 +99,7 @@ class Budget:
         if values is None:
             return []
         if not isinstance(values, list):
-            raise TypeError(f"a comprehension expects a list, not {kind(values)}")
+            raise WrongKindError(f"a comprehension expects a list, not {kind(values)}")
         self.charge(len(values) * step)
         return values
 
@@ -126,13 +128,6 @@ def _fit_at_once(units: int) -> None:
 
 def size(value: object) -> int:
     """The units for which a value is read or made, without what is inside of it."""
-    kind = value.__class__
-    if kind in _TEXTS:
-        return len(value)  # type: ignore[arg-type]
+    if value.__class__ in _TEXTS:
+        return len(value)
     return ELEMENT * len(value) if isinstance(value, _CONTAINERS) else 0
-
-
-def kind(value: object) -> str:
-    """Name the type of a value as people who write mappings know it."""
-    names = {str: "text", type(None): "None", datetime: "timestamp", Decimal: "decimal"}
-    return names.get(type(value), type(value).__name__)

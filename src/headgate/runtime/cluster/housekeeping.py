@@ -13,6 +13,7 @@ from headgate.runtime.inbox import InboxHub
 from headgate.store.datasources import Datasources
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
+from headgate.store.letters import Letters
 from headgate.store.placement import Placement
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
@@ -35,6 +36,7 @@ class Housekeeper:
     datasources: Datasources
     streams: Streams
     groups: Groups
+    letters: Letters
     placement: Placement
     tokens: Tokens
     sessions: Sessions
@@ -53,6 +55,7 @@ class Housekeeper:
         await self.datasources.purge()
         await self.streams.trim_history()
         await self.groups.clean()
+        await self.letters.clean()
         await self.sessions.clean()
         if await self.tokens.end_expired():
             self.waker.wake("events")

@@ -133,10 +133,11 @@ def transform_of(name: str, prepared: Prepared) -> Transform:
 
     async def apply(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         mapped = await map_all(mapping, [{field: plain(value) for field, value in row.items()} for row in rows])
-        if mapped.failed and mapping.on_error == "fail":
-            index, text = mapped.failed[0]
-            raise StorageError(f"a record of {name} cannot be mapped: {text}", hint=f"it is {str(rows[index])[:200]}")
-        return mapped.records
+        if mapped.failed and prepared.options.on_error != "skip":
+            hint = "on_error: skip leaves such records out"
+            raise StorageError(f"a record of {name} cannot be mapped: {mapped.failed[0]}", hint=hint)
+        gone = set(mapped.deletes)  # What the live stream deleted is not there to be filled in.
+        return [record for number, record in enumerate(mapped.records) if number not in gone]
 
     return apply
 

@@ -12,7 +12,7 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from headgate.connectors.api import Batch, Position
@@ -97,7 +97,12 @@ class PushFeed:
 
 def _batch(records: list[Any], meta: list[Any], pieces: list[Piece]) -> Batch:
     last = pieces[-1]
-    return Batch(records, last.ids[-1], sum(piece.size_bytes for piece in pieces), last.event_time_s, meta)
+
+    def place(index: int) -> str:
+        return f"record {next(islice(chain.from_iterable(piece.ids for piece in pieces), index, None))}"
+
+    size_bytes = sum(piece.size_bytes for piece in pieces)
+    return Batch(records, last.ids[-1], size_bytes, last.event_time_s, meta, place)
 
 
 def _split(piece: Piece, position: int) -> tuple[Piece, Piece]:

@@ -25,12 +25,15 @@ from headgate.ids import new_id
 from headgate.runtime.cluster.beat import RunLabel, label_current
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.streams import run as worker
+from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.handle import Handle
+from headgate.runtime.streams.letters import Desk
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
+from headgate.store.letters import Letters
 
 RETRY_S = 1.0
 STARTING = 50  # Streams acquired at a time: a thousand that start together must not hold up the loop.
@@ -43,6 +46,7 @@ class Surroundings:
     node: UUID
     installation: UUID
     registry: Registry
+    letters: Letters
     ownership: Ownership
     reporter: Reporter
     checkpoints: Checkpoints
@@ -169,12 +173,22 @@ class Effects:
         config, held, around = handle.config, handle.holding, self._around
         assert config is not None
         assert held.epoch is not None
-        grant = Grant(around.installation, handle.stream, handle.name, held.epoch, held.progress, around.trust_left_s)
+        grant = Grant(
+            around.installation,
+            handle.datasource,
+            handle.stream,
+            handle.name,
+            held.epoch,
+            held.progress,
+            around.trust_left_s,
+        )
         handle.run = Run(
             config.prepared,
+            config.version,
             self._context(handle, run=run, epoch=held.epoch, version=config.version),
             grant,
             handle.stats,
+            self._desk(handle, held.epoch),
             on_opened=partial(self._opened, handle, run),
             on_commit=partial(self._committed, handle, run),
             share=handle.share,
@@ -183,6 +197,11 @@ class Effects:
         handle.run_number = run
         handle.config = None
         handle.task = self.spawn(self._drive_and_forget(handle, handle.run, run, held.epoch))
+
+    def _desk(self, handle: Handle, epoch: int) -> Desk:
+        around = self._around
+        ids = (around.node, around.installation, handle.datasource, handle.stream)
+        return Desk(around.letters, around.registry, *ids, epoch)
 
     def _context(self, handle: Handle, **labels: Any) -> Context:
         bound = handle.log.bind(**labels)
@@ -248,16 +267,25 @@ class Effects:
         if handle.pusher is not None and handle.holding.epoch is not None:
             handle.pusher.opened(handle.holding.epoch, progress)
 
-    def _committed(self, handle: Handle, run: int, progress: Progress, written: int) -> None:
+    def _committed(self, handle: Handle, run: int, progress: Progress, written: Written | None) -> None:
         if handle.run is None or handle.run_number != run:
             return
         handle.holding = holding.reached(handle.holding, progress)
         self._around.checkpoints.moved(handle)
         self._around.reporter.moved(handle)
         phase = handle.state.phase
-        # A batch of which the mapping kept nothing shows nothing about the sink.
-        if written and isinstance(phase, lifecycle.Running) and (not phase.proved or handle.state.attempt):
+        if written is not None and written.culprits:
+            self._around.reporter.culprits(handle, written)
+        # A batch of which nothing was written shows nothing about the sink.
+        if (
+            written is not None
+            and written.records
+            and isinstance(phase, lifecycle.Running)
+            and (not phase.proved or handle.state.attempt)
+        ):
             self._around.dispatch(handle, lifecycle.Committed(run))
+        elif written is not None and written.culprits and isinstance(phase, lifecycle.Running) and not phase.proved:
+            self._around.dispatch(handle, lifecycle.NoneWritten(run, boot_s()))
         if handle.pusher is not None:
             handle.pusher.committed()
 

@@ -58,6 +58,7 @@ class Handle:
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
+    culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
 
 def state_of(handle: Handle) -> State:

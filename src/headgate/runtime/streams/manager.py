@@ -34,6 +34,7 @@ from headgate.runtime.streams.handle import Handle, Pusher
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
+from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
 POLL_S = 0.5  # Finds what a wake-up missed.
@@ -50,6 +51,7 @@ class WorkerManager:
         self,
         registry: Registry,
         rows: Streams,
+        letters: Letters,
         node: UUID,
         installation: UUID,
         trust_left_s: Callable[[], float],
@@ -59,6 +61,7 @@ class WorkerManager:
         self.node = node
         self._registry = registry
         self._rows = rows
+        self._letters = letters
         self._trust_left_s = trust_left_s
         self._is_listed = is_listed  # Whether the registry in use names this datasource.
         self._handles: dict[UUID, Handle] = {}  # By stream.
@@ -72,6 +75,7 @@ class WorkerManager:
             node=node,
             installation=installation,
             registry=registry,
+            letters=letters,
             ownership=ownership,
             reporter=self._reporter,
             checkpoints=self._checkpoints,
@@ -119,12 +123,21 @@ class WorkerManager:
         async with self._looking:
             # Grants are read first: whatever they were granted for is then in the registry's answer.
             offers = await self._rows.granted(self.node)
+            asked = await self._letters.asked(self.node)
             changed = {entry.datasource for entry in await self._registry.sync()}
         if changed:  # This runs twice a second, and must not walk through all streams for nothing.
             await self._want_all([handle for handle in self.handles() if handle.datasource in changed])
         for offer in offers:
             self._take(offer)
+        for stream in asked:
+            self._replay(stream)
         self.synced.set()
+
+    def _replay(self, stream: UUID) -> None:
+        """Somebody wants letters of this stream replayed. One that does not run yet sees to it when it begins."""
+        handle = self._handles.get(stream)
+        if handle is not None and handle.run is not None:
+            handle.run.replay()
 
     async def _want_all(self, handles: Sequence[Handle]) -> None:
         """Tell these workers what is wanted of them. A datasource may have thousands, so others have turns."""

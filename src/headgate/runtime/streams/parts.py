@@ -139,7 +139,7 @@ class Merged:
                 continue
             self._start(part)
             self._position = {**self._position, part: batch.position}
-            return replace(batch, position=self._position)
+            return replace(batch, position=self._position, place=_placed(part, batch))
 
     def _start(self, part: str) -> None:
         task = self._reading[part] = asyncio.ensure_future(_next(self._sources[part]))
@@ -165,6 +165,12 @@ class Merged:
         if reading:
             await asyncio.wait(reading.values(), timeout=CANCEL_S)
         await _all(source.close() for source in self._sources.values())
+
+
+def _placed(part: str, batch: Batch) -> Callable[[int], str] | None:
+    """The places of a part's records, with its name."""
+    place = batch.place
+    return None if place is None else lambda index: f"{part}, {place(index)}"
 
 
 async def _next(source: Source) -> Batch:

@@ -12,11 +12,13 @@ from headgate.clock import boot_s
 from headgate.core.lifecycle import Failure
 from headgate.datasources.registry import Registry
 from headgate.errors import StoreError
+from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.handle import Handle, figures, state_of
 
 FIGURES_S = 5.0
 ROUNDS = 12  # In which every stream has had its turn: a minute.
 RETRY_S = 1.0
+CULPRITS_S = 60.0  # From one event about records that cannot be handled to the next, of one stream.
 
 
 class Reporter:
@@ -62,6 +64,17 @@ class Reporter:
             handle.log.error(type, cause=str(failure.cause), error=failure.message)
             self.event(handle, f"worker_{type}", cause=str(failure.cause), error=failure.message)
             handle.stats.restarts += type == "failed"
+
+    def culprits(self, handle: Handle, written: Written) -> None:
+        """Records could not be handled: an event now and then, in numbers, whatever comes in."""
+        count, since_s = handle.culprits
+        count += len(written.culprits)
+        if boot_s() - since_s >= CULPRITS_S:
+            first = written.culprits[0]
+            payload = {"stage": first.stage, "place": first.place, "field": first.field, "reason": first.reason}
+            self.event(handle, "dead_lettered", count=count, **payload)
+            count, since_s = 0, boot_s()
+        handle.culprits = (count, since_s)
 
     async def run(self) -> None:
         """Write until cancelled."""

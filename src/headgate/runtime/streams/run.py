@@ -17,19 +17,21 @@ from array import array
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api import Batch, Context, Grant, Outgoing, Progress, Sink, Source
+from headgate.connectors.api import Batch, Context, Grant, LetterSink, Outgoing, Progress, Sink, Source
+from headgate.core import letters
 from headgate.core.figures import Figures
 from headgate.core.lifecycle import Failure
-from headgate.core.mapping.document import Mapped
+from headgate.core.mapping.mapped import Mapped
 from headgate.core.streams import agree
 from headgate.datasources.prepared import Prepared
 from headgate.errors import (
-    BadRecord,
+    BadRecords,
+    BatchRefused,
     Cause,
     ConfigError,
     ConnectorError,
@@ -42,12 +44,18 @@ from headgate.errors import (
 )
 from headgate.hidden import hide
 from headgate.runtime.streams import parts
+from headgate.runtime.streams.batches import Batches, Written
 from headgate.runtime.streams.hosting import Threaded
+from headgate.runtime.streams.letters import Desk
 from headgate.runtime.streams.parts import Share
+from headgate.runtime.streams.replays import Replays
 from headgate.runtime.streams.slices import map_all
 from headgate.text import error_line
 
 CLOSE_S = 2.0
+COPY_S = 0.2  # From one copy of the sink's letters to the next, while there are new ones.
+LAST_COPY_S = 2.0  # For the last one: the end of a run must not wait for a database that is away.
+RETRY_S = 1.0
 CHECK_S = 30.0
 TRUST_POLL_S = 0.1
 RENEW_S = 0.1
@@ -206,28 +214,41 @@ def _failure_of(error: BaseException) -> Failure:
             return Failure(Cause.BUG, error_line(error))
 
 
+class Asked(Exception):
+    """Letters are to be replayed."""
+
+
 class Run:
     """One run of one stream."""
 
     def __init__(
         self,
         prepared: Prepared,
+        version: int,
         context: Context,
         grant: Grant,
         stats: Stats,
+        desk: Desk,
         on_opened: Callable[[Progress], None],
-        on_commit: Callable[[Progress, int], None],
+        on_commit: Callable[[Progress, Written | None], None],
         share: Share = WHOLE,
         is_settled: bool = False,
     ) -> None:
         self._prepared = prepared
+        self._version = version
         self._context = context
         self._grant = grant
         self._stats = stats
+        self._desk = desk
         self._on_opened = on_opened
         self._on_commit = on_commit
         self._share = share
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._has_letters = asyncio.Event()  # The sink has some that the registry may not know of.
+        self._are_copied = True
+        self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
+        self._tally, self._stop_after = letters.Tally(), prepared.stop_after
         self._draining = False
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
@@ -239,6 +260,12 @@ class Run:
         if self._reading is not None:
             self._reading.cancel()
 
+    def replay(self) -> None:
+        """Somebody wants letters of this stream replayed, or has discarded some: see to it between two batches."""
+        if not self._asked.done():
+            self._asked.set_result(None)
+        self._has_letters.set()
+
     async def run(self) -> bool:
         """Move records until drained (False) or until the source has ended (True); raise if it cannot go on."""
         sink = build_sink(self._prepared, self._context)
@@ -247,6 +274,7 @@ class Run:
             # The sink first: it fences the run before this one, whatever may be wrong with the source.
             progress = self.progress = agree(self._grant.progress, await sink.open(self._grant))
             self.is_settled = True
+            self._begin_copying(sink, progress)
             source = await self._build_source()
             await source.open(progress.position)
             self._on_opened(progress)
@@ -255,6 +283,7 @@ class Run:
             if self._reading is not None:
                 self._reading.cancel()
                 self._reading = None  # Its error would keep this run alive, and this run its error.
+            await self._end_copying(sink)
             await _close(*([source, sink] if source is not None else [sink]))
 
     async def _build_source(self) -> Source:
@@ -264,15 +293,27 @@ class Run:
         return parts.Nothing() if self._share.index else build_source(prepared, context)
 
     async def _move(self, source: Source, sink: Sink, progress: Progress) -> bool:
+        async def write(outgoing: Outgoing) -> None:
+            await self._write_durably(sink, outgoing)
+
+        batches = Batches(self._prepared, self._version, self._context, sink, write, self._desk)
+        replays = Replays(self._prepared, self._version, self._context, sink, write, self._desk)
+        if _has_letters(progress):
+            self.replay()  # Some may have been waiting for a run.
         while not self._draining:
+            if self._asked.done():
+                self._asked = asyncio.get_running_loop().create_future()
+                progress = await self._replay(replays, progress)
             if self._reading is None:
                 self._reading = self._read(source)
             try:
-                batch, mapped = await self._reading
+                batch, mapped = await self._read_or_asked()
             except asyncio.CancelledError:
                 if self._draining and not _is_cancelled():
                     return False
                 raise
+            except Asked:
+                continue
             except EndOfStream:
                 return True
             except RetryLater as later:
@@ -280,10 +321,19 @@ class Run:
                 await asyncio.sleep(later.after_s)
                 continue
             self._reading = self._read(source)
-            progress = replace(progress, commits=progress.commits + 1, position=batch.position)
-            await self._write(sink, batch, mapped, progress)
+            progress = await self._write(batches, batch, mapped, progress)
             await source.ack(batch.position)
+            self._stop_if_too_many()
         return False
+
+    async def _read_or_asked(self) -> tuple[Batch, Mapped]:
+        """The next batch. Raises `Asked` if letters are to be replayed before it comes."""
+        assert self._reading is not None
+        if not self._reading.done():
+            await asyncio.wait((self._reading, self._asked), return_when=asyncio.FIRST_COMPLETED)
+            if not self._reading.done():
+                raise Asked
+        return await self._reading
 
     def _read(self, source: Source) -> asyncio.Task[tuple[Batch, Mapped]]:
         task = asyncio.ensure_future(self._read_and_map(source))
@@ -295,29 +345,82 @@ class Run:
         _check_position(batch.position)
         return batch, await map_all(self._prepared.mapping, batch.records, batch.meta)
 
-    async def _write(self, sink: Sink, batch: Batch, mapped: Mapped, progress: Progress) -> None:
+    async def _write(self, batches: Batches, batch: Batch, mapped: Mapped, before: Progress) -> Progress:
         stats = self._stats
-        if mapped.failed:
-            if self._prepared.mapping.on_error == "fail":
-                index, text = mapped.failed[0]
-                raise BadRecord(f"record {index + 1} of {len(batch.records)} cannot be mapped: {text}", index=index)
-            stats.records_failed += len(mapped.failed)
-            self._context.log.warning("records skipped", count=len(mapped.failed), first=mapped.failed[0][1])
-        outgoing = Outgoing(mapped.records, progress, self._prepared.mapping.key)
         began = time.perf_counter()
-        await self._write_durably(sink, outgoing)
+        written = await batches.write(batch, mapped, before)
         stats.last_write_s = time.perf_counter() - began
         stats.write_s += stats.last_write_s
-        stats.records_in += len(batch.records)
-        stats.records_out += len(mapped.records)
-        stats.records_skipped += mapped.skipped
+        stats.records_in += mapped.read
+        stats.records_out += written.records
+        stats.records_failed += len(written.culprits)
+        stats.records_skipped += len(mapped.filtered)
         stats.bytes_in += batch.size_bytes
         stats.batches += 1
         stats.last_record_at_s = unix_s()
-        stats.last_hour.add(len(mapped.records), stats.last_record_at_s)
+        stats.last_hour.add(written.records, stats.last_record_at_s)
         if batch.event_time_s is not None:
             stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
-        self._on_commit(progress, len(mapped.records))
+        if written.letters:
+            self._has_letters.set()
+        bad, now_s = len(written.culprits), stats.last_record_at_s
+        self._tally = letters.note(self._tally, self._stop_after, bad, written.records, now_s)
+        self._on_commit(written.progress, written)
+        return written.progress
+
+    def _stop_if_too_many(self) -> None:
+        """What was handled stays handled: the stream stops behind it."""
+        why = letters.is_too_many(self._tally, self._stop_after)
+        if why is not None:
+            hint = "headgate dlq list says why; a publish or a restart goes on"
+            raise ConnectorError(why, cause=Cause.TOO_MANY_DEAD_LETTERS, hint=hint)
+
+    # Letters.
+
+    async def _replay(self, replays: Replays, progress: Progress) -> Progress:
+        """Replay what somebody wants, a few letters at a time. A registry that is away is asked again later."""
+        while not self._draining:
+            try:
+                found = await replays.some(progress)
+            except StoreError:
+                asyncio.get_running_loop().call_later(RETRY_S, self.replay)
+                return progress
+            if found is None:
+                return progress
+            progress = found
+            self._has_letters.set()
+            self._on_commit(progress, None)
+        return progress
+
+    def _begin_copying(self, sink: Sink, progress: Progress) -> None:
+        if self._prepared.sink_kind.keeps_letters:
+            if _has_letters(progress):
+                self._has_letters.set()  # A run before this one may have left some.
+            self._copying = asyncio.ensure_future(self._copy_letters(cast(LetterSink, sink)))
+
+    async def _copy_letters(self, sink: LetterSink) -> None:
+        """Bring the registry in line with the sink, whenever there may be something new."""
+        while True:
+            await self._has_letters.wait()
+            self._has_letters.clear()
+            self._are_copied = False
+            try:
+                await self._desk.copy(sink)
+                self._are_copied = True
+                await asyncio.sleep(COPY_S)
+            except (StoreError, ConnectorError):
+                self._has_letters.set()
+                await asyncio.sleep(RETRY_S)
+
+    async def _end_copying(self, sink: Sink) -> None:
+        """Copy what is left: nobody else does before the next run."""
+        if self._copying is None:
+            return
+        self._copying.cancel()
+        await asyncio.wait((self._copying,))
+        if self.abandoned or (self._are_copied and not self._has_letters.is_set()):
+            return
+        await _quietly(self._desk.copy(cast(LetterSink, sink)), LAST_COPY_S)
 
     async def _write_durably(self, sink: Sink, outgoing: Outgoing) -> None:
         while True:
@@ -331,7 +434,7 @@ class Run:
             except RetryLater as later:
                 self.is_settled = True
                 await asyncio.sleep(later.after_s)
-            except BadRecord:
+            except (BadRecords, BatchRefused):
                 self.is_settled = True  # Nothing of the batch was written.
                 raise
             except TimeoutError:
@@ -344,6 +447,10 @@ class Run:
         if self.abandoned:
             raise Fenced("this run was abandoned")
         return left_s
+
+
+def _has_letters(progress: Progress) -> bool:
+    return progress.totals.dead_lettered > progress.totals.skipped
 
 
 def _check_position(position: Any) -> None:
@@ -371,9 +478,9 @@ async def _close(*sides: Source | Sink) -> None:
         await _quietly(side.close())
 
 
-async def _quietly(closing: Awaitable[T]) -> None:
+async def _quietly(closing: Awaitable[T], within_s: float = CLOSE_S) -> None:
     try:
-        async with asyncio.timeout(CLOSE_S):
+        async with asyncio.timeout(within_s):
             await closing
     except Exception as error:  # A run that has ended has nothing more to lose.
         del error

@@ -1,7 +1,9 @@
 """Mapping on the event loop: a few milliseconds at a time, and records that take longer in a thread.
 
 The core says where a slice ends and which record is dear (`core.mapping.prices`). Dear records of all streams share one
-thread: a sender of many of them waits behind them, and others share the interpreter with one such record at most.
+thread: a sender of many of them waits behind them, and others share the interpreter with one such record at most. A
+mapping that calls a function in Python is run in threads altogether, since nobody knows what the function does; it has
+other threads, so that one that never returns holds up such mappings alone.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ from typing import Any
 
 from headgate.core.mapping.document import Mapped, Mapping
 
+PYTHON_THREADS = 4
 _thread = ThreadPoolExecutor(1, "mapping")  # It starts with the first dear record.
+_python = ThreadPoolExecutor(PYTHON_THREADS, "mapping-python")
 
 
 async def map_all(mapping: Mapping, records: list[Any], meta: list[Any] | None = None) -> Mapped:
     """Map a batch, and let others have their turn after each slice."""
+    if mapping.calls_python:
+        return await asyncio.get_running_loop().run_in_executor(_python, mapping.apply, records, meta)
     mapped = Mapped()
     done = 0
     while True:

@@ -1,0 +1,9 @@
+-- Letters that have not been open for a long time. Their numbers stay.
+WITH old AS (
+    SELECT id FROM headgate.dead_letter WHERE outcome <> 'open' AND outcome_at < now() - $1::interval ORDER BY outcome_at LIMIT $2
+), gone AS (
+    DELETE FROM headgate.dead_letter l USING old WHERE l.id = old.id RETURNING l.stream, l.outcome
+)
+INSERT INTO headgate.dead_letter_past AS p (stream, outcome, letters)
+SELECT stream, outcome, count(*) FROM gone GROUP BY stream, outcome ORDER BY stream, outcome
+ON CONFLICT (stream, outcome) DO UPDATE SET letters = p.letters + excluded.letters
