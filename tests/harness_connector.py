@@ -77,7 +77,10 @@ class RogueSink:
             raise NotConnected("the rogue is away")
 
     async def open(self, grant: Grant) -> Progress | None:
-        return None
+        raise AssertionError("a test opens no sink")
+
+    async def columns(self) -> list[str]:
+        return ["id", "refuse"]
 
     async def write(self, batch: Outgoing) -> None:
         raise AssertionError("a test writes nothing")

@@ -77,6 +77,7 @@ async def _with_registry(url: str, act: Callable[[Registry, Gate], Awaitable[T]]
     from headgate.runtime.harness.harness import Harness
     from headgate.store.fixtures import Fixtures
     from headgate.store.inbox import InboxTable
+    from headgate.store.letters import Letters
 
     async with opened(url) as database:
         settings = load(database=url)
@@ -87,7 +88,7 @@ async def _with_registry(url: str, act: Callable[[Registry, Gate], Awaitable[T]]
         keyring = load_keyring(settings, embedded=False)
         registry = Registry(database, Secrets(database, keyring), waker, read_only=read_only)
         shelf = FixtureShelf(Fixtures(database, keyring))
-        harness = Harness(registry, InboxTable(database, INBOX_IDENTITY), shelf, settings)
+        harness = Harness(registry, InboxTable(database, INBOX_IDENTITY), shelf, Letters(database, keyring), settings)
         try:
             return await act(registry, Gate(harness))
         finally:

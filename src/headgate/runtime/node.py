@@ -168,7 +168,7 @@ class Node:
         self.registry = Registry(database, secrets, self.waker, read_only=read_only, node=reach)
         self._file = RegistryFile(file, self.registry) if file else None
         shelf = FixtureShelf(Fixtures(database, self._keyring))
-        self.harness = Harness(self.registry, self.inbox, shelf, self.settings)
+        self.harness = Harness(self.registry, self.inbox, shelf, self.letters, self.settings)
         self.gate = Gate(self.harness)
 
     def _make_listeners(self) -> None:

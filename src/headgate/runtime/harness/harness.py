@@ -6,7 +6,7 @@ events, and a fixture if one is to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,7 +18,7 @@ from headgate.connectors.api import INBOX_IDENTITY
 from headgate.core.harness.payloads import MOST_INPUTS, MOST_PAYLOAD_BYTES
 from headgate.core.harness.results import Difference, Given, Result, differences, totals_of
 from headgate.core.harness.warnings import Caution, Tried, warnings
-from headgate.core.records import Totals
+from headgate.core.records import Totals, Unreadable
 from headgate.datasources.prepared import Prepared, prepare
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Problem, Refused
@@ -26,17 +26,16 @@ from headgate.hidden import hide
 from headgate.runtime.harness.children import Children, Ran
 from headgate.runtime.harness.fixtures import FixtureShelf
 from headgate.runtime.harness.inputs import takes_bodies
+from headgate.runtime.harness.safe import safe
 from headgate.runtime.harness.wire import Case, Job, Limits, Outcome, Said, WireGuard
 from headgate.store.datasources import Content, Datasource, Version
 from headgate.store.events import Event
 from headgate.store.inbox import InboxTable
+from headgate.store.letters import Letters
 
 MOST_FETCHED = 1000
 LONGEST_S = 60.0
 SinkUse = Literal["none", "rollback"]
-
-ReadLetter = Callable[[str, str], Awaitable[list[Given]]]
-"""The payload of a dead letter of a datasource, by its id. Raises NotFound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +114,13 @@ class Harness:
         registry: Registry,
         inbox: InboxTable,
         shelf: FixtureShelf,
+        letters: Letters,
         settings: Settings,
-        read_letter: ReadLetter | None = None,
     ) -> None:
         self.shelf = shelf
         self._registry = registry
         self._inbox = inbox
-        self._read_letter = read_letter or _no_letters
+        self._letters = letters
         self._children = Children(settings.harness_user)
         self._limits = Limits(settings.harness_timeout_s, memory_bytes=settings.harness_memory_mb * 1024 * 1024)
 
@@ -203,7 +202,7 @@ class Harness:
                 raise Refused(f"{name} is sent its records, so none can be fetched", hint="use --payload or --inbox")
             return Case(fetch=asked.fetch)
         if asked.letter is not None:
-            return Case(await self._read_letter(subject.name, asked.letter))
+            return Case([await self._of_letter(subject, asked.letter)])
         if asked.fixture is not None:
             return Case((await self.shelf.one(subject.datasource, subject.name, asked.fixture)).given)
         assert asked.inbox is not None
@@ -213,6 +212,18 @@ class Harness:
         if not payloads:
             raise Refused("the inbox is empty", code="nothing", hint="use --payload")
         return Case([Given(body=one.body, headers=one.headers, at_s=one.received_at_s) for one in payloads])
+
+    async def _of_letter(self, subject: Subject, id: str) -> Given:
+        """The record of a dead letter of this datasource, as it was read."""
+        kept, contents = await self._letters.read(id)
+        if subject.datasource is None or kept.datasource != subject.datasource.id:
+            raise NotFound(f"dead letter {id[:40]!r} does not exist", hint=f"headgate dlq list {subject.name}")
+        if contents is None:
+            raise Refused(f"letter {kept.id} is {kept.outcome}: its record is gone", code="not_open")
+        if isinstance(contents.payload, Unreadable):
+            unread = contents.payload
+            return Given(body=unread.body, unreadable=unread.reason, meta=safe(contents.meta))
+        return Given(record=safe(contents.payload), meta=safe(contents.meta))
 
     def _limits_of(self, timeout_s: float | None) -> Limits:
         if timeout_s is None:
@@ -260,10 +271,6 @@ class Harness:
         ran = await self._children.run(job, self._limits_of(timeout_s), has_network=True)
         found = [Problem(one.side or "source", f"{one.cause}: {hide(one.message)}", one.hint) for one in ran.troubles]
         return found + ([Problem("", f"the check did not end: {ran.trouble}")] if ran.trouble else [])
-
-
-async def _no_letters(datasource: str, id: str) -> list[Given]:
-    raise NotFound(f"dead letter {id[:40]!r} does not exist")
 
 
 def _check(asked: Asked) -> None:

@@ -23,7 +23,6 @@ from headgate.datasources.prepared import Prepared
 from headgate.errors import ConfigError, ConnectorError, EndOfStream, RetryLater
 from headgate.runtime.harness.safe import safe
 from headgate.runtime.streams import parts, run
-from headgate.text import error_line
 
 CLOSE_S = 1.0
 
@@ -116,8 +115,8 @@ async def _read_body(source: Source, given: Given) -> list[Item]:
         batch = await source.read()
     except ConnectorError:
         raise
-    except ValueError as error:  # What a decoder says names a place in the body, and no value.
-        return [Item(given, Unreadable(given.body or b"", error_line(error)), given.meta)]
+    except ValueError as error:  # A source that does not say `Unreadable` itself. Its words may repeat the body.
+        return [Item(given, Unreadable(given.body or b"", f"the source raised {type(error).__name__}"), given.meta)]
     metas = batch.meta or [None] * len(batch.records)
     return [Item(given, record, meta) for record, meta in zip(batch.records, metas, strict=True)]
 
@@ -128,8 +127,8 @@ def _decoded(prepared: Prepared, body: bytes) -> Any:
         return {"body": body.decode("utf-8", "replace")}
     try:
         return msgspec.json.decode(body)
-    except (ValueError, RecursionError) as error:
-        return Unreadable(body, error_line(error))
+    except (ValueError, RecursionError):
+        return Unreadable(body, "the payload is not JSON")
 
 
 async def from_source(prepared: Prepared, context: Context, most: int) -> AsyncIterator[Item]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from headgate.connectors.api import Context, Grant, Outgoing, Progress, Sink
+from headgate.connectors.api import Context, HasColumns, LetterSink, Outgoing, Progress
 from headgate.connectors.guard import Guard
 from headgate.core.harness.results import Result
 from headgate.core.mapping.document import Mapping, compile_mapping
 from headgate.core.records import Unreadable
 from headgate.datasources.prepared import Prepared, prepare
-from headgate.errors import Bad, BadRecord, BadRecords, BatchRefused, HeadgateError
-from headgate.ids import new_id
+from headgate.errors import Bad, BadRecords, BatchRefused
 from headgate.runtime.harness import inputs
 from headgate.runtime.harness.inputs import Item, OneByOne
 from headgate.runtime.harness.mapped import results_of
@@ -26,7 +25,6 @@ from headgate.runtime.streams import run
 from headgate.runtime.streams.run import failure_of
 from headgate.runtime.streams.shared import SharedThings
 
-TRUST_S = 60.0
 MOST_REHEARSALS = 500  # Each is a transaction; halves of a few bad records take far fewer.
 
 Send = Callable[[msgspec.Struct], None]
@@ -109,11 +107,11 @@ class _Running:
 
     def _try(self, case: int, item: Item) -> _Tried:
         began = time.perf_counter()
-        results, rows = results_of(self._prepared.mapping, item.record, item.meta)
+        made = results_of(self._prepared.mapping, item.record, item.meta)
         took_s = time.perf_counter() - began
-        kept = results[: max(self._left, 0)]
-        self._left -= len(results)
-        return _Tried(case, item, kept, rows[: len(kept)], took_s)
+        kept = made.results[: max(self._left, 0)]
+        self._left -= len(made.results)
+        return _Tried(case, item, kept, made.rows[: len(kept)], took_s)
 
     def _tell(self, one: _Tried) -> None:
         item = one.item
@@ -128,24 +126,23 @@ class _Running:
             self._send(Outcome(one.case, item.index, type(item.given)(), None, bare, [], [], one.took_s, size_bytes))
 
     def _mapped(self, mapping: Mapping, item: Item) -> list[Result]:
-        return results_of(mapping, item.record, item.meta)[0][: self._job.results]
+        return results_of(mapping, item.record, item.meta).results[: self._job.results]
 
     # The sink.
 
     async def _rehearse(self, tried: list[_Tried]) -> list[str] | None:
         """Have the sink write all that it would get, and take it back. Those that it refuses become dead letters."""
         self._send(Stage("writing"))
-        sink = run.build_sink(self._prepared, self._context)
+        sink = cast(LetterSink, run.build_sink(self._prepared, self._context))
         try:
-            await sink.open(_grant(self._job.name))
-            rows = [row for one in tried for row in one.rows]
+            rows = [_Row(row, is_delete=one.results[at].is_delete) for one in tried for at, row in enumerate(one.rows)]
             refused = await _refused(sink, rows, self._prepared.mapping.key)
             first = 0
             for one in tried:
                 bad = {at - first: refused[at] for at in range(first, first + len(one.rows)) if at in refused}
                 one.results = _with_refused(one.results, bad)
                 first += len(one.rows)
-            return None
+            return list(await sink.columns()) if isinstance(sink, HasColumns) else None
         finally:
             await inputs.close(sink)
 
@@ -171,15 +168,16 @@ def _with_refused(results: list[Result], bad: dict[int, Bad]) -> list[Result]:
     return found
 
 
-def _grant(name: str) -> Grant:
-    return Grant(new_id(), new_id(), f"{name}:test", 1, Progress(), lambda: TRUST_S)
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A record for the sink. Those that are written come first among the results of their input."""
+
+    fields: dict[str, Any]
+    is_delete: bool
 
 
-async def _refused(sink: Sink, rows: list[dict[str, Any]], key: tuple[str, ...]) -> dict[int, Bad]:
-    """Which rows the sink would refuse, by their index."""
-    rehearse = getattr(sink, "rehearse", None)
-    if rehearse is None:
-        raise HeadgateError("this sink cannot take back what it has written", hint="leave --sink out")
+async def _refused(sink: LetterSink, rows: list[_Row], key: tuple[str, ...]) -> dict[int, Bad]:
+    """Which rows the sink would refuse, by their index. It need not be open for a rehearsal."""
     bad: dict[int, Bad] = {}
     waiting = [list(range(len(rows)))] if rows else []
     for _ in range(MOST_REHEARSALS):
@@ -189,11 +187,12 @@ async def _refused(sink: Sink, rows: list[dict[str, Any]], key: tuple[str, ...])
         if not some:
             continue
         try:
-            await rehearse(Outgoing([rows[index] for index in some], Progress(0, 1, None), key))
+            deletes = [number for number, index in enumerate(some) if rows[index].is_delete]
+            await sink.rehearse(Outgoing([rows[index].fields for index in some], Progress(0, 1, None), key, deletes))
         except BadRecords as error:
             bad |= {some[one.index]: replace(one, index=some[one.index]) for one in error.bad}
             waiting.insert(0, some)
-        except (BatchRefused, BadRecord) as error:
+        except BatchRefused as error:
             if len(some) == 1:
                 bad[some[0]] = Bad(some[0], None, error.message)
             else:

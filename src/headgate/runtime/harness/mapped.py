@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.harness.results import Result
 from headgate.core.mapping.document import Mapping
-from headgate.core.records import Unreadable
 from headgate.runtime.harness.safe import safe
 
 
-def results_of(mapping: Mapping, record: Any, meta: Any) -> tuple[list[Result], list[dict[str, Any]]]:
-    """The results, and for each that is written the record as the sink would get it."""
-    if isinstance(record, Unreadable):
-        return [Result("dead_lettered", stage="source", reason=record.reason)], []
+@dataclass(slots=True)
+class Made:
+    """The results of one record, and for each that is written the record as the sink would get it."""
+
+    results: list[Result]
+    rows: list[dict[str, Any]]
+
+
+def results_of(mapping: Mapping, record: Any, meta: Any) -> Made:
+    """All of them: what is written first, then what is filtered, then what failed."""
     mapped = mapping.apply([record], None if meta is None else [meta])
-    results = [Result("written", safe(one)) for one in mapped.records]
-    results += [Result("filtered")] * mapped.skipped
-    for _, text in mapped.failed:
-        field, colon, reason = text.partition(": ")
-        results.append(Result("dead_lettered", None, False, "mapping", field if colon else None, reason or text))
-    return results, mapped.records
+    deleted = set(mapped.deletes)
+    results = [Result("written", safe(one), number in deleted) for number, one in enumerate(mapped.records)]
+    results += [Result("filtered")] * len(mapped.filtered)
+    results += [Result("dead_lettered", None, False, one.stage, one.field, one.reason) for one in mapped.failed]
+    return Made(results, mapped.records)
