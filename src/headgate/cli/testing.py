@@ -155,7 +155,7 @@ def _summary(found: Tested) -> str:
     what = f"version {found.version}" if found.version else "the document"
     counts = f"{found.written} written, {found.filtered} filtered, {found.dead_lettered} dead-lettered"
     took = f"{duration(figures.took_ms / 1000)}, {figures.per_record_us:.0f} µs a record, {size(figures.bytes_in)}"
-    lines = [f"{what} of {found.name}: {counted(found.read, 'record')} read, {counts} ({took})"]
+    lines = [f"{what} of {found.name}: {took}", f"{counted(found.read, 'record')} read, {counts}"]
     if found.is_cut:
         lines.append("there was more than can be shown: test with fewer records")
     if found.saved:

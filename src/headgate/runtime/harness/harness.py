@@ -1,6 +1,6 @@
 """What people ask of the harness: test a version, check what it connects to, and hold it to its fixtures.
 
-Whoever asks, by the command line, the API or the console, comes through here. A test changes nothing but the list of
+The command line, the API and the console all come through here. A test changes nothing but the list of
 events, and a fixture if one is to be kept.
 """
 

@@ -33,7 +33,7 @@ def separate(*, has_network: bool) -> list[str]:
     names = ["pid", "ipc"] + ([] if has_network else ["net"])
     if _libc.unshare(wanted) == 0:
         return names
-    if os.getuid() != 0:  # Anybody may be root in a namespace of their own, where the machine allows that.
+    if os.getuid() != 0:  # Anybody may be root in a namespace, where the machine allows that.
         uid, gid = os.getuid(), os.getgid()
         if _libc.unshare(wanted | _NEWUSER) == 0:
             for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):

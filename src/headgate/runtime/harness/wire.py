@@ -48,7 +48,7 @@ class Ended(msgspec.Struct, frozen=True):
     number: int = 0
     cpu_s: float = 0.0
     peak_bytes: int = 0
-    apart: list[str] = msgspec.field(default_factory=list)  # Namespaces of its own, and whether it changed its user.
+    apart: list[str] = msgspec.field(default_factory=list)  # The namespaces that it had for itself.
 
 
 # What a guard knows, without the guard.
