@@ -20,10 +20,10 @@ import pytest
 from pydantic import ValidationError
 
 from headgate.connectors.api import Outgoing, Progress
-from headgate.connectors.postgres import sink as sinks
+from headgate.connectors.postgres import writing
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
-from headgate.errors import BadRecord, Cause, ConfigError, ConnectorError, Fenced, NotConnected
+from headgate.errors import BadRecords, Cause, ConfigError, ConnectorError, Fenced, NotConnected
 from headgate.runtime.streams import run as worker
 from headgate.testing.contract import TransactionalSinkContract
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
@@ -214,7 +214,7 @@ async def test_a_value_that_does_not_fit_is_a_bad_record_and_nothing_is_written(
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int)")
     sink = make_sink(empty_url)
     await sink.open(make_grant(epoch=1))
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadRecords):
         await sink.write(Outgoing([{"id": 1, "v": 1}, {"id": 2, "v": value}], Progress(0, 1, 2)))
     assert await rows(empty_url, "SELECT * FROM target") == []
     await sink.write(Outgoing([{"id": 3, "v": 3}], Progress(0, 1, 3)))  # The session is usable again.
@@ -284,7 +284,7 @@ async def test_one_batch_of_any_number_of_rows_is_written_in_parts_and_committed
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One payload may become tens of thousands of records. Equal hashes of keys cost nothing."""
-    monkeypatch.setattr(sinks, "VALUES_AT_ONCE", 3_000)
+    monkeypatch.setattr(writing, "VALUES_AT_ONCE", 3_000)
     prime = 2**61 - 1
     many = [{"id": prime * number, "v": number} for number in range(5_000)]
     found = await written(empty_url, "made", many, mode="upsert", columns={"id": "numeric"})
@@ -298,7 +298,7 @@ async def test_a_record_without_fields_is_a_bad_record_and_makes_no_table(
 ) -> None:
     sink = make_sink(empty_url)
     await sink.open(make_grant(epoch=1))
-    with pytest.raises(BadRecord, match="has no fields"):
+    with pytest.raises(BadRecords, match="has no fields"):
         await sink.write(Outgoing(records, Progress(0, 1, 1)))
     await sink.close()
     assert not (await rows(empty_url, "SELECT to_regclass('target') IS NOT NULL AS is_there"))[0]["is_there"]
@@ -307,7 +307,7 @@ async def test_a_record_without_fields_is_a_bad_record_and_makes_no_table(
 async def test_fields_that_the_table_lacks_are_refused_before_any_row_is_made_of_them(empty_url: str) -> None:
     """A batch whose records have no field in common would be thousands of columns wide."""
     await rows(empty_url, "CREATE TABLE target (id int)")
-    sink = make_sink(empty_url)
+    sink = make_sink(empty_url, schema={"new_fields": "fail"})
     await sink.open(make_grant(epoch=1))
     many = [{f"{number}-{field}": 1 for field in range(20)} for number in range(500)]
     tracemalloc.start()
@@ -326,7 +326,7 @@ async def test_fields_that_the_table_lacks_are_refused_before_any_row_is_made_of
 
 async def test_a_missing_column_is_a_mistake_in_the_configuration_with_the_cure(empty_url: str) -> None:
     await rows(empty_url, "CREATE TABLE target (id int)")
-    sink = make_sink(empty_url)
+    sink = make_sink(empty_url, schema={"new_fields": "fail"})
     await sink.open(make_grant(epoch=1))
     with pytest.raises(ConnectorError, match="no column 'extra'") as caught:
         await sink.write(Outgoing([{"id": 1, "extra": 2}], Progress(0, 1, 1)))
@@ -432,7 +432,9 @@ class Broken:
         raise asyncpg.InterfaceError("connection has been released back to the pool")
 
 
-@pytest.mark.parametrize("cause", [asyncpg.UniqueViolationError("twice"), TypeError("not a number"), BadRecord("bad")])
+@pytest.mark.parametrize(
+    "cause", [asyncpg.UniqueViolationError("twice"), TypeError("not a number"), ConnectorError("bad")]
+)
 async def test_leaving_a_broken_session_raises_nothing_in_place_of_the_cause(cause: Exception) -> None:
     connection = Broken()
     assert not await roll_back(connection, cause)

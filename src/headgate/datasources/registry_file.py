@@ -30,6 +30,7 @@ class RegistryFile:
         self._registry = registry
         self._names: frozenset[str] = frozenset()
         self._stamp: tuple[int, int] | None = None
+        self.problem: str | None = None  # What is wrong with it now. What runs goes on.
 
     def lists(self, name: str) -> bool:
         """Whether the file names this datasource."""
@@ -50,7 +51,6 @@ class RegistryFile:
 
     async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
         """Read it again whenever it changes, until cancelled."""
-        complaint = ""
         while True:
             await asyncio.sleep(POLL_S)
             try:
@@ -63,11 +63,11 @@ class RegistryFile:
                 continue
             except (HeadgateError, OSError) as error:
                 self._stamp = None  # It may become usable without being touched: a secret that it names is set.
-                if str(error) != complaint:
-                    complaint = str(error)
-                    log.error("the registry file is not usable; what runs goes on", error=complaint)
+                if str(error) != self.problem:
+                    self.problem = str(error)
+                    log.error("the registry file is not usable; what runs goes on", error=self.problem)
                 continue
-            complaint = ""
+            self.problem = None
             log.info("registry file read", datasources=len(self._names))
 
     def _stat(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Options
 from headgate.core.mapping.functions import TYPES
+from headgate.core.mapping.parts import FUNCTION
 from headgate.datasources.prepared import DatasourceOptions
 from headgate.ids import NAME
 
@@ -29,11 +30,16 @@ _OURS = {("title", str), ("identity", str), ("identity", bool)}
 _FIELDS = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
 _MAPPING = {
     "type": "object",
-    "description": "What happens to a record on its way, in this order: unnest, where, set, drop, rename, types.",
+    "description": "What happens to a record on its way, in this order: unnest, where, delete, set, drop, "
+    "rename, types, python.",
     "additionalProperties": False,
     "properties": {
         "unnest": {"type": "string", "description": "The path to a list: each of its elements becomes a record."},
         "where": {"type": ["string", "boolean"], "description": "An expression: only records of which it holds pass."},
+        "delete": {
+            "type": ["string", "boolean"],
+            "description": "An expression: a record of which it holds says that the row with its key is to be deleted.",
+        },
         "set": {
             "type": "object",
             "minProperties": 1,
@@ -51,6 +57,12 @@ _MAPPING = {
             "minProperties": 1,
             "additionalProperties": {"enum": list(TYPES)},
             "description": "Fields with the types that they are converted to.",
+        },
+        "python": {
+            "type": "string",
+            "pattern": FUNCTION.pattern,
+            "description": "module:function, called with each record and its metadata. It gives a record, a list of "
+            "records, or None to leave the record out.",
         },
         "key": {
             "anyOf": [{"type": "string", "minLength": 1}, _FIELDS],

@@ -23,6 +23,7 @@ from headgate.runtime.cluster.beat import label_tasks
 from headgate.runtime.cluster.housekeeping import Housekeeper
 from headgate.runtime.cluster.incarnation import Incarnations
 from headgate.runtime.cluster.observe import Watcher
+from headgate.runtime.cluster.registry_problem import tell_registry_problem
 from headgate.runtime.cluster.sign import LoopSign
 from headgate.runtime.cluster.tick import Ticker
 from headgate.runtime.dumps.keeper import DumpKeeper
@@ -142,6 +143,16 @@ class Node:
         """Whether the registry in use, file or database, names this datasource."""
         return self._file is None or self._file.lists(name)
 
+    @property
+    def registry_problem(self) -> str | None:
+        """What is wrong with the registry file of this node."""
+        return None if self._file is None else self._file.problem
+
+    @property
+    def has_registry_file(self) -> bool:
+        """Whether datasources come from a file."""
+        return self._file is not None
+
     # Parts.
 
     def _make_tables(self) -> None:
@@ -245,6 +256,7 @@ class Node:
         }
         if (file := self._file) is not None:
             found["registry file"] = lambda: file.watch(self._file_changed)
+            found["registry problem"] = lambda: tell_registry_problem(file, self.nodes, lambda: self.incarnation)
         return found
 
     def _listen(self) -> None:

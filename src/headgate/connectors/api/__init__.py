@@ -10,6 +10,8 @@ from headgate.connectors.api.options import Options, identity, identity_of
 from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
     INBOX_IDENTITY,
+    Backlog,
+    BacklogSource,
     Batch,
     Context,
     Feed,
@@ -32,6 +34,8 @@ from headgate.connectors.api.streaming import (
 
 __all__ = [
     "INBOX_IDENTITY",
+    "Backlog",
+    "BacklogSource",
     "Batch",
     "Connector",
     "Context",

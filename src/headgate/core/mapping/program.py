@@ -47,7 +47,10 @@ class Program:
         before, path = compiler.nodes, parts.path
         self._where = compiler.compile(parts.where, f"{path}.where")
         self._delete = compiler.compile(parts.delete, f"{path}.delete")
-        self._texts = {field: compiler.compile(text, f"{path}.set.{field}") for field, text in parts.set.items()}
+        self._texts = {
+            field: compiler.compile(text, f"{path}.set.{field}", parts.cut_by_comma(field))
+            for field, text in parts.set.items()
+        }
         self._nodes = compiler.nodes - before  # For each element, if there is a list to unnest.
 
     def write(self) -> None:

@@ -262,6 +262,7 @@ class Effects:
         if handle.run is None or handle.run_number != run:
             return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
+        handle.stats.opened(progress.totals)
         self._around.checkpoints.moved(handle)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
@@ -292,7 +293,8 @@ class Effects:
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
         failure, before = worker.failure_of(error), handle.state
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
-        handle.stats.errors += handle.state is not before  # An older run's failure changes nothing.
+        if handle.state is not before:  # An older run's failure changes nothing.
+            handle.stats.fails()
         if handle.pusher is not None and not handle.holding.is_opened:
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")

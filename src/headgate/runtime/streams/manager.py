@@ -34,6 +34,7 @@ from headgate.runtime.streams.handle import Handle, Pusher
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
+from headgate.runtime.streams.stats import Stats
 from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
@@ -191,6 +192,7 @@ class WorkerManager:
             self._effects.spawn(self._decline(offer, entry))
             return
         handle = self._add(offer.stream, entry, stream_name(entry.name, offer.index), offer.index, offer.dealt)
+        handle.stats, handle.totals_before = Stats.after(offer.reported), offer.totals
         handle.holding = holding.granted(offer.epoch, offer.is_settled)
         self._want(handle)
 

@@ -12,19 +12,18 @@ Without trust nothing is written. A write that outlasts our trust is cut off, no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from array import array
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from headgate.clock import unix_s
-from headgate.connectors.api import Batch, Context, Grant, LetterSink, Outgoing, Progress, Sink, Source
+from headgate.connectors.api import Backlog, Batch, Context, Grant, LetterSink, Outgoing, Progress, Sink, Source
 from headgate.core import letters
-from headgate.core.figures import Figures
 from headgate.core.lifecycle import Failure
 from headgate.core.mapping.mapped import Mapped
 from headgate.core.streams import agree
@@ -50,6 +49,7 @@ from headgate.runtime.streams.letters import Desk
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.replays import Replays
 from headgate.runtime.streams.slices import map_all
+from headgate.runtime.streams.stats import Stats
 from headgate.text import error_line
 
 CLOSE_S = 2.0
@@ -59,72 +59,10 @@ RETRY_S = 1.0
 CHECK_S = 30.0
 TRUST_POLL_S = 0.1
 RENEW_S = 0.1
+BACKLOG_S = 1.0
 WHOLE = Share()
 
 T = TypeVar("T")
-
-
-class LastHour:
-    """How many records there were in each of the last sixty minutes, in half a kilobyte."""
-
-    __slots__ = ("_counts", "_minute")
-
-    def __init__(self) -> None:
-        self._counts = array("q", bytes(60 * 8))
-        self._minute = 0
-
-    def add(self, number: int, now_s: float) -> None:
-        """Count this many, now."""
-        self._turn(now_s)
-        self._counts[self._minute % 60] += number
-
-    def total(self, now_s: float) -> int:
-        """All of the last hour."""
-        self._turn(now_s)
-        return sum(self._counts)
-
-    def _turn(self, now_s: float) -> None:
-        minute = int(now_s // 60)
-        for passed in range(max(self._minute + 1, minute - 59), minute + 1):
-            self._counts[passed % 60] = 0
-        self._minute = max(self._minute, minute)
-
-
-@dataclass(slots=True)
-class Stats:
-    """What a stream has done since this node took it. Counters only rise."""
-
-    records_in: int = 0
-    records_out: int = 0
-    records_failed: int = 0
-    records_skipped: int = 0
-    bytes_in: int = 0
-    batches: int = 0
-    errors: int = 0  # Runs that failed, whatever came of it.
-    restarts: int = 0  # Those of them that were tried again.
-    write_s: float = 0.0  # Spent in the sink, in all.
-    last_write_s: float = 0.0
-    last_record_at_s: float | None = None  # When the newest batch became durable.
-    lag_s: float | None = None  # From the newest record's own time to its being durable.
-    last_hour: LastHour = field(default_factory=LastHour)
-
-    def figures(self) -> Figures:
-        """As they are now, for the state table and for answers."""
-        return Figures(
-            self.records_in,
-            self.records_out,
-            self.records_failed,
-            self.records_skipped,
-            self.bytes_in,
-            self.batches,
-            self.errors,
-            self.restarts,
-            self.write_s,
-            self.last_write_s,
-            self.last_record_at_s,
-            self.lag_s,
-            self.last_hour.total(unix_s()),
-        )
 
 
 class while_trusted:
@@ -250,6 +188,7 @@ class Run:
         self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
         self._tally, self._stop_after = letters.Tally(), prepared.stop_after
         self._draining = False
+        self._source: Source | None = None  # While it is open, and if it knows its backlog.
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
         self.abandoned = False  # Nothing may be written any more, whatever still runs.
@@ -277,14 +216,33 @@ class Run:
             self._begin_copying(sink, progress)
             source = await self._build_source()
             await source.open(progress.position)
+            self._source = source if self._prepared.source_kind.knows_backlog else None
             self._on_opened(progress)
-            return await self._move(source, sink, progress)
+            has_ended = await self._move(source, sink, progress)
+            self._stats.rests()
+            return has_ended
         finally:
+            self._source = None
             if self._reading is not None:
                 self._reading.cancel()
                 self._reading = None  # Its error would keep this run alive, and this run its error.
             await self._end_copying(sink)
             await _close(*([source, sink] if source is not None else [sink]))
+
+    @property
+    def knows_backlog(self) -> bool:
+        """Whether its source is open and can say how much waits."""
+        return self._source is not None
+
+    async def backlog(self) -> Backlog | None:
+        """What waits at the source. One that does not answer, or fails, has said nothing."""
+        source = self._source
+        if source is None:
+            return None
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(BACKLOG_S):
+                return await source.backlog()  # type: ignore[attr-defined, no-any-return]
+        return None
 
     async def _build_source(self) -> Source:
         prepared, context = self._prepared, self._context
@@ -341,29 +299,21 @@ class Run:
         return task
 
     async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
+        self._stats.reads()
         batch = await source.read()
+        self._stats.has_read(batch)
         _check_position(batch.position)
         return batch, await map_all(self._prepared.mapping, batch.records, batch.meta)
 
     async def _write(self, batches: Batches, batch: Batch, mapped: Mapped, before: Progress) -> Progress:
         stats = self._stats
         began = time.perf_counter()
+        stats.writes()
         written = await batches.write(batch, mapped, before)
-        stats.last_write_s = time.perf_counter() - began
-        stats.write_s += stats.last_write_s
-        stats.records_in += mapped.read
-        stats.records_out += written.records
-        stats.records_failed += len(written.culprits)
-        stats.records_skipped += len(mapped.filtered)
-        stats.bytes_in += batch.size_bytes
-        stats.batches += 1
-        stats.last_record_at_s = unix_s()
-        stats.last_hour.add(written.records, stats.last_record_at_s)
-        if batch.event_time_s is not None:
-            stats.lag_s = max(0.0, stats.last_record_at_s - batch.event_time_s)
+        stats.committed(batch, written.records, time.perf_counter() - began)
         if written.letters:
             self._has_letters.set()
-        bad, now_s = len(written.culprits), stats.last_record_at_s
+        bad, now_s = len(written.culprits), unix_s()
         self._tally = letters.note(self._tally, self._stop_after, bad, written.records, now_s)
         self._on_commit(written.progress, written)
         return written.progress

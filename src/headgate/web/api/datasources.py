@@ -59,7 +59,8 @@ class DatasourcesApi(Controller):
     @get("/", guards=[Needs("list")], summary="All datasources, with their health")
     async def list_all(self, node: Node, request: Req) -> datasources.Datasources:
         """All datasources."""
-        return datasources.Datasources(items=await views.summaries(node, request.user))
+        notices = await views.notices(node, request.user)
+        return datasources.Datasources(items=await views.summaries(node, request.user), notices=notices)
 
     @post("/", guards=[Needs("operate_listed")], summary="Create a datasource with a draft")
     async def create(self, node: Node, request: Req, data: documents.NamedDocument) -> datasources.Datasource:
@@ -205,13 +206,13 @@ class DatasourcesApi(Controller):
     async def state(self, node: Node, name: str) -> datasources.States:
         """Health and each stream's state."""
         facts = await views.one_facts(node, await node.registry.get(name))
-        return datasources.States(health=health(facts), states=[views.state(row) for row in facts.states])
+        return datasources.States(health=health(facts), states=[views.state(row, facts) for row in facts.states])
 
     @get("/{name:str}/explain", guards=SEE, summary="Why it is not moving, in plain words")
     async def explanation(self, node: Node, name: str) -> datasources.Explanation:
         """Sentences, the most telling first."""
         found = await node.registry.get(name)
-        facts = replace(await views.one_facts(node, found), unable=await node.streams.unable(found.id))
+        facts = await views.one_facts(node, found)
         return datasources.Explanation(name=found.name, health=health(facts), lines=explain(facts))
 
     @get("/{name:str}/events", guards=SEE, summary="What happened to it")
