@@ -45,7 +45,7 @@ async def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 def job(does: str, value: str = "", *, fetch: int = 10, guard: Guard = OPEN, **more: Any) -> Job:
     content = content_of({"type": "rogue", "does": does, "value": value}, None, {"type": "blackhole"}, {})
     wire = WireGuard.of(guard)
-    return Job("orders", content, {}, wire, wire, [Case(fetch=fetch)], **more)
+    return Job("orders", content, {}, wire, wire, wire, [Case(fetch=fetch)], **more)
 
 
 async def ran(children: Children, does: str, value: str = "", *, wall_s: float = 1.5, **more: Any) -> Ran:
@@ -129,7 +129,7 @@ async def test_a_bug_is_told_without_a_secret(children: Children) -> None:
         {"type": "rogue", "does": "raise", "value": "s3cret-value-of-it"}, None, {"type": "blackhole"}, {}
     )
     wire = WireGuard.of(OPEN)
-    asked = Job("orders", content, {"s": "s3cret-value-of-it"}, wire, wire, [Case(fetch=1)])
+    asked = Job("orders", content, {"s": "s3cret-value-of-it"}, wire, wire, wire, [Case(fetch=1)])
     found = await children.run(asked, Limits(), has_network=False)
     assert [one.message for one in found.troubles] == ["RuntimeError: a bug that says ***"]
     assert "s3cret" not in str(found.lines)
@@ -139,7 +139,7 @@ async def test_a_bug_is_told_without_a_secret(children: Children) -> None:
 async def test_a_connector_that_is_gone_or_broken_is_told(children: Children) -> None:
     content = content_of({"type": "none"}, None, {"type": "blackhole"}, {})
     wire = WireGuard.of(OPEN)
-    found = await children.run(Job("orders", content, {}, wire, wire, [Case()]), Limits(), has_network=False)
+    found = await children.run(Job("orders", content, {}, wire, wire, wire, [Case()]), Limits(), has_network=False)
     assert "connector 'none' does not exist" in found.troubles[0].message
 
 
@@ -182,7 +182,7 @@ async def test_tests_do_not_see_each_other(children: Children) -> None:
     """Each is a fork of a process that holds no secret."""
     wire = WireGuard.of(OPEN)
     content = content_of({"type": "rogue", "does": "who"}, None, {"type": "blackhole"}, {})
-    first = Job("orders", content, {"s": "value-of-the-first"}, wire, wire, [Case(fetch=1)])
+    first = Job("orders", content, {"s": "value-of-the-first"}, wire, wire, wire, [Case(fetch=1)])
     await children.run(first, Limits(), has_network=False)
     assert children._zygote is not None
     memory = Path(f"/proc/{children._zygote.pid}/mem")
@@ -239,7 +239,7 @@ async def test_a_body_goes_through_the_sources_own_decoding(children: Children) 
     found = []
     for source in ({"type": "webhook"}, {"type": "webhook", "format": "text"}, {"type": "push", "format": "text"}):
         content = content_of(source, None, {"type": "blackhole"}, {})
-        done = await children.run(Job("o", content, {}, wire, wire, [Case(bodies)]), Limits(), has_network=False)
+        done = await children.run(Job("o", content, {}, wire, wire, wire, [Case(bodies)]), Limits(), has_network=False)
         found.append([(one.results[0].outcome, one.results[0].stage, one.results[0].after) for one in done.outcomes])
     assert found[0] == [
         ("written", None, {"id": 1}),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 import yaml
 
 from tests import harness_connector
-from tests.web_node import Databases, Web, bearer, numbers, started
+from tests.proxy import proxied
+from tests.web_node import Databases, Web, bearer, execute, numbers, started
 
 ROOT = Path(__file__).parents[2]
 MAPPING = {"where": "total > 0", "set": {"id": "id", "cents": "total * 100"}, "key": "id"}
@@ -131,11 +134,15 @@ def test_records_are_fetched_from_the_real_source_and_nothing_else_changes(web: 
     name = f"made-{next(numbers)}"
     document = {"source": {"type": "generator", "count": 50, "fields": {"id": "sequence"}}, "sink": {"type": "stdout"}}
     web.call("POST", "/api/datasources", {"name": name, **document})
-    before = web.rows("SELECT commits, position FROM headgate.stream")
+    streams = (
+        "SELECT s.commits, s.position FROM headgate.stream s JOIN headgate.datasource d ON d.id = s.datasource"
+        " WHERE d.name = $1"
+    )
+    before = web.rows(streams, name)
     found = tried(web, name, fetch=5)
     assert found["written"] == 5
     assert len(found["records"]) == 5
-    assert web.rows("SELECT commits, position FROM headgate.stream") == before
+    assert web.rows(streams, name) == before
     events = web.call("GET", f"/api/datasources/{name}/events")["items"]
     assert [one["type"] for one in events] == ["created", "tested"]
     assert events[-1]["payload"] == {
@@ -159,6 +166,54 @@ def test_a_sink_that_can_take_it_back_says_what_it_would_refuse(web: Web) -> Non
     good, bad = ("written", None), ("dead_lettered", "sink")
     assert outcomes == [good, bad, good, bad, good]
     assert found["records"][1]["results"][0]["field"] == "refuse"
+
+
+async def test_the_database_itself_says_what_it_would_refuse(web: Web) -> None:
+    """Into the real table, in a transaction that is rolled back: also what only the server knows. A test runs as
+    nobody, who cannot open the socket of an embedded server, so it goes by TCP."""
+    await execute(web.database, "CREATE TABLE public.bills (id bigint PRIMARY KEY, cents integer CHECK (cents > 0))")
+    await execute(web.database, "INSERT INTO public.bills VALUES (7, 7)")
+    rows = [{"id": 1, "cents": 1}, {"id": 2, "cents": -1}, {"id": 3, "cents": 2**40}, {"id": 7, "cents": 1}]
+    rows += [{"id": 4, "cents": 4, "more": 1}, {"id": 5, "cents": 5}]
+    async with proxied(web.database) as (_, url):
+        found = await asyncio.to_thread(rehearsed, web, url, rows)
+    assert found["trouble"] == ""
+    outcomes = [one["results"][0] for one in found["records"]]
+    assert [one["outcome"] for one in outcomes] == ["written", *["dead_lettered"] * 4, "written"]
+    assert {one["stage"] for one in outcomes} == {None, "sink"}
+    assert {"code": "no_column", "place": "more", "message": "is no column of the sink's table"} in found["warnings"]
+    left = await asyncio.to_thread(web.rows, "SELECT * FROM public.bills")
+    assert [tuple(row) for row in left] == [(7, 7)]
+    made = await asyncio.to_thread(web.rows, "SELECT to_regclass('headgate_position')")
+    assert made[0][0] is None
+
+
+def rehearsed(web: Web, url: str, rows: list[dict[str, Any]]) -> Any:
+    secret = f"url-{next(numbers)}"
+    web.call("PUT", f"/api/secrets/{secret}", {"value": url})
+    sink = {"type": "postgres", "url": {"$secret": secret}, "table": "public.bills", "create": False}
+    document = {"source": {"type": "webhook"}, "mapping": {"key": "id"}, "sink": sink}
+    return tried(web, f"bills-{next(numbers)}", document=document, payload=json.dumps(rows), sink="rollback")
+
+
+def test_the_record_of_a_dead_letter_is_tested_again(web: Web, name: str) -> None:
+    web.call("POST", f"/hooks/{name}", {"id": 1, "total": "x"})
+    (letter,) = web.until(
+        lambda: web.rows(
+            "SELECT l.id FROM headgate.dead_letter l JOIN headgate.datasource d ON d.id = l.datasource"
+            " WHERE d.name = $1",
+            name,
+        ),
+        lambda rows: len(rows) == 1,
+    )
+    draft(web, name, mapping={"set": {"id": "id", "cents": "int(total, 0)"}})
+    found = tried(web, name, dead_letter=str(letter["id"]), version=1)
+    assert found["records"][0]["before"] == {"id": 1, "total": "x"}
+    assert found["dead_lettered"] == 1
+    tried(web, name, dead_letter=str(letter["id"]), version=1, save="from-a-letter")
+    other = f"other-{next(numbers)}"
+    web.publish(other, **DOCUMENT)
+    refused(web, f"/api/datasources/{other}/test", 404, {"dead_letter": str(letter["id"])})
 
 
 def test_a_connector_that_dies_is_an_answer_and_the_node_goes_on(web: Web) -> None:

@@ -23,6 +23,7 @@ import msgspec
 import structlog
 
 from headgate.connectors import plugins
+from headgate.datasources import functions
 from headgate.errors import HeadgateError
 from headgate.hidden import hide, remember
 from headgate.runtime.harness import limits, outside
@@ -54,6 +55,7 @@ def begin(request: Request, job: int, output: int) -> None:
         wire = socket.socket(fileno=job)
         found = _receive(wire)
         _import(found)
+        _import_functions(found)
         random.seed()
         has_changed = limits.confine(request.limits, request.user)
         _run(found, lambda message: wire.sendall(pack(message)), request, has_changed=has_changed)
@@ -105,6 +107,15 @@ def _import(job: Job) -> None:
                         importlib.import_module(one.name)
 
 
+def _import_functions(job: Job) -> None:
+    """Those that mappings name. What is wrong with one is said when it is prepared."""
+    for mapping in (job.content.mapping, job.published_mapping):
+        name = (mapping or {}).get("python")
+        if isinstance(name, str):
+            with contextlib.suppress(HeadgateError):
+                functions.load(name, job.guard.guard())
+
+
 def _run(job: Job, send: Callable[[msgspec.Struct], None], request: Request, *, has_changed: bool) -> None:
     for value in job.secrets.values():
         remember(value)
@@ -123,7 +134,8 @@ def _run(job: Job, send: Callable[[msgspec.Struct], None], request: Request, *, 
 
 
 def _hint(error: Exception, request: Request, *, has_changed: bool) -> str:
-    if not has_changed or not isinstance(error, ImportError | PermissionError):
+    is_denied = isinstance(error, ImportError | PermissionError) or "Permission denied" in str(error)
+    if not has_changed or not is_denied:
         return ""
     return f"the test runs as the user {request.user}, who may not be able to read it"
 

@@ -15,10 +15,12 @@ import msgspec
 from headgate.clock import unix_s
 from headgate.config import Settings
 from headgate.connectors.api import INBOX_IDENTITY
+from headgate.connectors.guard import Guard
 from headgate.core.harness.payloads import MOST_INPUTS, MOST_PAYLOAD_BYTES
 from headgate.core.harness.results import Difference, Given, Result, differences, totals_of
 from headgate.core.harness.warnings import Caution, Tried, warnings
 from headgate.core.records import Totals, Unreadable
+from headgate.datasources.documents import apart
 from headgate.datasources.prepared import Prepared, prepare
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Problem, Refused
@@ -98,11 +100,12 @@ class Subject:
     content: Content
     prepared: Prepared
     secrets: dict[str, str]
+    guard: Guard
 
     def job(self, cases: Sequence[Case] = (), **more: object) -> Job:
         """A job with all that this version needs."""
-        guards = (WireGuard.of(self.prepared.source_guard), WireGuard.of(self.prepared.sink_guard))
-        job = Job(self.name, self.content, self.secrets, *guards, list(cases))
+        source, sink = WireGuard.of(self.prepared.source_guard), WireGuard.of(self.prepared.sink_guard)
+        job = Job(self.name, self.content, self.secrets, WireGuard.of(self.guard), source, sink, list(cases))
         return msgspec.structs.replace(job, **more)
 
 
@@ -169,9 +172,11 @@ class Harness:
             raise ConfigError(problems)
         values = await registry.secrets.read(list(content.secrets))
         reaching = await registry.reaching()
-        prepared = reaching.guarded(prepare(content, values), content, is_trusted=is_trusted)
+        guard = reaching.guard(is_trusted=is_trusted)
+        prepared = await apart(prepare, content, values, "", guard)
+        prepared = reaching.guarded(prepared, content, is_trusted=is_trusted)
         secrets = {name: value for name, value in values.items() if value is not None}
-        return Subject(found.name if found else name, found, version, content, prepared, secrets)
+        return Subject(found.name if found else name, found, version, content, prepared, secrets, guard)
 
     async def _version(self, found: Datasource, number: int | None) -> Version:
         datasources = self._registry.datasources

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headgate.connectors.api import INBOX_IDENTITY, Batch, Context, Position, Received, Sink, Source
+from headgate.core.figures import Backlog
 from headgate.core.harness.payloads import MOST_INPUTS, bodies_in
 from headgate.core.harness.results import Given
 from headgate.core.push import PUSH
@@ -69,6 +70,10 @@ class OneByOne:
 
     def rewind(self, position: Position) -> None:
         """There is one position only."""
+
+    def backlog(self) -> Backlog:
+        """Nothing waits: it is handed over one by one."""
+        return Backlog(0, 0)
 
     async def read(self) -> Batch:
         """Not used: a program's records are decoded before its feed has them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from headgate.connectors.guard import Guard
 from headgate.core.harness.results import Result
 from headgate.core.mapping.document import Mapping, compile_mapping
 from headgate.core.records import Unreadable
+from headgate.datasources import functions
 from headgate.datasources.prepared import Prepared, prepare
 from headgate.errors import Bad, BadRecords, BatchRefused
 from headgate.runtime.harness import inputs
@@ -22,6 +24,7 @@ from headgate.runtime.harness.mapped import results_of
 from headgate.runtime.harness.safe import safe, size_of
 from headgate.runtime.harness.wire import Case, Finished, Job, Outcome, Reached, Stage, Trouble
 from headgate.runtime.streams import run
+from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.run import failure_of
 from headgate.runtime.streams.shared import SharedThings
 
@@ -43,7 +46,8 @@ class _Tried:
 
 async def run_job(job: Job, guards: tuple[Guard, Guard], log: Any, send: Send) -> Finished:
     """All of it; raises what keeps it from going on."""
-    prepared = replace(prepare(job.content, job.secrets), source_guard=guards[0], sink_guard=guards[1])
+    found = prepare(job.content, job.secrets, "", job.guard.guard())
+    prepared = replace(found, source_guard=guards[0], sink_guard=guards[1])
     feed = OneByOne()
     context = Context(f"{job.name}:test", log, time.time, SharedThings(), inbox=feed, feed=feed)
     if job.is_check:
@@ -78,7 +82,8 @@ class _Running:
         self._context = context
         self._send = send
         self._left = job.results
-        self._published = compile_mapping(job.published_mapping) if job.is_compared else None
+        load = partial(functions.load, guard=job.guard.guard())
+        self._published = compile_mapping(job.published_mapping, load=load) if job.is_compared else None
 
     async def run(self) -> Finished:
         tried: list[_Tried] = []
@@ -142,7 +147,9 @@ class _Running:
                 bad = {at - first: refused[at] for at in range(first, first + len(one.rows)) if at in refused}
                 one.results = _with_refused(one.results, bad)
                 first += len(one.rows)
-            return list(await sink.columns()) if isinstance(sink, HasColumns) else None
+            if isinstance(sink, HasColumns) and not isinstance(sink, Threaded):  # That one has any name.
+                return list(await sink.columns()) or None
+            return None
         finally:
             await inputs.close(sink)
 

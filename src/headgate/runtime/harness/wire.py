@@ -132,6 +132,7 @@ class Job(msgspec.Struct, frozen=True):
     name: str
     content: Content
     secrets: dict[str, str]
+    guard: WireGuard  # Of what the document names: the module of the mapping's function.
     source_guard: WireGuard
     sink_guard: WireGuard
     cases: list[Case] = msgspec.field(default_factory=list)
