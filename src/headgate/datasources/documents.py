@@ -10,16 +10,18 @@ import asyncio
 import hashlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import yaml
 
+from headgate.core.harness import fixtures
+from headgate.core.harness.fixtures import MOST_FIXTURES, Fixture
 from headgate.datasources.lines import located
 from headgate.datasources.prepared import shown
 from headgate.datasources.references import REFERENCE, is_reference, secret_names
@@ -28,7 +30,7 @@ from headgate.ids import is_name
 from headgate.store.datasources import Content
 from headgate.text import one_line
 
-PARTS = ("enabled", "source", "mapping", "sink")
+PARTS = ("enabled", "source", "mapping", "sink", "fixtures")
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
 MOST_PROBLEMS = 1000  # That anybody is told of at once.
@@ -48,6 +50,7 @@ class Document:
     name: str
     enabled: bool
     content: Content
+    fixtures: Mapping[str, Fixture] = field(default_factory=dict)  # They travel in files, and have no versions.
 
     def plain(self) -> dict[str, Any]:
         """As it is shown and exported: what was written, in its order; without a password that it may have in it."""
@@ -175,8 +178,13 @@ def _stands_for_more(found: Any, most: int) -> bool:
 
 def write_yaml(documents: list[Document]) -> str:
     """The same, as text."""
-    plain = {"datasources": {document.name: document.plain() for document in documents}}
+    plain = {"datasources": {document.name: _with_fixtures(document) for document in documents}}
     return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _with_fixtures(document: Document) -> dict[str, Any]:
+    kept = {name: fixtures.plain(one) for name, one in document.fixtures.items()}
+    return {**document.plain(), "fixtures": kept} if kept else document.plain()
 
 
 def read_all(found: Any) -> Documents:
@@ -225,14 +233,15 @@ def gather_one(name: Any, raw: Any, path: str = "") -> tuple[Document | None, li
     if not isinstance(raw.get("enabled", True), bool):
         problems.append(Problem(f"{at}enabled", "must be true or false"))
     strange = _strange(raw, path)
+    kept = _fixtures(raw.get("fixtures", {}), f"{at}fixtures", problems)
     if any(problem.message == _TOO_LARGE for problem in strange):
         return None, problems + strange
     if strange:
         raw = _pruned(raw)
     options = {key: value for key, value in raw.items() if key not in PARTS}
-    source, mapping, sink = (one if isinstance(one := raw.get(part), dict) else None for part in PARTS[1:])
+    source, mapping, sink = (one if isinstance(one := raw.get(part), dict) else None for part in PARTS[1:4])
     content = content_of(source or {}, mapping, sink or {}, options)
-    return Document(str(name), raw.get("enabled", True) is True, content), problems + strange
+    return Document(str(name), raw.get("enabled", True) is True, content, kept), problems + strange
 
 
 def _pruned(value: Any) -> Any:
@@ -245,6 +254,21 @@ def _pruned(value: Any) -> Any:
     is_number = isinstance(value, bool | None) or (isinstance(value, int) and value.bit_length() <= MOST_BITS)
     is_number |= isinstance(value, float) and math.isfinite(value)
     return value if is_number or _is_text(value) else _STRANGE
+
+
+def _fixtures(raw: Any, path: str, problems: list[Problem]) -> dict[str, Fixture]:
+    if not isinstance(raw, dict) or len(raw) > MOST_FIXTURES:
+        problems.append(Problem(path, f"must be a mapping of at most {MOST_FIXTURES} fixtures by name"))
+        return {}
+    found = {}
+    for name, one in raw.items():
+        try:
+            found[str(name)] = fixtures.from_plain(one)
+        except ValueError as error:
+            problems.append(Problem(f"{path}.{name}", str(error), "headgate export writes it"))
+        if not is_name(name):
+            problems.append(Problem(f"{path}.{name}", "is not a name", "lower case, digits, - and _"))
+    return found
 
 
 def _strange(raw: dict[str, Any], path: str) -> list[Problem]:

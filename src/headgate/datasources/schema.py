@@ -72,6 +72,18 @@ _MAPPING = {
     },
 }
 
+_LINES = {"type": "array", "items": {"type": "string"}}
+_FIXTURE = {
+    "type": "object",
+    "required": ["given", "expected"],
+    "additionalProperties": False,
+    "properties": {
+        "given": _LINES | {"description": "Inputs, each a line of JSON."},
+        "expected": _LINES | {"description": "For each input the list of its results, as JSON."},
+        "masked": _LINES | {"description": "Fields that differ from run to run."},
+    },
+}
+
 
 def file_schema() -> dict[str, Any]:
     """Of a file with `datasources:` at its top."""
@@ -99,7 +111,7 @@ def document_schema() -> dict[str, Any]:
 
 
 def _definitions() -> dict[str, Any]:
-    found: dict[str, Any] = {"secret": _SECRET, "mapping": _MAPPING}
+    found: dict[str, Any] = {"secret": _SECRET, "mapping": _MAPPING, "fixture": _FIXTURE}
     options = _options(found, "datasource", DatasourceOptions)
     found["datasource"] = options | {
         "required": ["source", "sink"],
@@ -108,6 +120,12 @@ def _definitions() -> dict[str, Any]:
             "source": {"$ref": "#/$defs/source"},
             "mapping": {"anyOf": [{"$ref": "#/$defs/mapping"}, {"type": "null"}]},
             "sink": {"$ref": "#/$defs/sink"},
+            "fixtures": {
+                "type": "object",
+                "description": "Inputs and the results that they should have, as `headgate export` writes them.",
+                "propertyNames": {"pattern": _NAME},
+                "additionalProperties": {"$ref": "#/$defs/fixture"},
+            },
             **options["properties"],
         },
     }

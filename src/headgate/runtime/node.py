@@ -30,6 +30,9 @@ from headgate.runtime.cluster.tick import Ticker
 from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups.listener import GroupListener
+from headgate.runtime.harness.fixtures import FixtureShelf
+from headgate.runtime.harness.gate import Gate
+from headgate.runtime.harness.harness import Harness
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
@@ -38,6 +41,7 @@ from headgate.runtime.taps.hub import Taps
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
+from headgate.store.fixtures import Fixtures
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
@@ -117,6 +121,7 @@ class Node:
                     await self.shipper.ship(self.logs, self.waker)
                     self.waker.wake("streams")
         await self.waker.close()
+        await self.harness.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=LAST_S)
@@ -177,6 +182,9 @@ class Node:
         secrets = Secrets(database, self._keyring)
         self.registry = Registry(database, secrets, self.waker, read_only=read_only, node=reach)
         self._file = RegistryFile(file, self.registry) if file else None
+        shelf = FixtureShelf(Fixtures(database, self._keyring))
+        self.harness = Harness(self.registry, self.inbox, shelf, self.letters, self.settings)
+        self.gate = Gate(self.harness)
 
     def _make_listeners(self) -> None:
         self.inboxes = InboxHub(self.inbox)

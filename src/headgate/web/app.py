@@ -20,6 +20,7 @@ from headgate.web.api import (
     connectors,
     dumps,
     groups,
+    harness,
     health,
     letters,
     nodes,
@@ -111,6 +112,7 @@ def make_api(node: Any, state: State) -> Litestar:
 
     routes = [
         DatasourcesApi,
+        *harness.ROUTES,
         *registry.ROUTES,
         *nodes.ROUTES,
         *streams.ROUTES,

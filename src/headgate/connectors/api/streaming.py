@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
@@ -46,6 +46,7 @@ __all__ = [
     "Context",
     "Feed",
     "Grant",
+    "HasColumns",
     "Inbox",
     "Letter",
     "LetterOutcome",
@@ -174,6 +175,14 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome; their content may go."""
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """A sink that writes into a table, and can say which columns it has."""
+
+    async def columns(self) -> Sequence[str]:
+        """Their names; none if there is no table yet. It need not be open."""
 
 
 class Received(Protocol):

@@ -105,6 +105,13 @@ class PostgresSink:
                     pass
                 await connection.execute("ROLLBACK")
 
+    async def columns(self) -> Sequence[str]:
+        """Those that the table has now; none if there is no table yet."""
+        with steer_worker(self._address, self._options.table):
+            async with self._own_session() as connection:
+                await self._look(connection)
+                return list(self._writing.table.columns)
+
     async def outcomes(self) -> dict[UUID, LetterOutcome]:
         """Of all letters of this stream that are still there."""
         found: dict[UUID, LetterOutcome] = await self._of_letters(letters.outcomes, {})

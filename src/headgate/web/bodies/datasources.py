@@ -241,6 +241,8 @@ class Publish(Request):
     """Publish the draft, if it is the one that was seen."""
 
     hash: str | None = None
+    accept: bool = False  # Even if it changes what its fixtures expect, which then expect what it gives.
+    connect: bool = False  # Only if its source and its sink can be reached.
 
 
 class Rollback(Request):
