@@ -628,7 +628,8 @@ async def test_a_batch_of_which_nothing_was_kept_proves_nothing(hg: Harness) -> 
     await hg.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(hg.url)})
     await hg.until("orders", status="RUNNING", running=1)
     broken = {"where": "id % 40 == 0", "set": {"id": "id", "no_such_column": "id"}}
-    await hg.apply(orders={"source": generator(), "mapping": broken, "sink": postgres(hg.url)})
+    strict = {**postgres(hg.url), "schema": {"new_fields": "fail"}}
+    await hg.apply(orders={"source": generator(), "mapping": broken, "sink": strict})
 
     async def rejected() -> bool:
         return "rejected" in await hg.events("orders")

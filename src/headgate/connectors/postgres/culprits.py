@@ -15,10 +15,12 @@ its constraint and column.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import asyncpg
@@ -35,6 +37,7 @@ from headgate.errors import Bad
 
 AT_ONCE = 32  # Rows that are tried together. Of a hundred rows one is bad, say: then most of these are accepted.
 ASKS = 16  # The first version of PostgreSQL that says what is wrong with a text, without an error.
+VALUES = 40_000  # What is judged, or sent to the server, in one go.
 FOREIGN_KEY = "23503"
 
 _OF_SERVER = ", ".join(map(literal, OF_SERVER))
@@ -123,8 +126,9 @@ async def judged(
     """The records with a value that its column cannot hold. The session is in a transaction, and stays usable."""
     found: dict[int, Bad] = {}
     takes_nulls: bool | None = None
-    for place, field in enumerate(fields):
-        verdicts = judge_column(field, [unit.row[place] for unit in units], as_json=as_json)
+    for some, (place, field) in product(_slices(units, fields), enumerate(fields)):
+        await asyncio.sleep(0)  # Others have turns in between.
+        verdicts = judge_column(field, [unit.row[place] for unit in some], as_json=as_json)
         if not verdicts:
             continue
         if field.is_required and takes_nulls is None:
@@ -132,16 +136,22 @@ async def judged(
         questions = {verdict.text: verdict for verdict in verdicts.values() if isinstance(verdict, Question)}
         codes = dict(zip(questions, await _answers(connection, field, list(questions)), strict=True))
         for at, verdict in verdicts.items():
-            index = units[at].index
+            index = some[at].index
             if isinstance(verdict, Question):
                 code = codes[verdict.text]
                 reason = reason_of_answer(field, verdict, code) if code else None
             else:
                 # A trigger may put something in the place of NULL before the server looks.
-                reason = None if takes_nulls and units[at].row[place] is None else verdict
+                reason = None if takes_nulls and some[at].row[place] is None else verdict
             if reason is not None:
                 found.setdefault(index, Bad(index, field.name, reason))
     return [found[index] for index in sorted(found)]
+
+
+def _slices(units: Sequence[Unit], columns: Sequence[object]) -> list[Sequence[Unit]]:
+    """As many as are looked at in one go."""
+    most = max(1, VALUES // max(1, len(columns)))
+    return [units[begin : begin + most] for begin in range(0, len(units), most)]
 
 
 async def _answers(connection: Connection, field: Field, texts: list[str]) -> list[str | None]:
@@ -176,7 +186,11 @@ async def _answers(connection: Connection, field: Field, texts: list[str]) -> li
 async def refused_rows(connection: Connection, statements: Statements, units: Sequence[Unit]) -> list[Bad]:
     """The records that the server refuses. The session is in a transaction, which is worth nothing afterwards."""
     await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    found = await _search(connection, statements, units)
+    found = list[_Refusal]()
+    done = 0
+    for some in _slices(units, statements.columns):
+        found += [replace(one, place=one.place + done) for one in await _search(connection, statements, some)]
+        done += len(some)
     while again := [refusal.place for refusal in found if refusal.code == FOREIGN_KEY]:
         still = await _search(connection, statements, [units[place] for place in again])
         if len(still) == len(again):

@@ -54,7 +54,8 @@ _TYPES = {
     "timestamp": "timestamptz", "date": "date", "json": "jsonb",
 }  # fmt: skip
 _STATE = """
-SELECT coalesce(starts_with(obj_description(c.oid, 'pg_class'), $2), false) AS is_made,
+SELECT coalesce(starts_with(obj_description(c.oid, 'pg_class'), $2), false) AND pg_has_role(c.relowner, 'USAGE')
+           AS is_made,
        (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
         AND (a.attisdropped OR starts_with(col_description(c.oid, a.attnum), $3))) AS added,
        coalesce((SELECT sum(pg_table_size(relid)) FROM pg_partition_tree(c.oid)), pg_table_size(c.oid))::bigint AS size
@@ -66,7 +67,7 @@ FROM pg_class c WHERE c.oid = to_regclass($1)
 class State:
     """What decides about changes of a table."""
 
-    is_made: bool  # By Headgate.
+    is_made: bool  # By Headgate, and this user may alter it.
     added: int  # Columns that were added by drift, and those that were dropped.
     size_bytes: int
 
