@@ -19,7 +19,7 @@ from headgate.connectors.api import Batch, Outgoing, Position, Progress, Unreada
 from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
 from headgate.connectors.files.sink import FilesSink
 from headgate.connectors.files.source import FilesSource
-from headgate.errors import Cause, ConnectorError, EndOfStream, Fenced, NotConnected
+from headgate.errors import BadRecords, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 from headgate.testing.contract import SinkContract, SourceContract
 from headgate.testing.factories import make_context, make_grant
 

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import uuid4, uuid5
 
 import asyncpg
 import pytest
@@ -89,13 +90,7 @@ async def stop_one(url: str, name: str, moment: str) -> str:
     stream, table = uuid4(), f"t_{name.replace('-', '_')}_{moment or 'half'}"
     await rows(url, f"CREATE TABLE {table} (id bigint, writer int)")
     statement = "copy" if name == "mid-copy" else STATEMENTS[name]
-    script = Path(__file__).with_name("stopped_writer.py")
-    root = str(Path(__file__).parents[2])
-    writer = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), url, table, str(stream), statement, moment,
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root},
-    )  # fmt: skip
-    await asyncio.to_thread(wait_until_stopped, writer.pid)
+    writer = await stopped_writer(url, table, str(stream), statement, moment)
     successor = make_sink(url, table)
     progress = await successor.open(make_grant(epoch=2, stream=stream))
     assert progress is not None
@@ -112,6 +107,55 @@ async def stop_one(url: str, name: str, moment: str) -> str:
     assert counts[2] == 5
     assert counts.get(1, 0) == begin, f"{name} {moment}: {counts}, the writer said {said}"
     return "committed" if begin else "fenced"
+
+
+async def stopped_writer(*arguments: str) -> asyncio.subprocess.Process:
+    """A process that has stopped inside its write."""
+    script = Path(__file__).with_name("stopped_writer.py")
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), *arguments, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    )
+    await asyncio.to_thread(wait_until_stopped, writer.pid)
+    return writer
+
+
+REPLAYED = ("begin", "lock", "supersede", "insert", "replayed", "keep", "advance", "commit")
+
+
+async def test_a_writer_stopped_anywhere_in_a_replay_leaves_rows_letters_and_totals_that_agree(empty_url: str) -> None:
+    first = make_sink(empty_url, "warm_up")
+    await first.open(make_grant(epoch=1, stream=uuid4()))
+    await first.close()
+    moments = [(name, moment) for name in REPLAYED for moment in ("before", "inside", "after")]
+    outcomes = await asyncio.gather(*(stop_a_replay(empty_url, name, moment) for name, moment in moments))
+    assert dict(zip(moments, outcomes, strict=True)) == {
+        moment: moment in (("commit", "inside"), ("commit", "after")) for moment in moments
+    }
+
+
+async def stop_a_replay(url: str, name: str, moment: str) -> bool:
+    """Returns whether the stopped writer's batch counted. Asserts that all of it did, or nothing."""
+    stream, table = uuid4(), f"r_{name}_{moment}"
+    await rows(url, f"CREATE TABLE {table} (id bigint PRIMARY KEY, writer int)")
+    writer = await stopped_writer(url, table, str(stream), str(REPLAYED.index(name)), moment, "replay")
+    successor = make_sink(url, table, mode="upsert")
+    progress = await successor.open(replace(make_grant(epoch=2, stream=stream), datasource=stream))
+    os.kill(writer.pid, signal.SIGCONT)
+    said = (await writer.communicate())[0].decode().strip()
+    outcomes = await successor.outcomes()
+    await successor.close()
+    written = len(await rows(url, f"SELECT FROM {table}"))
+    assert progress is not None
+    names = {one: outcomes.get(uuid5(stream, one)) for one in ("older", "newer", "kept")}
+    if progress.commits == 3:
+        expected: dict[str, str | None] = {"older": "superseded", "newer": "replayed", "kept": "open"}
+    else:
+        expected = {"older": "open", "newer": "open", "kept": None}
+    assert (written, progress.totals.read, names) == (
+        10 if progress.commits == 3 else 0, progress.commits, expected,
+    ), f"{name} {moment}: the writer said {said}"  # fmt: skip
+    return progress.commits == 3
 
 
 def wait_until_stopped(pid: int) -> None:

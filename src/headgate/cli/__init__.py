@@ -26,6 +26,7 @@ from headgate.cli import (
     nodes,
     secrets,
     streams,
+    tap,
     testing,
     tokens,
     top,
@@ -36,7 +37,7 @@ from headgate.cli.output import say
 from headgate.cli.sql import sql
 from headgate.cli.up import up
 
-__all__ = ["app", "drafts", "history", "main", "testing"]  # The three modules add their commands to `ds`.
+__all__ = ["app", "drafts", "history", "main", "tap", "testing"]  # These modules add their commands to `ds`.
 
 
 class Root(TyperGroup):

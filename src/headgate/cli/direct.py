@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 def apply(url: str, text: str, file: str, *, connect: bool, accept: bool) -> dict[str, Any]:
     """Create or update what the text has, in one transaction, once it passes. Running nodes hear of it."""
-    from headgate.datasources.documents import read_yaml
+    from headgate.datasources.documents import gather_yaml
     from headgate.runtime.harness.gate import Applying
 
-    found = read_yaml(text, file)
+    found = gather_yaml(text, file)
     how = Applying(connect=connect, accept=accept, is_admin=True)
 
     async def act(registry: Registry, gate: Gate) -> dict[str, Any]:

@@ -137,13 +137,33 @@ def _problems(call: Call, name: str, file: str | None, *, connect: bool) -> list
     """What is wrong with a draft or a document, wherever it was found to be wrong."""
     from headgate.web.bodies.datasources import Problems
 
-    path = datasource(name, "validate")
+    path, reaches = datasource(name, "validate"), True if connect else None
+    if file is None:
+        found = call.node.post(path, Problems, None, connect=reaches)
+        return [Problem(one.path, one.message, one.hint) for one in found.value.problems]
     try:
-        document = documents.read_one(file, name) if file is not None else None
-        found = call.node.post(path, Problems, document, connect=True if connect else None)
+        written = documents.find_one(documents.read_text(file), file, name)
     except ConfigError as error:
         return error.problems
-    return [Problem(one.path, one.message, one.hint) for one in found.value.problems]
+    if wrong := _known_here(name, written.document):
+        return written.located(wrong)
+    found = call.node.post(path, Problems, written.document, connect=reaches)
+    return written.located([Problem(one.path, one.message, one.hint) for one in found.value.problems])
+
+
+def _known_here(name: str, document: dict[str, Any]) -> list[Problem]:
+    """What is wrong with a document that cannot even be sent, as far as it can be told without a node."""
+    from headgate.datasources.documents import gather_one, together
+    from headgate.datasources.prepared import check
+    from headgate.datasources.references import Unread
+
+    mapping = document.get("mapping")
+    if isinstance(mapping, dict):  # Whether its Python module may be imported, a node decides.
+        document = {**document, "mapping": {part: one for part, one in mapping.items() if part != "python"}}
+    found, wrong = gather_one(name, document)
+    if not wrong or found is None:
+        return wrong
+    return together(wrong, check(found.content, {secret: Unread() for secret in found.content.secrets}).problems)
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +189,7 @@ def _edit(call: Call, name: str) -> Reply[bodies.Version] | None:
         call.say(found.sent["draft"] or found.sent["published"], "nothing changed")
         return None
     try:
-        document = documents.pick(documents.parse(text, str(file)), str(file), name)
+        document = documents.pick(text, str(file), name)
         written = call.node.put(datasource(name, "draft"), bodies.Version, _content(document), expected_hash=seen.hash)
     except BaseException:
         complain(f"headgate: the draft was not written; your text is in {file}")

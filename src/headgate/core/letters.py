@@ -13,6 +13,8 @@ than shovel a broken source into a table; a restart, or a new version, begins to
 
 from __future__ import annotations
 
+import base64
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -131,6 +133,40 @@ def _packed(value: Any) -> Any:
 def _unpacked(code: int, data: memoryview) -> Any:
     text = bytes(data).decode("utf-8", "surrogatepass")
     return text if code == _OTHER else _EXTENSIONS[code][2](text)
+
+
+# Showing: a record as JSON, for people and programs.
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it. What JSON cannot express is text: bytes in base64, a number that is none as `nan`."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case int():
+            return value if -(2**63) <= value < 2**64 else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {name if isinstance(name, str) else str(name): plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case _:
+            return plain(str(value))
+
+
+def text_of(body: bytes) -> str | None:
+    """Bytes as text, if that is what they are."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 # Keys.

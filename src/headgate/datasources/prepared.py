@@ -334,12 +334,15 @@ def _model(
 def _problem(where: str, item: Any, model: type[Options]) -> Problem:
     """One of pydantic's findings, in our words and without values, which may be secret."""
     name = str(item["loc"][-1]) if item["loc"] else ""
-    if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, model.model_fields, 1)
-        known = ", ".join(sorted(model.model_fields)) or "none"
+    options = {info.alias or own: info for own, info in model.model_fields.items()}
+    if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+        near = difflib.get_close_matches(name, options, 1)
+        known = ", ".join(sorted(options)) or "none"
         return Problem(where, "unknown option", f"did you mean {near[0]}?" if near else f"options: {known}")
+    if item["type"] == "extra_forbidden":
+        return Problem(where, "unknown option")
     if item["type"] == "missing":
         return Problem(where, "is missing", "required")
     text = hide(item["msg"].removeprefix("Value error, "))
-    about = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
+    about = options.get(str(item["loc"][0])) if item["loc"] else None
     return Problem(where, text[0].lower() + text[1:], (about.description or "") if about else "")

@@ -16,7 +16,7 @@ from uuid import UUID
 from headgate.clock import boot_s
 from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
-from headgate.datasources.documents import MOST_PROBLEMS, Document, apart
+from headgate.datasources.documents import MOST_PROBLEMS, Document, Documents, apart
 from headgate.datasources.planned import PlannedChange, planned
 from headgate.datasources.prepared import Prepared, check, prepare, written_out
 from headgate.datasources.reaching import NodeReach, Reaching, checked
@@ -354,7 +354,10 @@ class Registry:
             if name in present and present[name].content.hash == document.content.hash
         }
         reaching = await self.reaching()
-        if problems := await apart(_problems, contents, values, reaching, is_admin, kept):
+        problems = await apart(_problems, contents, values, reaching, is_admin, kept)
+        if isinstance(documents, Documents):
+            problems = await apart(documents.all_problems, problems)
+        if problems:
             raise ConfigError(problems)
         existing = {found.name for found in await self.datasources.all()}
         changes = [

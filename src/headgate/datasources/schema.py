@@ -43,6 +43,7 @@ _MAPPING = {
         "set": {
             "type": "object",
             "minProperties": 1,
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
             "description": "The output fields, each with an expression. Without it records pass whole.",
         },
         "drop": _FIELDS | {"description": "Fields to leave out."},

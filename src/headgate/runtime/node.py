@@ -13,6 +13,7 @@ import structlog
 from headgate.config import Settings
 from headgate.connectors import plugins
 from headgate.connectors.api import INBOX_IDENTITY
+from headgate.datasources.letters import LetterBox
 from headgate.datasources.reaching import NodeReach
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
@@ -36,6 +37,7 @@ from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.taps.hub import Taps
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
@@ -50,6 +52,7 @@ from headgate.store.placement import Placement
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
+from headgate.store.taps import TapTable
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
@@ -92,6 +95,7 @@ class Node:
         if self._file is not None:
             await self._file.load()
         self.installation = await self.registry.datasources.installation()
+        self.letter_box = LetterBox(self.letters, self.registry, self.installation)
         for name in await self.registry.datasources.connectors():
             with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
                 plugins.get(name)
@@ -184,6 +188,7 @@ class Node:
 
     def _make_listeners(self) -> None:
         self.inboxes = InboxHub(self.inbox)
+        self.taps = Taps(TapTable(self.database, self._keyring), self.waker, self.name)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, lambda: self.incarnations.other_address())
 
@@ -236,6 +241,7 @@ class Node:
             trust_left_s,
             self.inboxes,
             self.lists,
+            self.taps.points,
         )
 
     # Loops.
@@ -251,6 +257,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
@@ -269,6 +276,7 @@ class Node:
         on("inbox", self.inboxes.look)
         on("groups", self.groups.look)
         on("tokens", self.access.forget)
+        on("taps", self.taps.look)
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""

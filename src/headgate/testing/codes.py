@@ -47,7 +47,7 @@ CODES = {
     "running": "A process runs this dump.",
     "store_unavailable": "The database does not answer now; try again later.",
     "taken": "Another process runs this dump now.",
-    "too_many": "The file would have more datasources connected to than one request may.",
+    "too_many": "More taps, or more datasources to connect to, than there may be at once.",
     "unauthorized": "The token is missing or wrong. Such an answer has the status alone, without a code.",
     "unfinished": "Another dump into the same table is not finished.",
     "unreachable": "A source or a sink of the version cannot be connected to; `problems` says which.",

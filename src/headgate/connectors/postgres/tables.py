@@ -7,9 +7,9 @@ mixture is `text`.
 
 A table that Headgate made says so in its comment, and a column that was added later in its own. Only who owns the table
 could write that, and who owns it may change it anyway. The marks go with the table, through renames, dumps and restores
-of the server; whoever removes one makes the table theirs.
+of the server. To remove one is to take the table over.
 
-A change is a transaction of its own, under the stream's fence, that waits 200 ms for the table's lock and no longer,
+A change is a separate transaction, under the stream's fence, that waits 200 ms for the table's lock and no longer,
 because everybody who writes to the table waits behind it. Inside batches two changes would wait for each other.
 """
 
@@ -307,7 +307,7 @@ class Table:
 
 @asynccontextmanager
 async def apart(connection: Connection, grant: Grant | None = None) -> AsyncIterator[None]:
-    """A transaction of its own, of a run that is not fenced; in a rehearsal a part of it, which is rolled back."""
+    """A separate transaction, of a run that is not fenced; in a rehearsal a part of it, which is rolled back."""
     if connection.is_in_transaction():
         async with savepoint(connection):
             yield

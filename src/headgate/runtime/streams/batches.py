@@ -24,6 +24,8 @@ from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.runtime.streams.letters import Desk
 from headgate.text import counted, one_line
 
+APART_S = 1e-5  # Between letters of a batch, so that their times tell their order in a database, too.
+
 Write: TypeAlias = Callable[[Outgoing], Awaitable[None]]
 
 
@@ -74,7 +76,7 @@ class Batches:
         """Make a batch durable, with its letters and its position."""
         culprits = [
             Culprit(
-                one.stage, one.index, one.element, None, _place(batch, one.index, one.element), one.field, one.reason
+                one.stage, one.index, one.element, None, place_of(batch, one.index, one.element), one.field, one.reason
             )
             for one in mapped.failed
         ]
@@ -151,7 +153,7 @@ class Batches:
         now_s = self._context.now_s()
         for place, one in enumerate(ordered):
             if one not in made:
-                made[one] = self._letter(batch, mapped, one, now_s + place * 1e-6)
+                made[one] = self._letter(batch, mapped, one, now_s + place * APART_S)
         letters = [made[one] for one in ordered]
         if not self._is_upsert:
             return letters
@@ -206,10 +208,10 @@ class Batches:
 def _culprit(batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:
     """A mapped record that the sink does not take."""
     index, element = mapped.origin(number)
-    return Culprit("sink", index, element, number, _place(batch, index, element), bad.field, bad.reason)
+    return Culprit("sink", index, element, number, place_of(batch, index, element), bad.field, bad.reason)
 
 
-def _place(batch: Batch, index: int, element: int | None) -> str:
+def place_of(batch: Batch, index: int, element: int | None) -> str:
     """What the source calls the place of a record."""
     if batch.place is not None:
         place = batch.place(index)

@@ -33,6 +33,7 @@ from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
+from headgate.runtime.taps.points import Points
 from headgate.store.letters import Letters
 
 RETRY_S = 1.0
@@ -51,6 +52,7 @@ class Surroundings:
     reporter: Reporter
     checkpoints: Checkpoints
     inboxes: InboxHub
+    taps: Points
     trust_left_s: Callable[[], float]
     is_draining: Callable[[], bool]
     dispatch: Callable[[Handle, lifecycle.Event], None]
@@ -193,6 +195,7 @@ class Effects:
             on_commit=partial(self._committed, handle, run),
             share=handle.share,
             is_settled=held.settled,
+            taps=around.taps,
         )
         handle.run_number = run
         handle.config = None
@@ -295,7 +298,7 @@ class Effects:
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
-        if handle.pusher is not None and not handle.holding.is_opened:
+        if handle.pusher is not None and (handle.pusher.is_brief or not handle.holding.is_opened):
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)

@@ -50,6 +50,7 @@ from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.replays import Replays
 from headgate.runtime.streams.slices import map_all
 from headgate.runtime.streams.stats import Stats
+from headgate.runtime.taps.points import NOBODY, Points
 from headgate.text import error_line
 
 CLOSE_S = 2.0
@@ -171,6 +172,7 @@ class Run:
         on_commit: Callable[[Progress, Written | None], None],
         share: Share = WHOLE,
         is_settled: bool = False,
+        taps: Points = NOBODY,
     ) -> None:
         self._prepared = prepared
         self._version = version
@@ -181,6 +183,7 @@ class Run:
         self._on_opened = on_opened
         self._on_commit = on_commit
         self._share = share
+        self._taps = taps
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._copying: asyncio.Task[None] | None = None
         self._has_letters = asyncio.Event()  # The sink has some that the registry may not know of.
@@ -273,6 +276,7 @@ class Run:
             except Asked:
                 continue
             except EndOfStream:
+                await self._replay(replays, progress)  # Asked for while the source was about to end.
                 return True
             except RetryLater as later:
                 self._reading = None
@@ -303,7 +307,12 @@ class Run:
         batch = await source.read()
         self._stats.has_read(batch)
         _check_position(batch.position)
-        return batch, await map_all(self._prepared.mapping, batch.records, batch.meta)
+        if self._taps.active:
+            self._taps.read(self._grant, batch)
+        mapped = await map_all(self._prepared.mapping, batch.records, batch.meta)
+        if self._taps.active:
+            self._taps.mapped(self._grant, batch, mapped)
+        return batch, mapped
 
     async def _write(self, batches: Batches, batch: Batch, mapped: Mapped, before: Progress) -> Progress:
         stats = self._stats
@@ -315,6 +324,8 @@ class Run:
             self._has_letters.set()
         bad, now_s = len(written.culprits), unix_s()
         self._tally = letters.note(self._tally, self._stop_after, bad, written.records, now_s)
+        if self._taps.active:
+            self._taps.written(self._grant, self._prepared.mapping, batch, mapped, written)
         self._on_commit(written.progress, written)
         return written.progress
 

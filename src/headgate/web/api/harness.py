@@ -11,7 +11,7 @@ from litestar import delete, get, post
 
 from headgate.core.access import OfDatasource, may
 from headgate.core.harness.results import Difference, Given, Result
-from headgate.datasources.documents import Document, read_one
+from headgate.datasources.documents import Document, gather_one, read_one, together
 from headgate.datasources.planned import PlannedChange
 from headgate.errors import ConfigError, NotFound, Problem
 from headgate.runtime.harness.gate import Applying
@@ -86,11 +86,13 @@ ROUTES = [try_version, list_fixtures, show_fixture, delete_fixture]
 
 async def problems(node: Node, request: Req, name: str, data: Object | None, *, connect: bool) -> Sequence[Problem]:
     """Everything that is wrong with a document, or with the draft."""
-    document = None if data is None else _document(name, data)
+    document, of_shape = (None, []) if data is None else gather_one(name, _unnamed(data))
+    if data is not None and document is None:
+        return of_shape
     content = document.content if document is not None else (await _draft(node, name)).content
     if connect:
         subjects.check_each(request, "operate", [await _name_of(node, name)])
-    found = await node.registry.problems(content, **views.sees_as(request.user))
+    found = together(of_shape, await node.registry.problems(content, **views.sees_as(request.user)))
     if found or not may(request.user, "operate", OfDatasource(await _name_of(node, name))):
         return found
     is_admin = may(request.user, "administer")
@@ -145,7 +147,11 @@ async def _name_of(node: Node, name: str) -> str:
 
 
 def _document(name: str, data: Object) -> Document:
-    return read_one(name, {key: value for key, value in data.items() if key != "name"})
+    return read_one(name, _unnamed(data))
+
+
+def _unnamed(data: Object) -> Object:
+    return {key: value for key, value in data.items() if key != "name"}
 
 
 # Bodies.

@@ -8,7 +8,7 @@ from litestar import MediaType, Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
 
 from headgate.core.access import Action, may
-from headgate.datasources.documents import Document, apart, read_all, read_yaml, write_yaml
+from headgate.datasources.documents import Document, apart, gather_all, gather_yaml, write_yaml
 from headgate.datasources.planned import PlannedChange
 from headgate.errors import Forbidden
 from headgate.runtime.node import Node
@@ -28,8 +28,8 @@ OPERATE = [Needs("operate", subjects.datasource)]
 
 async def _documents(data: Object) -> dict[str, Document]:
     if isinstance(data.get("yaml"), str):
-        return await apart(read_yaml, data["yaml"], str(data.get("file", "")))
-    return await apart(read_all, data)
+        return await apart(gather_yaml, data["yaml"], str(data.get("file", "")))
+    return await apart(gather_all, data)
 
 
 @post("/api/plan", guards=[Needs("list")], status_code=200, tags=["registry"], summary="What applying would change")

@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from headgate.core.figures import Figures, LastFailure
 from headgate.web.bodies import Answer, Json, Object, Request
+from headgate.web.bodies.letters import LetterNumbers
 
 
 class Version(Answer):
@@ -71,6 +72,7 @@ class Datasource(Summary):
     draft: Version | None
     published: Version | None
     states: list[StreamState]
+    letters: LetterNumbers  # What became of its dead letters.
 
 
 class Datasources(Answer):
