@@ -104,7 +104,7 @@ async def test_results_beyond_the_limit_are_cut(children: Children) -> None:
 async def test_one_that_answers_too_much_is_killed(children: Children) -> None:
     found = await ran(children, "flood", wall_s=30.0, fetch=1000)
     assert found.ending.how == "output"
-    assert found.trouble.startswith("it wrote more than 33.6 MB and was killed, while reading, after ")
+    assert found.trouble.startswith("it wrote more than 16.8 MB and was killed, while reading, after ")
 
 
 async def test_one_that_writes_to_its_output_without_end_is_killed(children: Children) -> None:
@@ -141,6 +141,27 @@ async def test_a_connector_that_is_gone_or_broken_is_told(children: Children) ->
     wire = WireGuard.of(OPEN)
     found = await children.run(Job("orders", content, {}, wire, wire, wire, [Case()]), Limits(), has_network=False)
     assert "connector 'none' does not exist" in found.troubles[0].message
+
+
+async def test_a_mappings_own_function_that_never_ends_is_killed_too(children: Children) -> None:
+    mapping = {"python": "tests.harness_connector:never_ends"}
+    content = content_of({"type": "webhook"}, mapping, {"type": "blackhole"}, {})
+    wire = WireGuard.of(OPEN)
+    asked = Job("orders", content, {}, wire, wire, wire, [Case([Given(body=b"{}")])])
+    found = await children.run(asked, Limits(1.0), has_network=False)
+    assert found.trouble.startswith("it took longer than 1.0 s and was killed")
+
+
+async def test_a_record_too_large_to_show_has_its_outcome_all_the_same(children: Children) -> None:
+    wire = WireGuard.of(OPEN)
+    content = content_of({"type": "webhook"}, None, {"type": "blackhole"}, {})
+    large = Given(body=b'{"text": "%s"}' % (b"x" * 2_000_000))
+    asked = Job("orders", content, {}, wire, wire, wire, [Case([large])])
+    found = await children.run(asked, Limits(), has_network=False)
+    assert found.trouble == ""
+    assert [(one.before, one.results[0].outcome, one.size_bytes > 2_000_000) for one in found.outcomes] == [
+        (None, "written", True)
+    ]
 
 
 # What it is.
@@ -228,7 +249,8 @@ async def test_what_is_no_answer_ends_the_test() -> None:
     frame = pack(Stage("reading"))
     assert unpacker.feed(frame[:5]) == []
     assert unpacker.feed(frame[5:] + frame) == [Stage("reading"), Stage("reading")]
-    for bad in (b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\1x"):
+    dear = b'{"type":"Stage","name":[' + b"1e308," * 100_000 + b"1]}"
+    for bad in (b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\1x", len(dear).to_bytes(4) + dear):
         with pytest.raises(ValueError, match=r".*"):
             Unpacker().feed(bad)
 

@@ -272,6 +272,17 @@ def test_a_fixture_is_kept_encrypted_and_run_again(web: Web, name: str) -> None:
     assert web.events(name)[-4:] == ["fixture_saved", "tested", "tested", "fixture_deleted"]
 
 
+def test_what_cannot_be_a_fixture_is_refused(web: Web, name: str) -> None:
+    path = f"/api/datasources/{name}/test"
+    for payload in ("[]", json.dumps({"text": "x" * 300_000}), json.dumps({"text": "x" * 2_000_000})):
+        assert refused(web, path, 422, {"payload": payload, "save": "basic"})["problems"][0]["path"] == "save"
+    assert refused(web, path, 422, {"payload": "{}", "save": "No Name"})["problems"][0]["path"] == "save"
+    unknown = f"/api/datasources/new-{next(numbers)}/test"
+    assert refused(web, unknown, 409, {"document": DOCUMENT, "payload": "{}", "save": "basic"})
+    many = json.dumps([{"id": 1, "total": 1}] * 101)
+    assert "at most 100 inputs" in refused(web, path, 422, {"payload": many, "save": "basic"})["detail"]
+
+
 def test_a_publish_that_changes_an_expected_result_is_refused_until_it_is_accepted(web: Web, name: str) -> None:
     tried(web, name, payload=PAYLOAD, save="basic")
     draft(web, name, mapping={**MAPPING, "set": {"id": "id", "cents": "total * 10"}})

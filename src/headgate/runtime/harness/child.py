@@ -31,9 +31,10 @@ from headgate.runtime.harness.jobs import run_job
 from headgate.runtime.harness.safe import safe
 from headgate.runtime.harness.wire import (
     HEAD_BYTES,
-    MOST_FRAME_BYTES,
+    MOST_JOB_BYTES,
     Finished,
     Job,
+    Message,
     Request,
     Said,
     Stage,
@@ -80,7 +81,7 @@ def _only(job: int, output: int) -> None:
 
 def _receive(wire: socket.socket) -> Job:
     length = length_of(_exactly(wire, HEAD_BYTES))
-    assert length <= MOST_FRAME_BYTES, "a node sends no such job"
+    assert length <= MOST_JOB_BYTES, "a node sends no such job"
     return msgspec.json.decode(_exactly(wire, length), type=Job)
 
 
@@ -116,7 +117,7 @@ def _import_functions(job: Job) -> None:
                 functions.load(name, job.guard.guard())
 
 
-def _run(job: Job, send: Callable[[msgspec.Struct], None], request: Request, *, has_changed: bool) -> None:
+def _run(job: Job, send: Callable[[Message], None], request: Request, *, has_changed: bool) -> None:
     for value in job.secrets.values():
         remember(value)
     guards = [outside.watched(one.guard()) for one in (job.source_guard, job.sink_guard)]
@@ -143,7 +144,7 @@ def _hint(error: Exception, request: Request, *, has_changed: bool) -> str:
 # What connectors log.
 
 
-def _logger(send: Callable[[msgspec.Struct], None]) -> Any:
+def _logger(send: Callable[[Message], None]) -> Any:
     left = iter(range(MOST_LINES))
 
     def keep(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
@@ -160,7 +161,7 @@ def _logger(send: Callable[[msgspec.Struct], None]) -> Any:
 class _Handler(logging.Handler):
     """What libraries log."""
 
-    def __init__(self, send: Callable[[msgspec.Struct], None], left: Iterator[int]) -> None:
+    def __init__(self, send: Callable[[Message], None], left: Iterator[int]) -> None:
         super().__init__()
         self._send = send
         self._left = left
@@ -169,8 +170,6 @@ class _Handler(logging.Handler):
         _say(self._send, self._left, record.levelname.lower(), record.getMessage(), {"logger": record.name})
 
 
-def _say(
-    send: Callable[[msgspec.Struct], None], left: Iterator[int], level: str, text: str, fields: dict[str, str]
-) -> None:
+def _say(send: Callable[[Message], None], left: Iterator[int], level: str, text: str, fields: dict[str, str]) -> None:
     if next(left, None) is not None:
         send(Said(level, hide(text)[:2000], {key: hide(value)[:500] for key, value in fields.items()}))

@@ -32,7 +32,7 @@ from headgate.runtime.harness.wire import (
     Stage,
     Trouble,
     Unpacker,
-    pack,
+    pack_job,
 )
 
 AT_ONCE = 2  # Tests of a node: each may take a core.
@@ -111,7 +111,7 @@ class Children:
         if self._requests is not None:
             self._requests.close()
         if self._zygote is not None:
-            await asyncio.to_thread(self._zygote.wait)
+            await asyncio.to_thread(_reap, self._zygote)
 
     async def warm(self) -> None:
         """Have the zygote ready."""
@@ -119,11 +119,11 @@ class Children:
             await self._ensure()
 
     async def _run(self, job: Job, limits: Limits, *, has_network: bool) -> Ran:
-        ran, request = Ran(), Request(limits, self._user, has_network)
+        ran, request, sent = Ran(), Request(limits, self._user, has_network), pack_job(job)
         wire, output, status = await self._fork(request)
         watching = asyncio.create_task(self._watch(ran, status, limits))
         reading = [
-            asyncio.create_task(self._converse(ran, wire, status, job, limits)),
+            asyncio.create_task(self._converse(ran, wire, status, sent, limits)),
             asyncio.create_task(self._read_output(ran, output, status, limits)),
         ]
         try:
@@ -180,10 +180,10 @@ class Children:
 
     # A process.
 
-    async def _converse(self, ran: Ran, wire: socket.socket, status: socket.socket, job: Job, limits: Limits) -> None:
+    async def _converse(self, ran: Ran, wire: socket.socket, status: socket.socket, job: bytes, limits: Limits) -> None:
         loop, unpacker = asyncio.get_running_loop(), Unpacker()
         with contextlib.suppress(ConnectionError):
-            await loop.sock_sendall(wire, pack(job))
+            await loop.sock_sendall(wire, job)
             while data := await loop.sock_recv(wire, 1 << 18):
                 ran.frame_bytes += len(data)
                 if ran.frame_bytes > limits.output_bytes:
@@ -222,6 +222,15 @@ def _start(command: list[str], environment: dict[str, str], descriptor: int) -> 
     return subprocess.Popen(
         command, env=environment, pass_fds=[descriptor], stdin=nothing, stdout=nothing, start_new_session=True
     )
+
+
+def _reap(zygote: subprocess.Popen[bytes]) -> None:
+    """It ends by itself, unless somebody has stopped it."""
+    try:
+        zygote.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        zygote.kill()
+        zygote.wait()
 
 
 def _end(status: socket.socket, why: str) -> None:

@@ -257,6 +257,9 @@ class Harness:
     async def _save(self, subject: Subject, name: str, outcomes: Sequence[Outcome], actor: str) -> None:
         """Keep the inputs with what becomes of them as they are kept: what was fetched may have had other types."""
         assert subject.datasource is not None
+        if not outcomes or any(one.is_bare for one in outcomes):
+            what = "a record is too large" if outcomes else "there is no record"
+            raise ConfigError([Problem("save", f"{what} for a fixture", "test with others")])
         given = list({one.index: one.given for one in outcomes}.values())
         ran = await self._children.run(subject.job([Case(given)], is_repeated=True), self._limits, has_network=False)
         if ran.trouble or ran.troubles:

@@ -12,7 +12,7 @@ import msgspec
 
 from headgate.connectors.api import Context, HasColumns, LetterSink, Outgoing, Progress
 from headgate.connectors.guard import Guard
-from headgate.core.harness.results import Result
+from headgate.core.harness.results import Given, Result
 from headgate.core.mapping.document import Mapping, compile_mapping
 from headgate.core.records import Unreadable
 from headgate.datasources import functions
@@ -22,7 +22,7 @@ from headgate.runtime.harness import inputs
 from headgate.runtime.harness.inputs import Item, OneByOne
 from headgate.runtime.harness.mapped import results_of
 from headgate.runtime.harness.safe import safe, size_of
-from headgate.runtime.harness.wire import Case, Finished, Job, Outcome, Reached, Stage, Trouble
+from headgate.runtime.harness.wire import Case, Finished, Job, Message, Outcome, Reached, Stage, Trouble
 from headgate.runtime.streams import run
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.run import failure_of
@@ -30,7 +30,7 @@ from headgate.runtime.streams.shared import SharedThings
 
 MOST_REHEARSALS = 500  # Each is a transaction; halves of a few bad records take far fewer.
 
-Send = Callable[[msgspec.Struct], None]
+Send = Callable[[Message], None]
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class _Running:
             self._send(found)
         except ValueError:  # Too long for a frame: what became of it is told without the values.
             bare = [_bare(result) for result in one.results]
-            self._send(Outcome(one.case, item.index, type(item.given)(), None, bare, [], [], one.took_s, size_bytes))
+            self._send(Outcome(one.case, item.index, Given(), None, bare, [], [], one.took_s, size_bytes, True))
 
     def _mapped(self, mapping: Mapping, item: Item) -> list[Result]:
         return results_of(mapping, item.record, item.meta).results[: self._job.results]

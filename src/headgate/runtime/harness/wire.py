@@ -14,10 +14,13 @@ import msgspec
 
 from headgate.connectors.guard import Bound, Guard
 from headgate.core.harness.results import Given, Result
+from headgate.core.payloads import is_costly
 from headgate.core.reach import AddressRule, Reach
+from headgate.errors import ConfigError
 from headgate.store.datasources import Content
 
-MOST_FRAME_BYTES = 32 * 1024 * 1024
+MOST_FRAME_BYTES = 1024 * 1024  # From the process: a frame is decoded in one go, and nothing else happens meanwhile.
+MOST_JOB_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 
 
@@ -29,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True):
     memory_bytes: int = 512 * 1024 * 1024  # Beyond what the process has when it begins, and of all it starts together.
     files: int = 256
     tasks: int = 32  # Processes and threads.
-    output_bytes: int = 32 * 1024 * 1024  # Of frames; and as much to its standard output.
+    output_bytes: int = 16 * 1024 * 1024  # Of frames; and as much to its standard output.
     results: int = 10_000
 
 
@@ -173,6 +176,7 @@ class Outcome(msgspec.Struct, frozen=True, tag=True):
     published: list[Result]
     took_s: float
     size_bytes: int
+    is_bare: bool = False  # Too large to be told: it has neither inputs nor values.
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):
@@ -200,12 +204,24 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 Message: TypeAlias = Stage | Said | Outcome | Trouble | Reached | Finished
 
 
-def pack(message: msgspec.Struct) -> bytes:
-    """A frame. Raises ValueError for one that is too long."""
+def pack(message: Message) -> bytes:
+    """A frame for the node. Raises ValueError for one that it would not take."""
     body = msgspec.json.encode(message)
-    if len(body) > MOST_FRAME_BYTES:
-        raise ValueError("the frame is too long")
+    _check(body)
     return _LENGTH.pack(len(body)) + body
+
+
+def pack_job(job: Job) -> bytes:
+    """A frame for the process."""
+    body = msgspec.json.encode(job)
+    if len(body) > MOST_JOB_BYTES:
+        raise ConfigError("the inputs of this test are too large", hint="test with fewer or smaller records")
+    return _LENGTH.pack(len(body)) + body
+
+
+def _check(body: bytes) -> None:
+    if len(body) > MOST_FRAME_BYTES or is_costly(body):
+        raise ValueError("the frame is too long, or would take too long to decode")
 
 
 class Unpacker:
@@ -226,7 +242,9 @@ class Unpacker:
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            found.append(self._decoder.decode(bytes(self._buffer[_LENGTH.size : end])))
+            body = bytes(self._buffer[_LENGTH.size : end])
+            _check(body)
+            found.append(self._decoder.decode(body))
             del self._buffer[:end]
         return found
 
