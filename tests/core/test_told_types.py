@@ -13,8 +13,8 @@ from headgate.core.mapping.told import _OF_FUNCTIONS, field_types
 
 def test_functions_and_types_tell_and_renamed_fields_keep_theirs() -> None:
     document = {
-        "set": {"id": "int(id)", "at": "timestamp(ts)", "name": "lower(user.name)", "n": "a + 1", "x": 'coalesce(x, "")',
-                "full": 'f"{a} {b}"', "total": "float(total)", "literal": 5, "broken": "int("},
+        "set": {"id": "int(id)", "at": "timestamp(ts)", "name": "lower(user.name)", "n": "a + 1",
+                "x": 'coalesce(x, "")', "full": 'f"{a} {b}"', "total": "float(total)", "literal": 5, "broken": "int("},
         "rename": {"at": "placed_at"},
         "types": {"total": "decimal", "n": "date"},
     }  # fmt: skip

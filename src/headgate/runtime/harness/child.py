@@ -42,7 +42,7 @@ from headgate.runtime.harness.wire import (
     length_of,
     pack,
 )
-from headgate.runtime.streams.run import failure_of
+from headgate.runtime.streams.sides import failure_of
 
 MOST_LINES = 500
 

@@ -23,7 +23,7 @@ from headgate.core.records import Unreadable
 from headgate.datasources.prepared import Prepared
 from headgate.errors import ConfigError, ConnectorError, EndOfStream, RetryLater
 from headgate.runtime.harness.safe import safe
-from headgate.runtime.streams import parts, run
+from headgate.runtime.streams import parts
 
 CLOSE_S = 1.0
 
@@ -99,7 +99,7 @@ async def from_given(prepared: Prepared, context: Context, given: Sequence[Given
     """What was handed in, as the source of this version would hand it on."""
     of_inbox = prepared.source_identity == INBOX_IDENTITY
     inbox = OneByOne()
-    source = run.build_source(prepared, replace(context, inbox=inbox)) if of_inbox else None
+    source = sides.build_source(prepared, replace(context, inbox=inbox)) if of_inbox else None
     if source is not None:
         await source.open(None)
     for number, one in enumerate(given, 1):
@@ -161,8 +161,8 @@ async def from_source(prepared: Prepared, context: Context, most: int) -> AsyncI
 
 async def _build(prepared: Prepared, context: Context) -> Source:
     if prepared.source_kind.in_parts:
-        return await parts.take(lambda part: run.build_source(prepared, context, part), parts.Share())
-    return run.build_source(prepared, context)
+        return await parts.take(lambda part: sides.build_source(prepared, context, part), parts.Share())
+    return sides.build_source(prepared, context)
 
 
 def _given(record: Any, meta: Any) -> Given:

@@ -23,10 +23,10 @@ from headgate.runtime.harness.inputs import Item, OneByOne
 from headgate.runtime.harness.mapped import results_of
 from headgate.runtime.harness.safe import safe, size_of
 from headgate.runtime.harness.wire import Case, Finished, Job, Message, Outcome, Reached, Stage, Trouble
-from headgate.runtime.streams import run
+from headgate.runtime.streams import sides
 from headgate.runtime.streams.hosting import Threaded
-from headgate.runtime.streams.run import failure_of
 from headgate.runtime.streams.shared import SharedThings
+from headgate.runtime.streams.sides import failure_of
 
 MOST_REHEARSALS = 500  # Each is a transaction; halves of a few bad records take far fewer.
 
@@ -59,7 +59,7 @@ async def run_job(job: Job, guards: tuple[Guard, Guard], log: Any, send: Send) -
 async def _check(prepared: Prepared, context: Context, send: Send) -> None:
     """Whether source and sink could be opened, each by itself."""
     send(Stage("checking"))
-    for side, build in (("source", run.build_source), ("sink", run.build_sink)):
+    for side, build in (("source", sides.build_source), ("sink", sides.build_sink)):
         try:
             built = build(prepared, context)
             try:
@@ -138,7 +138,7 @@ class _Running:
     async def _rehearse(self, tried: list[_Tried]) -> list[str] | None:
         """Have the sink write all that it would get, and take it back. Those that it refuses become dead letters."""
         self._send(Stage("writing"))
-        sink = cast(LetterSink, run.build_sink(self._prepared, self._context))
+        sink = cast(LetterSink, sides.build_sink(self._prepared, self._context))
         try:
             rows = [_Row(row, is_delete=one.results[at].is_delete) for one in tried for at, row in enumerate(one.rows)]
             refused = await _refused(sink, rows, self._prepared.mapping.key)

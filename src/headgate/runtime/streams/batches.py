@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from headgate.connectors.api import Batch, Context, Letter, LetterSink, Outgoing, Progress, Sink
@@ -21,7 +22,7 @@ from headgate.core.mapping.mapped import Mapped
 from headgate.core.records import Stage, Totals, add
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
-from headgate.runtime.streams.letters import Desk
+from headgate.runtime.streams.letters import Desk, persist
 from headgate.text import counted, one_line
 
 APART_S = 1e-5  # Between letters of a batch, so that their times tell their order in a database, too.
@@ -99,7 +100,7 @@ class Batches:
                 letters = self._letters(batch, mapped, kept, culprits, made)
                 break
         if letters and not self._keeps_letters and not self._prepared.sink_kind.transactional:
-            await self._desk.keep(letters, progress)
+            await persist(partial(self._desk.keep, letters, progress))
         if culprits:
             self._log(culprits)
         return Written(progress, len(kept), culprits, letters)
@@ -109,7 +110,7 @@ class Batches:
         try:
             if letters and not self._keeps_letters and self._prepared.sink_kind.transactional:
                 # The sink's own commit passes them, so they are kept before it, and with no position.
-                await self._desk.keep(letters, replace(outgoing.progress, commits=0))
+                await persist(partial(self._desk.keep, letters, replace(outgoing.progress, commits=0)))
             await self._write(outgoing)
             return (), True
         except BadRecords as error:

@@ -24,7 +24,7 @@ from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.beat import RunLabel, label_current
 from headgate.runtime.inbox import InboxHub
-from headgate.runtime.streams import run as worker
+from headgate.runtime.streams import sides
 from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.handle import Handle
@@ -294,7 +294,7 @@ class Effects:
             handle.pusher.committed()
 
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
-        failure, before = worker.failure_of(error), handle.state
+        failure, before = sides.failure_of(error), handle.state
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
@@ -308,9 +308,9 @@ class Effects:
         failure = None
         try:
             config = await self._around.registry.get_datasource_config(handle.datasource, version)
-            await worker.check(config.prepared, self._context(handle, version=version))
+            await sides.check(config.prepared, self._context(handle, version=version))
         except Exception as error:
-            failure = worker.failure_of(error)
+            failure = sides.failure_of(error)
         self._around.dispatch(handle, lifecycle.Checked(version, boot_s(), failure, random.random()))
 
     # Ends.
@@ -369,4 +369,4 @@ class Effects:
 
 def _is_bug(error: BaseException) -> bool:
     """Whether a person should see where it happened."""
-    return worker.failure_of(error).cause == Cause.BUG
+    return sides.failure_of(error).cause == Cause.BUG
