@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headgate.core.letters import key_hash
-from headgate.core.replays import Standing, why_waiting
+from headgate.core.replays import Waiting, why_waiting
 from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Refused
@@ -65,7 +65,7 @@ class LetterBox:
 
     async def why_waiting(self, found: Datasource) -> str | None:
         """What stands between letters that are to be replayed and their replay; None: nothing does."""
-        streams = [Standing(one.name, one.is_used, one.is_quarantined) for one in await self._letters.waiting(found.id)]
+        streams = [Waiting(one.name, one.is_used, one.is_quarantined) for one in await self._letters.waiting(found.id)]
         quarantined = found.quarantine is not None
         return why_waiting(found.name, is_enabled=found.enabled, is_quarantined=quarantined, streams=streams)
 

@@ -79,6 +79,7 @@ async def close(*sides: Source | Sink) -> None:
 
 
 async def quietly(closing: Awaitable[T], within_s: float = CLOSE_S) -> None:
+    """Wait for the end of something that nobody needs any more, but not long, and whether it fails or not."""
     try:
         async with asyncio.timeout(within_s):
             await closing
