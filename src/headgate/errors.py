@@ -69,9 +69,19 @@ class NotFound(HeadgateError):
 
 
 class Refused(HeadgateError):
-    """The request is understood and may not be done now, or not like this."""
+    """The request is understood and may not be done now, or not like this. `problems`: where, if that can be said."""
 
     code = "refused"
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "", problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.problems = list(problems)
+
+
+class Busy(HeadgateError):
+    """Too much is under way; the same request may be made again soon."""
+
+    code = "busy"
 
 
 class Unauthorized(HeadgateError):

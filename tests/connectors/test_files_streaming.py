@@ -467,9 +467,9 @@ async def test_a_check_does_not_make_the_file(tmp_path: Path) -> None:
 
 async def test_a_record_that_cannot_be_json_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     sink = await open_sink(tmp_path / "out.jsonl")
-    with pytest.raises(BadRecord) as caught:
-        await sink.write(outgoing({"id": 1}, {"id": object()}))
-    assert caught.value.index == 1
+    with pytest.raises(BadRecords) as caught:
+        await sink.write(outgoing({"id": object()}, {"id": 1}, {"id": object()}))
+    assert [bad.index for bad in caught.value.bad] == [0, 2]
     assert (tmp_path / "out.jsonl").read_text() == ""
 
 

@@ -176,7 +176,7 @@ def test_a_file_without_datasources_says_so(text: str) -> None:
     ],
 )
 def test_what_json_has_no_word_for_is_a_problem_and_not_changed_in_silence(text: str, path: str) -> None:
-    assert [problem.path for problem in problems_of(with_option(text))] == [path]
+    assert [problem.path.partition(": ")[2] for problem in problems_of(with_option(text))] == [path]
 
 
 @pytest.mark.parametrize("text", ["x: !!int abc", "x: !!float abc", "x: !!bool abc", 'x: !!int ""', "!!bool z: 1"])
@@ -215,7 +215,10 @@ datasources:
 
 def test_a_whole_number_of_thousands_of_digits_is_a_problem_of_the_document() -> None:
     (problem,) = problems_of(f"datasources: {{a: {{source: {{type: generator, rate: 0x{'f' * 6000}}}, sink: {{}}}}}}")
-    assert (problem.path, problem.message) == ("datasources.a.source.rate", "must be a number of at most 1024 bits")
+    assert (problem.path, problem.message) == (
+        "orders.yaml:1:45: datasources.a.source.rate",
+        "must be a number of at most 1024 bits",
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,8 +248,15 @@ def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:
 def test_every_datasource_of_a_file_is_looked_at_before_it_is_refused() -> None:
     text = "datasources:\n  A: {}\n  b: 5\n  c: {source: x, sink: {}, mapping: [], enabled: 1}\nmore: 1\n"
     paths = [problem.path for problem in problems_of(text)]
-    assert paths == ["more", "datasources.A", "datasources.A.source", "datasources.A.sink", "datasources.b"] + [
-        f"datasources.c.{part}" for part in ("source", "mapping", "enabled")
+    assert paths == [
+        "orders.yaml:2:3: datasources.A",
+        "orders.yaml:2:3: datasources.A.source",
+        "orders.yaml:2:3: datasources.A.sink",
+        "orders.yaml:3:3: datasources.b",
+        "orders.yaml:4:7: datasources.c.source",
+        "orders.yaml:4:28: datasources.c.mapping",
+        "orders.yaml:4:41: datasources.c.enabled",
+        "orders.yaml:5:1: more",
     ]
 
 

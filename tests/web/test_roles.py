@@ -101,6 +101,7 @@ def filled(path: str, place: str) -> str:
     if path.startswith("/api/secrets"):
         path = path.replace("{name}", "none")
     names = {"name": f"{place}-none", "stream": f"{place}-none", "id": NOBODY, "number": "1", "path": "x"}
+    names["fixture"] = "none"
     return path.format_map(names) + (f"?stream={place}-none&name=none" if path == "/groups/one" else "")
 
 

@@ -31,12 +31,25 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
         found.append(await _guarded("clock", _clock(database)))
-        found.append(await _guarded("schema", _schema(database)))
+        schema = await _guarded("schema", _schema(database))
+        found.append(schema)
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
             found.append(await _guarded("secrets", _secrets(database, settings)))
-            found.append(await _guarded("nodes", _nodes(database)))
+            if schema.state == "ok":  # An older one has no such columns.
+                found.append(await _guarded("nodes", _nodes(database)))
+                found += await _registry_files(database)
             return found, str(await Datasources(database).installation())
         return found, None
+
+
+async def _registry_files(database: Database) -> list[Verdict]:
+    """The nodes whose registry file is broken. What they run goes on, as the file was before."""
+    try:
+        nodes = await Nodes(database).all()
+    except HeadgateError as error:
+        return [fail("registry", error.message, error.hint)]
+    hint = "mend the file: the node reads it again by itself"
+    return [fail("registry", f"{one.name}: {one.registry_problem}", hint) for one in nodes if one.registry_problem]
 
 
 async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:

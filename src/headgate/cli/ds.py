@@ -1,4 +1,4 @@
-"""`headgate ds`: look at datasources, and start, stop or delete them. `drafts` and `history` add the rest."""
+"""`headgate ds`: see datasources, and start, stop or delete them. `drafts`, `history` and `testing` add the rest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headgate.cli import figures
 from headgate.cli.call import Call, Name, Yes, command, confirm, datasource, noun
 from headgate.cli.client import Unreachable
 from headgate.cli.failures import code_of, report
@@ -19,6 +20,7 @@ app = noun("Datasources: see what they do, edit, publish, start and stop them.")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="One or more datasources.")]
 
+ALARMING = ("error", "no_node", "degraded")  # What somebody should do something about.
 _DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "reloaded"}
 
 
@@ -132,15 +134,18 @@ def _overview(found: Datasources) -> str:
         (
             one.name,
             one.health,
-            f"{one.metrics.records_out:,}",
+            f"{one.metrics.records_written:,}",
+            f"{one.metrics.records_dead_lettered:,}",
             _version(one),
             f"{one.source_type or '?'} → {one.sink_type or '?'}" if one.published_version else DASH,
         )
         for one in items
     ]
-    heads = ("NAME", "HEALTH", "WRITTEN", "VERSION", "FLOW")
-    text = table(heads, rows, empty="no datasources yet (headgate ds create NAME --file FILE)", right=("WRITTEN",))
-    return "\n".join([text, *(line for one in items if (line := _trouble(one)))])
+    heads = ("NAME", "HEALTH", "WRITTEN", "DEAD", "VERSION", "FLOW")
+    empty = "no datasources yet (headgate ds create NAME --file FILE)"
+    text = table(heads, rows, empty=empty, right=("WRITTEN", "DEAD"))
+    reasons = sorted((one for one in items if one.why), key=lambda one: one.health not in ALARMING)
+    return "\n".join([text, *(one_line(f"! {line}") for line in found.notices), *map(_reason, reasons)])
 
 
 def _version(one: Summary) -> str:
@@ -156,14 +161,11 @@ def _version(one: Summary) -> str:
     return ", ".join(words)
 
 
-def _trouble(one: Summary) -> str:
-    if one.health not in ("error", "degraded"):
-        return ""
-    error = one.error
-    is_rejected = one.published_status == "rejected"
-    rejected = f"version {one.published_version} rejected: {one.reason}" if is_rejected else ""
-    reason = one.quarantine or rejected or (f"{error.cause}: {error.message}" if error else one.detail)
-    return one_line(f"! {one.name}: {reason} (headgate explain {one.name})")
+def _reason(one: Summary) -> str:
+    """Why it is not `ok`, and how to know more where somebody should."""
+    if one.health in ALARMING:
+        return one_line(f"! {one.name}: {one.why} (headgate explain {one.name})")
+    return one_line(f"  {one.name}: {one.why}")
 
 
 def _page(one: Datasource) -> str:
@@ -172,12 +174,12 @@ def _page(one: Datasource) -> str:
     facts = pairs(
         [
             ("name", one.name),
-            ("health", one.health),
+            ("health", f"{one.health}: {one_line(one.why)}" if one.why else one.health),
             ("enabled", "yes" if one.enabled else "no"),
             ("state", state),
             ("error", one_line(f"{error.cause}: {error.message}") if error else None),
             ("quarantined", one.quarantine),
-            ("records", f"{one.metrics.records_in:,} read, {one.metrics.records_out:,} written"),
+            *figures.lines(one.metrics),
             ("version", _version(one)),
             ("published", _written(one.published)),
             ("draft", _written(one.draft)),

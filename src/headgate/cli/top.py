@@ -1,4 +1,8 @@
-"""`headgate top`: all datasources, what is wrong first, again and again."""
+"""`headgate top`: all datasources, what is wrong first, again and again.
+
+Rates come with the figures: whoever runs a stream compares its totals over the same time, on every node. So one look is
+enough, and the first one is right.
+"""
 
 from __future__ import annotations
 
@@ -11,64 +15,73 @@ import typer
 
 from headgate.cli.call import Call
 from headgate.cli.client import Reply
-from headgate.cli.output import say, table
+from headgate.cli.output import DASH, say, table
+from headgate.core.figures import HEALTHS
 from headgate.text import duration
 
 if TYPE_CHECKING:
     from headgate.web.bodies.datasources import Summary
 
-WORST_FIRST = ("error", "degraded", "starting", "stopped", "ok")
 PATH = "/api/overview"  # What all who look share.
-AGAIN, AGAIN_S = 10, 0.2  # How often to ask for a snapshot that has not been seen, and after what time.
 CLEAR = "\x1b[H\x1b[2J"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A datasource, and how much it has written since the last look."""
+    """A datasource, what became of its records, and what waits."""
 
     name: str
     health: str
-    per_second: float
+    why: str
+    read_per_s: float | None
+    written_per_s: float | None
+    read: int
     written: int
-    lag_s: float | None
+    filtered: int
+    dead_lettered: int
+    backlog_records: int | None
+    backlog_bytes: int | None
+    lag_s: float
     node: str | None
 
 
 def top(
     call: Call,
     every_s: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often to look.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, show the rates, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
 ) -> None:
     """Rates and health of all datasources, until Ctrl-C."""
     from headgate.web.bodies.datasources import Overview
 
-    before = call.node.get(PATH, Overview, follow=False).value
     while True:
-        time.sleep(every_s)
         found = call.node.get(PATH, Overview, follow=False).value
-        for _ in range(AGAIN):  # Rates are of the time between two snapshots, and there is one a second.
-            if found.at_s > before.at_s:
-                break
-            time.sleep(AGAIN_S)
-            found = call.node.get(PATH, Overview, follow=False).value
-        written = {one.name: one.metrics.records_out for one in before.datasources}
-        passed_s = found.at_s - before.at_s or every_s
-        rows = [_row(one, written, passed_s) for one in found.datasources]
-        rows.sort(key=lambda row: (WORST_FIRST.index(row.health), -row.per_second, row.name))
+        rows = [_row(one) for one in found.datasources]
+        rows.sort(key=lambda row: (HEALTHS.index(row.health), -(row.written_per_s or 0.0), row.name))
         if not call.as_json and not once and sys.stdout.isatty():
             say(CLEAR)
         call.relay(Reply({"items": [asdict(row) for row in rows]}, rows), _table)
         if once or call.as_json:
             return
-        before = found
+        time.sleep(every_s)
 
 
-def _row(one: Summary, before: dict[str, int], passed_s: float) -> Row:
-    written = one.metrics.records_out
-    # A stream that has moved to another node counts from nothing again.
-    more = max(0, written - before.get(one.name, written))
-    return Row(one.name, one.health, round(more / passed_s, 1), written, one.metrics.lag_s, one.node)
+def _row(one: Summary) -> Row:
+    figures = one.metrics
+    return Row(
+        one.name,
+        one.health,
+        one.why,
+        figures.read_per_s,
+        figures.written_per_s,
+        figures.records_read,
+        figures.records_written,
+        figures.records_filtered,
+        figures.records_dead_lettered,
+        figures.backlog_records,
+        figures.backlog_bytes,
+        figures.lag_s,
+        one.node,
+    )
 
 
 def _table(found: list[Row]) -> str:
@@ -76,12 +89,19 @@ def _table(found: list[Row]) -> str:
         (
             one.name,
             one.health,
-            f"{one.per_second:,.1f}",
+            _rate(one.read_per_s),
+            _rate(one.written_per_s),
             f"{one.written:,}",
-            "" if one.lag_s is None else duration(one.lag_s),
+            f"{one.dead_lettered:,}",
+            "" if one.backlog_records is None else f"{one.backlog_records:,}",
+            duration(one.lag_s) if one.lag_s else "",
             one.node or "",
         )
         for one in found
     ]
-    heads = ("NAME", "HEALTH", "PER SECOND", "WRITTEN", "LAG", "NODE")
-    return table(heads, rows, empty="no datasources", right=("PER SECOND", "WRITTEN", "LAG"))
+    heads = ("NAME", "HEALTH", "READ/S", "WRITTEN/S", "WRITTEN", "DEAD", "BACKLOG", "LAG", "NODE")
+    return table(heads, rows, empty="no datasources", right=heads[2:-1])
+
+
+def _rate(per_s: float | None) -> str:
+    return DASH if per_s is None else f"{per_s:,.1f}"

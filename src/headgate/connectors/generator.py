@@ -25,7 +25,17 @@ from uuid import UUID
 
 from pydantic import Field
 
-from headgate.connectors.api import Batch, Connector, Context, Options, Position, ReaderKind, SourceKind, identity
+from headgate.connectors.api import (
+    Backlog,
+    Batch,
+    Connector,
+    Context,
+    Options,
+    Position,
+    ReaderKind,
+    SourceKind,
+    identity,
+)
 from headgate.errors import Cause, ConnectorError, EndOfStream
 from headgate.text import counted
 
@@ -154,6 +164,15 @@ class Generator:
         await asyncio.sleep(max(0.0, due_at_s - clock()))
         due = math.floor((clock() - self._opened_at_s) * rate) - made
         return max(wanted, min(most, due))
+
+    async def backlog(self) -> Backlog | None:
+        """What is due, or all that is left where there is no pace; an endless one without a pace has no end to name."""
+        left = None if self._count is None else max(0, self._count - self._next)
+        if self._rate is None:
+            return None if left is None else Backlog(left)
+        passed_s = asyncio.get_running_loop().time() - self._opened_at_s
+        due = max(0, math.floor(passed_s * self._rate) - (self._next - self._opened_with))
+        return Backlog(due if left is None else min(due, left))
 
     async def ack(self, position: Position) -> None:
         """Nothing is kept, so nothing can be released."""
@@ -295,6 +314,7 @@ CONNECTOR = Connector(
     source=SourceKind(
         options=GeneratorOptions,
         build=Generator,
+        knows_backlog=True,
         in_parts=True,
     ),
     reader=ReaderKind(of_source=lambda options: None if options.count is None else _History(options)),

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headgate.connectors.api import Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.connectors.api import Backlog, Batch, Connector, Context, Feed, Options, Position, SourceKind
 from headgate.core.push import PUSH
 from headgate.errors import Cause, ConnectorError
 
@@ -48,6 +48,10 @@ class PushSource:
     async def ack(self, position: Position) -> None:
         """The session tells its program once the registry knows it too."""
 
+    async def backlog(self) -> Backlog | None:
+        """What the session has taken and no run has read."""
+        return self._source().backlog()
+
     async def close(self) -> None:
         """Nothing is held."""
 
@@ -59,5 +63,5 @@ class PushSource:
 CONNECTOR = Connector(
     name=PUSH,
     summary="Take records that programs push over a WebSocket, and tell them what is durable",
-    source=SourceKind(PushOptions, PushSource),
+    source=SourceKind(PushOptions, PushSource, knows_backlog=True),
 )

@@ -102,31 +102,35 @@ class Observer:
     """What one node has seen of the others."""
 
     seen: Mapping[UUID, Sighting]
+    heard: frozenset[UUID] = frozenset()  # Those whose beat it has seen rise.
 
 
 def observed(
-    observer: Observer, beats: Iterable[NodeBeat], asked_at_s: float, answered_at_s: float
+    observer: Observer, beats: Collection[NodeBeat], asked_at_s: float, answered_at_s: float
 ) -> tuple[Observer, list[Expired]]:
     """Take in an answer. A late one is treated as none, except that it begins the counts."""
     if answered_at_s - asked_at_s > LATE_S:
         observer = unanswered(observer)
     seen: dict[UUID, Sighting] = {}
     expired: list[Expired] = []
+    heard = {row.node for row in beats if row.node in observer.heard}
     for row in beats:
         before = observer.seen.get(row.node)
         if before is None or before.beat != row.beat:
             # The row may have been read at any moment up to the answer: the count begins at the latest of them.
             seen[row.node] = Sighting(row.beat, answered_at_s)
+            if before is not None:
+                heard.add(row.node)
             continue
         seen[row.node] = before
         if asked_at_s - before.since_s >= row.lease_s:
             expired.append(Expired(row.node, row.beat))
-    return Observer(seen), expired
+    return Observer(seen, frozenset(heard)), expired
 
 
 def unanswered(observer: Observer) -> Observer:
-    """The database did not answer: nothing that was counted so far is proof."""
-    return Observer({})
+    """The database did not answer: nothing that was counted so far is proof. Who was heard before was alive."""
+    return Observer({}, observer.heard)
 
 
 def silent_s(observer: Observer, node: UUID, now_s: float) -> float:
@@ -138,6 +142,14 @@ def silent_s(observer: Observer, node: UUID, now_s: float) -> float:
 def silent(observer: Observer, now_s: float) -> list[UUID]:
     """The nodes that have been silent for so long that they should get nothing new."""
     return [node for node in observer.seen if silent_s(observer, node, now_s) > SILENT_S]
+
+
+def is_heard(observer: Observer, node: UUID, now_s: float) -> bool:
+    """Whether this node is alive as far as anyone can see: its beat has risen before our eyes, and not long ago.
+
+    The row of a node that was killed stands there until its lease ends, with a beat that never rises.
+    """
+    return node in observer.heard and silent_s(observer, node, now_s) <= SILENT_S
 
 
 # Where can programs go?

@@ -2,27 +2,30 @@
 
 The worker's status is what a worker says of itself. Health is what a person wants to know: a worker that runs but has
 been silent for longer than expected is not healthy, nor is a datasource whose published version was rejected while an
-older one goes on.
+older one goes on, nor one whose source has something that is not read. `judged` says the word and the reason together,
+in one line, for every view; `explain` says all there is to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
+from headgate.core.figures import HEALTHS, InboxBacklog
 from headgate.core.push import PUSH
 from headgate.datasources.prepared import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
 from headgate.store.listed import Unable
 from headgate.store.nodes import Node
-from headgate.store.states import Resting, StreamState
+from headgate.store.states import NO_OTHERS, Others, Resting, StreamState
 from headgate.text import counted, parse_duration, roughly
 
 MOST_EXPLAINED = 10  # Of the streams that programs push.
+STUCK_S = 60.0  # A read that finds nothing although something waits, or a write, that takes this long is worth a look.
+WAITED_S = 5.0  # A source that is quiet for less is not worth a word.
 
-# Worst first.
-HEALTHS = ("error", "degraded", "starting", "stopped", "ok")
+ALARMING = ("error", "no_node", "degraded")  # What somebody should do something about.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +38,88 @@ class Facts:
     nodes: Sequence[Node]  # All of them.
     now_s: float
     unable: Sequence[Unable] = ()  # Which nodes cannot run which of its streams, and why.
+    others: Others = field(default=NO_OTHERS)  # Its streams that are not among the states.
+    inbox: InboxBacklog | None = None  # What waits in the database, if it is a webhook.
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A datasource in one word, and why, in a line that begins in lower case. Empty: there is nothing to say."""
+
+    health: str  # One of HEALTHS.
+    why: str = ""
 
 
 def health(facts: Facts) -> str:
     """One of HEALTHS."""
-    found = facts.datasource
+    return judged(facts).health
+
+
+def judged(facts: Facts) -> Verdict:
+    """The word, and the reason for it."""
+    found, published = facts.datasource, facts.published
+    if found.published_version is None or published is None:
+        return Verdict("unpublished", "nothing has been published")
     if not found.enabled:
-        return "stopped"
-    if found.quarantine is not None or (facts.published and facts.published.status == "rejected"):
-        return "error"
-    if found.published_version is None:
-        return "stopped"
-    # Programs come and go: of their streams only those count that are in use. And of several streams that nodes run,
-    # those that have nothing to read count only if all are so.
-    states = [state for state in facts.states if not (is_pushed(facts) and state.worker_status == "STOPPED")]
-    words = [_word(state) for state in states if state.detail != "finished"] or [_word(state) for state in states]
-    words = words or ["ok" if is_pushed(facts) else "starting"]
-    worst = min(words, key=HEALTHS.index)
-    if worst == "ok" and unmet(facts):
-        return "degraded"
+        return Verdict("stopped", "somebody stopped it")
+    if found.quarantine is not None:
+        return Verdict("error", f"quarantined: {found.quarantine}")
+    if published.status == "rejected":
+        return Verdict("error", f"version {published.number} was tried and rejected: {published.reason}")
+    worst = _worst(facts)
+    if worst.health == "ok" and (missing := stuck(facts) + unmet(facts)):
+        return Verdict("degraded", missing[0])
     return worst
+
+
+def _worst(facts: Facts) -> Verdict:
+    """That of the stream that is worst off.
+
+    Programs come and go: of their streams only those count that are in use. And of several streams that nodes run,
+    those that have nothing to read count only if all are so.
+    """
+    states = [state for state in facts.states if not (is_pushed(facts) and state.worker_status == "STOPPED")]
+    verdicts = [_verdict(state, facts) for state in states]
+    verdicts = [one for one in verdicts if one.health != "ended"] or verdicts
+    if verdicts:
+        return min(verdicts, key=lambda one: HEALTHS.index(one.health))
+    if is_pushed(facts):
+        return Verdict("ok")
+    streams: list[UUID | None] = [row.stream for row in facts.unable] or [None]
+    whys = (_refusals(stream, facts) for stream in streams)
+    if why := next(filter(None, whys), ""):
+        return Verdict("no_node", why)
+    return Verdict("starting", "no node has taken it up yet")
+
+
+def _verdict(state: StreamState, facts: Facts) -> Verdict:
+    match state.worker_status, state.detail:
+        case "RUNNING", _:
+            return Verdict("ok")
+        case "ERROR", _ if state.error is None:
+            return Verdict("error", state.detail)
+        case "ERROR", _:
+            assert state.error is not None
+            return Verdict("error", f"{state.error.cause}: {state.error.message}{_next_try(state, facts)}")
+        case "STOPPED", "finished":
+            return Verdict("ended", "its source has ended")
+    if _is_free(state, facts):
+        why = _refusals(state.stream, facts)
+        return Verdict("no_node", why) if why else Verdict("starting", "another node takes it over")
+    return Verdict("starting", state.detail)
+
+
+def _next_try(state: StreamState, facts: Facts) -> str:
+    at_s = state.error.next_try_at_s if state.error else None
+    if at_s is None or state.detail != "backing off":
+        return ""
+    left_s = at_s - facts.now_s
+    return f"; tries again in {roughly(left_s)}" if left_s >= 0.5 else "; tries again now"
 
 
 def is_pushed(facts: Facts) -> bool:
     """Whether programs push its streams."""
     return facts.published is not None and facts.published.content.source.get("type") == PUSH
-
-
-def _word(state: StreamState) -> str:
-    return {"RUNNING": "ok", "ERROR": "error", "STOPPED": "stopped"}.get(state.worker_status, "starting")
 
 
 def status_at_rest(stream: Resting) -> str:
@@ -77,15 +133,54 @@ def status_at_rest(stream: Resting) -> str:
     return "STARTING"  # Its last node is gone or gave it away: another should take it over.
 
 
+def stuck(facts: Facts) -> list[str]:
+    """Which streams have not read although something waits, or do not get a batch written."""
+    found = []
+    for state in facts.states:
+        if state.worker_status == "RUNNING" and (line := _stuck(state, facts)):
+            found.append(f"{_name(state)}: {line}" if len(facts.states) > 1 else line)
+    return found
+
+
+def _stuck(state: StreamState, facts: Facts) -> str:
+    reported, now_s = state.reported, facts.now_s
+    since_s = reported.writing_since_s
+    if since_s is not None and now_s - since_s >= STUCK_S and state.totals.read <= reported.waiting_above:
+        return f"it has been writing one batch for {roughly(now_s - since_s)}"
+    if reported.reading_since_s is None:
+        return ""
+    inbox = facts.inbox if state.index == 0 else None
+    if inbox is not None and inbox.oldest_at_s is not None:
+        number, noun, there_s = inbox.records, "payload", inbox.oldest_at_s
+    elif reported.backlog is not None and reported.backlog_since_s is not None:
+        number, noun, there_s = reported.backlog.records or 0, "record", reported.backlog_since_s
+    else:
+        return ""
+    # What came in while the source was quiet has to have waited for as long.
+    idle_s = now_s - max(reported.reading_since_s, there_s)
+    if idle_s < STUCK_S:
+        return ""
+    return (
+        f"it has not read for {roughly(idle_s)} although {counted(number, noun)} {'waits' if number == 1 else 'wait'}"
+    )
+
+
+def _name(state: StreamState) -> str:
+    return str(state.index) if state.label is None else state.label
+
+
 def unmet(facts: Facts) -> list[str]:
     """The expectations that are not met now."""
     if facts.published is None:
+        return []
+    if "expect" not in facts.published.content.options:  # All are asked once a second, and hardly any has it.
         return []
     expect = DatasourceOptions.model_validate(facts.published.content.options).expect
     if expect is None:
         return []
     found = []
-    last_s = max((s.metrics.last_record_at_s or 0.0 for s in facts.states), default=0.0)
+    times_s = [s.reported.last_record_at_s for s in facts.states] + [facts.others.last_record_at_s]
+    last_s = max(at_s or 0.0 for at_s in times_s)
     began_s = max((s.changed_at.timestamp() for s in facts.states), default=facts.now_s)
     if expect.fresh_within is not None:
         silent_s = facts.now_s - (last_s or began_s)
@@ -93,7 +188,7 @@ def unmet(facts: Facts) -> list[str]:
             found.append(f"no record for {roughly(silent_s)}; expected one within {expect.fresh_within}")
     # Volume can be judged only of a worker that has run for the whole hour.
     if expect.min_per_hour is not None and facts.now_s - began_s >= 3600:
-        number = sum(s.metrics.last_hour for s in facts.states)
+        number = sum((s.reported.last_hour for s in facts.states), facts.others.last_hour)
         if number < expect.min_per_hour:
             found.append(f"{counted(number, 'record')} in the last hour; expected {expect.min_per_hour}")
     return found
@@ -127,6 +222,8 @@ def explain(facts: Facts) -> list[str]:
         )
     if found.enabled and published is not None and found.quarantine is None:
         lines += _explain_pushed(facts) if is_pushed(facts) else _explain_streams(facts)
+    if found.enabled and found.quarantine is None:
+        lines += [f"Something hangs: {text}." for text in stuck(facts)]
     lines += [f"Not as expected: {text}." for text in unmet(facts)]
     return lines
 
@@ -165,16 +262,38 @@ def _is_free(state: StreamState, facts: Facts) -> bool:
     return state.worker_status in ("STOPPED", "INIT") or state.heartbeat is None
 
 
-def _why_waiting(stream: UUID | None, facts: Facts) -> str:
+def _refusals(stream: UUID | None, facts: Facts) -> str:
     """What keeps every node from taking a free stream. Empty if one can."""
     reasons = {row.id: row.reason for row in facts.unable if row.stream == stream}
-    takers = [node for node in facts.nodes if not node.draining and node.id not in reasons]
-    if takers or not facts.nodes:
+    if any(not node.draining and node.id not in reasons for node in facts.nodes):
         return ""
     if not reasons:
+        return "all nodes are draining" if facts.nodes else "no node is running"
+    return "; ".join(f"{node.name}: {reasons.get(node.id, 'draining')}" for node in facts.nodes)
+
+
+def _why_waiting(stream: UUID | None, facts: Facts) -> str:
+    """The same as sentences, with what to do about it."""
+    why = _refusals(stream, facts)
+    if not why or not facts.nodes:
+        return ""
+    if not any(row.stream == stream for row in facts.unable):
         return "It waits for a node: all are draining. End that with: headgate nodes undrain NODE"
-    why = "; ".join(f"{node.name}: {reasons.get(node.id, 'draining')}" for node in facts.nodes)
     return f"It waits for a node that can run it. {why}. A publish, a changed secret or a restart tries it again."
+
+
+def _explain_records(state: StreamState, facts: Facts) -> str:
+    """What became of its records, and what it is about."""
+    totals, reported, now_s = state.totals, state.reported, facts.now_s
+    last_s, reading_s = reported.last_record_at_s, reported.reading_since_s
+    waited_s = 0.0 if reading_s is None else now_s - reading_s
+    waiting = f" It has waited for its source for {roughly(waited_s)}." if waited_s >= WAITED_S else ""
+    if not totals.read:
+        return f"the source has had nothing yet.{waiting}"
+    counts = {"written": totals.written, "filtered": totals.filtered, "dead-lettered": totals.dead_lettered}
+    became = ", ".join(f"{number:,} {word}" for word, number in counts.items() if number)
+    last = "" if last_s is None else f", the last {roughly(now_s - last_s)} ago"
+    return f"{counted(totals.read, 'record')} read: {became}{last}.{waiting}"
 
 
 def _explain_state(state: StreamState, facts: Facts) -> str:
@@ -183,14 +302,10 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
     cause, message = (state.error.cause, state.error.message) if state.error else ("unknown", "it did not say why")
     match state.worker_status, state.detail:
         case "RUNNING", detail:
-            last_s = state.metrics.last_record_at_s
-            written = counted(state.metrics.records_out, "record")
-            text = f"It is running ({detail}), {where}; {written} written by this node"
-            if last_s is None:
-                return f"{text}, none yet: the source has had nothing."
-            return f"{text}, the last {roughly(facts.now_s - last_s)} ago."
+            return f"It is running ({detail}), {where}; {_explain_records(state, facts)}"
         case "ERROR", "backing off":
-            return f"It failed ({cause}) and is being tried again, {where}: {message}"
+            again = _next_try(state, facts).removeprefix("; ") or "is being tried again"
+            return f"It failed ({cause}) and {again}, {where}: {message}"
         case "ERROR", _:
             return (
                 f"It failed ({cause}) and is not tried again by itself, {where}: {message}. "

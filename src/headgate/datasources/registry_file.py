@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from headgate.datasources.documents import apart, read_yaml
+from headgate.datasources.documents import apart, gather_yaml
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, HeadgateError, StoreError
 
@@ -30,6 +30,7 @@ class RegistryFile:
         self._registry = registry
         self._names: frozenset[str] = frozenset()
         self._stamp: tuple[int, int] | None = None
+        self.problem: str | None = None  # What is wrong with it now. What runs goes on.
 
     def lists(self, name: str) -> bool:
         """Whether the file names this datasource."""
@@ -44,13 +45,12 @@ class RegistryFile:
             raise ConfigError(f"{self._path}: {error.strerror}", hint="HEADGATE_REGISTRY=yaml:FILE") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{self._path} is not UTF-8", hint="save it as UTF-8") from None
-        documents = await apart(read_yaml, text, str(self._path))
+        documents = await apart(gather_yaml, text, str(self._path))
         await self._registry.adopt(documents, f"yaml:{self._path.name}", is_admin=True)
         self._names = frozenset(documents)
 
     async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
         """Read it again whenever it changes, until cancelled."""
-        complaint = ""
         while True:
             await asyncio.sleep(POLL_S)
             try:
@@ -63,11 +63,11 @@ class RegistryFile:
                 continue
             except (HeadgateError, OSError) as error:
                 self._stamp = None  # It may become usable without being touched: a secret that it names is set.
-                if str(error) != complaint:
-                    complaint = str(error)
-                    log.error("the registry file is not usable; what runs goes on", error=complaint)
+                if str(error) != self.problem:
+                    self.problem = str(error)
+                    log.error("the registry file is not usable; what runs goes on", error=self.problem)
                 continue
-            complaint = ""
+            self.problem = None
             log.info("registry file read", datasources=len(self._names))
 
     def _stat(self) -> tuple[int, int]:

@@ -24,18 +24,24 @@ from headgate.runtime.cluster.beat import label_tasks
 from headgate.runtime.cluster.housekeeping import Housekeeper
 from headgate.runtime.cluster.incarnation import Incarnations
 from headgate.runtime.cluster.observe import Watcher
+from headgate.runtime.cluster.registry_problem import tell_registry_problem
 from headgate.runtime.cluster.sign import LoopSign
 from headgate.runtime.cluster.tick import Ticker
 from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups.listener import GroupListener
+from headgate.runtime.harness.fixtures import FixtureShelf
+from headgate.runtime.harness.gate import Gate
+from headgate.runtime.harness.harness import Harness
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.taps.hub import Taps
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
+from headgate.store.fixtures import Fixtures
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
@@ -46,6 +52,7 @@ from headgate.store.placement import Placement
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
+from headgate.store.taps import TapTable
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
@@ -114,6 +121,7 @@ class Node:
                     await self.shipper.ship(self.logs, self.waker)
                     self.waker.wake("streams")
         await self.waker.close()
+        await self.harness.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=LAST_S)
@@ -138,6 +146,16 @@ class Node:
     def lists(self, name: str) -> bool:
         """Whether the registry in use, file or database, names this datasource."""
         return self._file is None or self._file.lists(name)
+
+    @property
+    def registry_problem(self) -> str | None:
+        """What is wrong with the registry file of this node."""
+        return None if self._file is None else self._file.problem
+
+    @property
+    def has_registry_file(self) -> bool:
+        """Whether datasources come from a file."""
+        return self._file is not None
 
     # Parts.
 
@@ -164,9 +182,13 @@ class Node:
         secrets = Secrets(database, self._keyring)
         self.registry = Registry(database, secrets, self.waker, read_only=read_only, node=reach)
         self._file = RegistryFile(file, self.registry) if file else None
+        shelf = FixtureShelf(Fixtures(database, self._keyring))
+        self.harness = Harness(self.registry, self.inbox, shelf, self.letters, self.settings)
+        self.gate = Gate(self.harness)
 
     def _make_listeners(self) -> None:
         self.inboxes = InboxHub(self.inbox)
+        self.taps = Taps(TapTable(self.database, self._keyring), self.waker, self.name)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, lambda: self.incarnations.other_address())
 
@@ -219,6 +241,7 @@ class Node:
             trust_left_s,
             self.inboxes,
             self.lists,
+            self.taps.points,
         )
 
     # Loops.
@@ -234,11 +257,13 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
         if (file := self._file) is not None:
             found["registry file"] = lambda: file.watch(self._file_changed)
+            found["registry problem"] = lambda: tell_registry_problem(file, self.nodes, lambda: self.incarnation)
         return found
 
     def _listen(self) -> None:
@@ -251,6 +276,7 @@ class Node:
         on("inbox", self.inboxes.look)
         on("groups", self.groups.look)
         on("tokens", self.access.forget)
+        on("taps", self.taps.look)
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-TABLES = ("demo_clicks", "demo_orders", "headgate_position")
+TABLES = ("demo_clicks", "demo_orders", "headgate_position", "headgate_dead_letter")
 
 _GRANT = """
 GRANT CONNECT ON DATABASE {database} TO {user};

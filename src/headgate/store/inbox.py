@@ -13,9 +13,11 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.figures import InboxBacklog
 from headgate.store.database import Database, sql
 
 CLEAN_ROWS = 5000  # Per datasource and round, so that cleaning never takes long.
+COUNTED_ROWS = 1000  # Payloads of one inbox that are counted; the number of more of them is estimated.
 READ_BYTES = 8 * 1024 * 1024  # Of bodies in one read: a thousand large ones must not fill the memory.
 
 
@@ -78,6 +80,11 @@ class InboxTable:
         rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit, READ_BYTES)
         return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
 
+    async def last(self, datasource: UUID, limit: int) -> list[Stored]:
+        """The newest payloads, oldest first; those that have been handled too, while they are kept."""
+        rows = await self._database.fetch(sql("inbox/last"), datasource, limit, READ_BYTES)
+        return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
+
     async def news(self, positions: dict[UUID, int]) -> set[UUID]:
         """Which datasources have payloads after these ids."""
         rows = await self._database.fetch(sql("inbox/news"), list(positions), list(positions.values()))
@@ -99,6 +106,12 @@ class InboxTable:
         async with self._database.transaction() as connection:
             await connection.fetchval(sql("inbox/lock"), datasource)
             return int(await connection.fetchval(sql("inbox/drop_acked"), datasource, id, keep_s, CLEAN_ROWS))
+
+    async def unread(self, acked: Mapping[UUID, int], datasource: UUID | None = None) -> dict[UUID, InboxBacklog]:
+        """What waits in each inbox that has ever had anything; `acked` is what sources have acknowledged here."""
+        args = (datasource, self._source_identity, list(acked), list(acked.values()), COUNTED_ROWS)
+        rows = await self._database.fetch(sql("inbox/unread"), *args)
+        return {row["datasource"]: InboxBacklog(row["records"], row["bytes"], row["oldest_at_s"]) for row in rows}
 
     async def size(self, datasource: UUID) -> tuple[int, int]:
         """Rows and bytes."""

@@ -45,6 +45,7 @@ class Edited:
 class Unable:
     """A node that cannot run a stream as it is wished now."""
 
+    datasource: UUID
     stream: UUID
     id: UUID  # The node's.
     node: str  # Its name.

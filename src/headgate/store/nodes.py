@@ -28,6 +28,7 @@ class Node:
     draining: bool
     process: UUID | None  # Which process of a machine, where `up` starts several.
     streams: int  # How many it has.
+    registry_problem: str | None  # What is wrong with its registry file.
 
 
 class Nodes:
@@ -52,6 +53,10 @@ class Nodes:
     async def set_address(self, node: UUID, address: str) -> None:
         """Say where this node can be reached."""
         await self._database.execute(sql("nodes/set_address"), node, address)
+
+    async def set_registry_problem(self, node: UUID, problem: str | None) -> None:
+        """Say what is wrong with the registry file of this node; None: nothing."""
+        await self._database.execute(sql("nodes/set_registry_problem"), node, problem)
 
     async def beat(self, node: UUID) -> bool:
         """One more beat. False: this incarnation has been ended."""

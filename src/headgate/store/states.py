@@ -9,8 +9,15 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.core.figures import Figures, LastFailure
+from headgate.core.figures import LastFailure, Reported
+from headgate.core.records import NOTHING, Totals
 from headgate.store.database import Database, Row, sql
+from headgate.store.rows import totals_in
+
+_ONE_MOMENT = "; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+
+_decode_reported = msgspec.json.Decoder(Reported).decode
+_decode_failure = msgspec.json.Decoder(LastFailure).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class State:
     worker_status: str
     detail: str
     version: int | None
-    metrics: Figures
+    reported: Reported
     error: LastFailure | None
 
 
@@ -41,9 +48,35 @@ class StreamState:
     heartbeat: int | None  # How often its node has beaten; None: the node is gone.
     version: int | None
     epoch: int
-    metrics: Figures
+    totals: Totals  # As of the stream's last checkpoint.
+    reported: Reported
     error: LastFailure | None
     changed_at: datetime  # When the status or its detail last changed.
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The streams of a datasource that are not listed one by one: those of programs that have gone, and those that were
+    dealt everything away."""
+
+    totals: Totals = NOTHING
+    last_record_at_s: float | None = None
+    last_hour: int = 0  # As of when they came to rest.
+
+
+NO_OTHERS = Others()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What all streams of some datasources have done, by datasource."""
+
+    states: dict[UUID, list[StreamState]]
+    others: dict[UUID, Others]
+
+    def of(self, datasource: UUID) -> tuple[list[StreamState], Others]:
+        """Those of one datasource."""
+        return self.states.get(datasource, []), self.others.get(datasource, NO_OTHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +84,14 @@ class Resting:
     """A stream that no node runs, as its last node left it."""
 
     datasource: str
+    datasource_id: UUID
     part: str  # Its number, or the label of a stream that a program pushes.
+    is_pushed: bool
+    is_dealt: bool  # It reads a part of its source. One that was dealt everything away has no status.
     worker_status: str
     detail: str
-    metrics: Figures
+    totals: Totals
+    reported: Reported
     enabled: bool  # Of its datasource.
     is_quarantined: bool  # Its datasource, on all nodes.
 
@@ -75,7 +112,7 @@ class States:
             [state.worker_status for state in states],
             [state.detail for state in states],
             [state.version for state in states],
-            [msgspec.json.encode(state.metrics).decode() for state in states],
+            [msgspec.json.encode(state.reported).decode() for state in states],
             [None if state.error is None else msgspec.json.encode(state.error).decode() for state in states],
         )
         return {row["stream"] for row in rows}
@@ -84,21 +121,72 @@ class States:
         """Streams that no node runs and that this node should report: each is one node's."""
         return [_resting(row) for row in await self._database.fetch(sql("states/resting"), node, most)]
 
-    async def all(self, datasource: UUID | None = None) -> list[StreamState]:
-        """The states of one datasource, or of all, with their node's name and beat."""
-        return [_state(row) for row in await self._database.fetch(sql("states/list"), datasource)]
+    async def pushed(self, node: UUID) -> dict[str, Totals]:
+        """All that programs have ever pushed, by datasource. One node reports it: the oldest."""
+        rows = await self._database.fetch(sql("states/pushed"), node)
+        return {row["datasource"]: totals_in(row) for row in rows}
+
+    async def all(self) -> Listing:
+        """The states of all datasources, with their node's name and beat. Of the streams of programs that have gone
+        there may be many: those are summed up."""
+        return await self._list(None, is_whole=False)
+
+    async def one(self, datasource: UUID) -> Listing:
+        """The states of one datasource, each stream by itself."""
+        return await self._list(datasource, is_whole=True)
+
+    async def _list(self, datasource: UUID | None, *, is_whole: bool) -> Listing:
+        # Both are read at one moment: a stream that comes to rest in between must be in one of them, and not in both.
+        async with self._database.transaction(_ONE_MOMENT) as connection:
+            listed = await connection.fetch(sql("states/list"), datasource, is_whole)
+            summed = await connection.fetch(sql("states/others"), datasource, is_whole)
+        states: dict[UUID, list[StreamState]] = {}
+        for row in listed:
+            states.setdefault(row["datasource"], []).append(_state(row))
+        return Listing(states, {row["datasource"]: _others(row) for row in summed})
+
+
+def reported_of(text: str | None) -> Reported | None:
+    """What a node has said of a stream."""
+    return None if text is None else _decode_reported(text)
+
+
+def _others(row: Row) -> Others:
+    return Others(totals_in(row), row["last_record_at_s"], row["last_hour"])
 
 
 def _resting(row: Row) -> Resting:
-    plain = {name: row[name] for name in Resting.__slots__}
-    plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
-    return Resting(**plain)
+    return Resting(
+        row["datasource"],
+        row["datasource_id"],
+        row["part"],
+        row["is_pushed"],
+        row["is_dealt"],
+        row["worker_status"],
+        row["detail"],
+        totals_in(row),
+        reported_of(row["metrics"]) or Reported(),
+        row["enabled"],
+        row["is_quarantined"],
+    )
 
 
 def _state(row: Row) -> StreamState:
-    plain = {name: row[name] for name in StreamState.__slots__}
-    plain["metrics"] = msgspec.json.decode(row["metrics"], type=Figures)
-    plain["error"] = None if row["error"] is None else msgspec.json.decode(row["error"], type=LastFailure)
-    if row["is_stopping"]:
-        plain |= {"worker_status": "RUNNING", "detail": "stopping"}
-    return StreamState(**plain)
+    is_stopping = row["is_stopping"]
+    return StreamState(
+        row["stream"],
+        row["datasource"],
+        row["index"],
+        row["label"],
+        "RUNNING" if is_stopping else row["worker_status"],
+        "stopping" if is_stopping else row["detail"],
+        row["node"],
+        row["node_name"],
+        row["heartbeat"],
+        row["version"],
+        row["epoch"],
+        totals_in(row),
+        _decode_reported(row["metrics"]),
+        None if row["error"] is None else _decode_failure(row["error"]),
+        row["changed_at"],
+    )

@@ -11,8 +11,10 @@ from datetime import timedelta
 from typing import TypeAlias
 from uuid import UUID
 
+from headgate.core.figures import Reported
 from headgate.core.parts import edited
 from headgate.core.push import PUSH
+from headgate.core.records import NOTHING, Totals
 from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Position, Release, Reply, Step
 from headgate.errors import NotFound, Refused
 from headgate.ids import as_id, new_id
@@ -20,7 +22,8 @@ from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
 from headgate.store.placement import grant_free
-from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_of
+from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_in, totals_of
+from headgate.store.states import reported_of
 from headgate.text import counted
 
 KEEP_HISTORY = timedelta(days=30)
@@ -44,6 +47,8 @@ class Offer:
     epoch: int
     is_settled: bool = True  # The registry has the position that the sink has.
     steps_down: bool = False  # Or one that it has, and was told to step down from.
+    totals: Totals = NOTHING
+    reported: Reported | None = None  # What its last node said of it.
 
 
 Choose: TypeAlias = Callable[[Session, UUID, Position], Awaitable[Position]]
@@ -119,6 +124,8 @@ class Streams:
                 row["epoch"],
                 row["settled"],
                 row["steps_down"],
+                totals_in(row),
+                reported_of(row["reported"]),
             )
             for row in rows
         ]
@@ -158,10 +165,10 @@ class Streams:
         """All streams, for people."""
         return [listed(row) for row in await self._database.fetch(sql("streams/list"), PUSH)]
 
-    async def unable(self, datasource: UUID) -> list[Unable]:
-        """Which nodes said that they cannot run which stream of a datasource, as it is wanted now, and why."""
+    async def unable(self, datasource: UUID | None = None) -> list[Unable]:
+        """Which nodes said that they cannot run which stream of a datasource, or of any, as it is wanted now."""
         rows = await self._database.fetch(sql("streams/unable"), datasource)
-        return [Unable(row["stream"], row["id"], row["node"], row["reason"], row["at"]) for row in rows]
+        return [Unable(**{name: row[name] for name in Unable.__slots__}) for row in rows]
 
     async def history(self, stream: UUID, limit: int) -> list[HistoryLine]:
         """Where it stood when it changed hands or was edited, the latest first."""

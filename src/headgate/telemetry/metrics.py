@@ -5,23 +5,28 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Generic, TypeVar
 
 from headgate.clock import boot_s, unix_s
+from headgate.core.figures import HEALTHS
+from headgate.core.records import Totals
 from headgate.telemetry.exposition import Family, escaped, labelled
 
 FRESH_S = 5.0  # Figures of the whole installation are asked for no more often,
 SHARE = 20.0  # nor before this many times what the last query took.
 STATUSES = ("INIT", "STARTING", "RUNNING", "ERROR", "STOPPED")
 
+# A stream's total → name and help of the counter. Totals are the stream's own: they never fall, wherever it runs.
+TOTALS = {
+    "read": ("headgate_records_read", "Records read from the source."),
+    "written": ("headgate_records_written", "Records made durable in the sink."),
+    "filtered": ("headgate_records_filtered", "Records that the mapping's `where` left out."),
+    "dead_lettered": ("headgate_records_dead_lettered", "Records that could not be mapped or written."),
+}
 # A stream's count → name and help of the counter.
 COUNTERS = {
-    "records_in": ("headgate_records_in", "Records read from the source."),
-    "records_out": ("headgate_records_out", "Records made durable in the sink."),
-    "records_failed": ("headgate_records_failed", "Records that could not be mapped and were skipped."),
-    "records_skipped": ("headgate_records_skipped", "Records that the mapping's `where` left out."),
     "bytes_in": ("headgate_bytes_in", "Bytes read from the source."),
     "batches": ("headgate_batches", "Batches made durable."),
     "write_s": ("headgate_write_seconds", "Time spent in the sink."),
@@ -29,10 +34,16 @@ COUNTERS = {
     "restarts": ("headgate_restarts", "Runs that failed and were tried again."),
 }
 GAUGES = {
-    "headgate_lag_seconds": "From the newest record's own time to its being durable in the sink.",
+    "headgate_lag_seconds": "Age of the oldest record that is not durable yet; 0 when none waits.",
+    "headgate_last_event_delay_seconds": "From the newest durable record's own time to its being durable.",
+    "headgate_backlog_records": "Records that wait at the source, where it can know.",
+    "headgate_backlog_bytes": "Bytes that wait at the source, where it can know.",
     "headgate_freshness_seconds": "Since a batch last became durable.",
     "headgate_last_write_seconds": "How long the last batch took in the sink.",
     "headgate_worker_status": "1 for the status that the stream has, 0 for the others.",
+    "headgate_datasource_health": "1 for the health that the datasource has, 0 for the others.",
+    "headgate_version_rejected": "1 for a datasource whose published version was tried and rejected.",
+    "headgate_registry_file_broken": "1 while the registry file of this node is not usable, else 0.",
     "headgate_datasources_active": "Datasources that should run, as this node last read the registry.",
     "headgate_trust_seconds": "How long this node may act without another answered beat.",
     "headgate_loop_delay_seconds": "How late the event loop last was.",
@@ -68,19 +79,32 @@ class PushFigures:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One stream, as its node knows it, or as the database does where no node runs it."""
+    """One stream, as its node knows it, or as the database does where no node runs it. What is None is not reported."""
 
     datasource: str
     stream: str
-    status: str  # One of STATUSES.
-    counts: Mapping[str, float]  # By the keys of COUNTERS. One that is absent is not reported.
+    status: str | None  # One of STATUSES; None: it was dealt everything away.
+    counts: Mapping[str, float]  # By the keys of COUNTERS.
+    totals: Totals | None = None  # None: programs push it, and its datasource is counted as a whole.
     lag_s: float | None = None
+    last_event_delay_s: float | None = None
+    backlog_records: int | None = None
+    backlog_bytes: int | None = None
     last_write_s: float = 0.0
-    last_record_at_s: float | None = None  # None: nothing was written while this node had it.
+    last_record_at_s: float | None = None
 
     def labels(self, between: str = "") -> str:
         """What every metric of a stream is labelled with, in the order of the labels' names."""
         return f'{{datasource="{escaped(self.datasource)}",{between}stream="{escaped(self.stream)}"}}'
+
+
+@dataclass(frozen=True, slots=True)
+class DatasourceFigures:
+    """What one node reports of datasources as a whole: the oldest one. Others report nothing of them."""
+
+    healths: Sequence[tuple[str, str]] = ()  # Name and health.
+    rejected: Sequence[str] = ()  # Those whose published version was rejected.
+    pushed: Mapping[str, Totals] = field(default_factory=dict)  # All that programs have ever pushed, by datasource.
 
 
 T = TypeVar("T")
@@ -175,6 +199,8 @@ class NodeCollector:
         self,
         here: Callable[[], AsyncIterator[StreamFigures]],
         resting: Callable[[], Awaitable[Sequence[StreamFigures]]],
+        datasources: Callable[[], Awaitable[DatasourceFigures]],
+        registry_file: Callable[[], bool | None],
         active: Callable[[], int],
         trust_left_s: Callable[[], float],
         loop_delay_s: Callable[[], float],
@@ -185,6 +211,8 @@ class NodeCollector:
     ) -> None:
         self._here = here
         self._resting: Asked[Sequence[StreamFigures]] = Asked(resting, ())
+        self._datasources: Asked[DatasourceFigures] = Asked(datasources, DatasourceFigures())
+        self._registry_file = registry_file  # Whether it is broken; None: there is none.
         self._active = active
         self._trust_left_s = trust_left_s
         self._loop_delay_s = loop_delay_s
@@ -196,6 +224,7 @@ class NodeCollector:
     async def refresh(self) -> None:
         """What only the database knows, if it is due."""
         await self._resting.refresh()
+        await self._datasources.refresh()
         await self.groups.refresh()
         await self.dumps.refresh()
 
@@ -210,9 +239,13 @@ class NodeCollector:
             labelled({"answer": str(answer), "datasource": name}): n for (name, answer), n in self._webhooks().items()
         }
         push = self._push()
+        of_all, is_broken = self._datasources.figures, self._registry_file()
         return [
+            *_totals(found, of_all.pushed),
             *_stream_counters(found),
             *_stream_gauges(found),
+            *_datasource_gauges(of_all),
+            *([] if is_broken is None else [_gauge("headgate_registry_file_broken", [("", is_broken)])]),
             _gauge("headgate_datasources_active", [("", self._active())]),
             _gauge("headgate_trust_seconds", [("", self._trust_left_s())]),
             _gauge("headgate_loop_delay_seconds", [("", self._loop_delay_s())]),
@@ -225,29 +258,65 @@ class NodeCollector:
         ]
 
 
+def _totals(streams: Sequence[StreamFigures], pushed: Mapping[str, Totals]) -> Iterator[Family]:
+    """One series for each stream that nodes run, and one for all streams of programs together: those come and go."""
+    together = [(labelled({"datasource": name}), totals) for name, totals in sorted(pushed.items())]
+    each = [(one.labels(), one.totals) for one in streams if one.totals is not None]
+    for total, name in TOTALS.items():
+        yield _counter(name, _of_all(total, (*together, *each)))
+
+
+def _of_all(total: str, found: Sequence[tuple[str, Totals]]) -> Iterator[tuple[str, float]]:
+    for labels, totals in found:
+        yield labels, getattr(totals, total)
+
+
+def _datasource_gauges(figures: DatasourceFigures) -> Iterator[Family]:
+    yield _gauge("headgate_datasource_health", (one for name, word in figures.healths for one in _healths(name, word)))
+    rejected = [(labelled({"datasource": name}), 1.0) for name in figures.rejected]
+    yield _gauge("headgate_version_rejected", rejected)
+
+
+def _healths(name: str, present: str) -> Iterator[tuple[str, float]]:
+    datasource = escaped(name)
+    for word in HEALTHS:
+        yield f'{{datasource="{datasource}",status="{word}"}}', float(word == present)
+
+
 def _stream_counters(streams: Sequence[StreamFigures]) -> Iterator[Family]:
-    for field, name in COUNTERS.items():
-        yield _counter(name, _counts(field, streams))
+    for count, name in COUNTERS.items():
+        yield _counter(name, _counts(count, streams))
 
 
-def _counts(field: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
+def _counts(count: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
     for one in streams:
-        if field in one.counts:
-            yield one.labels(), one.counts[field]
+        if count in one.counts:
+            yield one.labels(), one.counts[count]
 
 
 def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Family]:
     now_s = unix_s()
     seen = [(one, one.last_record_at_s) for one in streams if one.last_record_at_s is not None]
-    lags = ((one.labels(), one.lag_s) for one in streams if one.lag_s is not None)
-    yield _gauge("headgate_lag_seconds", lags)
+    for name, of in (
+        ("headgate_lag_seconds", "lag_s"),
+        ("headgate_last_event_delay_seconds", "last_event_delay_s"),
+        ("headgate_backlog_records", "backlog_records"),
+        ("headgate_backlog_bytes", "backlog_bytes"),
+    ):
+        yield _gauge(name, _known(of, streams))
     yield _gauge("headgate_freshness_seconds", ((one.labels(), max(0.0, now_s - last_s)) for one, last_s in seen))
     yield _gauge("headgate_last_write_seconds", ((one.labels(), one.last_write_s) for one, _ in seen))
     yield _gauge("headgate_worker_status", (sample for one in streams for sample in _statuses(one)))
 
 
+def _known(of: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
+    for one in streams:
+        if (value := getattr(one, of)) is not None:
+            yield one.labels(), value
+
+
 def _statuses(stream: StreamFigures) -> Iterator[tuple[str, float]]:
-    for status in STATUSES:
+    for status in STATUSES if stream.status is not None else ():
         yield stream.labels(f'status="{status}",'), float(status == stream.status)
 
 

@@ -20,12 +20,14 @@ from headgate.web.api import (
     connectors,
     dumps,
     groups,
+    harness,
     health,
     letters,
     nodes,
     registry,
     secrets,
     streams,
+    taps,
     tokens,
     views,
 )
@@ -110,9 +112,11 @@ def make_api(node: Any, state: State) -> Litestar:
 
     routes = [
         DatasourcesApi,
+        *harness.ROUTES,
         *registry.ROUTES,
         *nodes.ROUTES,
         *streams.ROUTES,
+        *taps.ROUTES,
         *letters.ROUTES,
         *groups.ROUTES,
         *dumps.ROUTES,

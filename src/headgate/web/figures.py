@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from uuid import UUID
 
+from headgate.clock import unix_s
 from headgate.core import lifecycle
-from headgate.datasources.health import status_at_rest
+from headgate.core.figures import InboxBacklog, figures, lag_s
+from headgate.datasources.health import health, status_at_rest
 from headgate.ids import stream_name
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store.states import Resting
-from headgate.telemetry.metrics import COUNTERS, DumpFigures, GroupFigures, NodeCollector, StreamFigures
+from headgate.telemetry.metrics import (
+    COUNTERS,
+    DatasourceFigures,
+    DumpFigures,
+    GroupFigures,
+    NodeCollector,
+    StreamFigures,
+)
+from headgate.web.api import views
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.webhooks import WebhookDoor
@@ -28,17 +40,24 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
     async def dump_figures() -> dict[str, int]:
         return {**await node.dumps.figures(), **await node.dumps.totals()}
 
+    inboxes: dict[UUID, InboxBacklog] = {}
+
     async def resting() -> list[StreamFigures]:
-        return [_at_rest(one) for one in await node.registry.states.resting(node.incarnation, MOST_RESTING)]
+        found = await node.registry.states.resting(node.incarnation, MOST_RESTING)
+        inboxes.clear()
+        inboxes.update(await node.inbox.unread(node.inboxes.acked))
+        return [_at_rest(one, inboxes.get(one.datasource_id)) for one in found]
 
     async def here() -> AsyncIterator[StreamFigures]:
         async for some in sliced(node.manager.handles() if node.manager else [], SLICE):
             for handle in some:
-                yield _here(handle)
+                yield _here(handle, inboxes.get(handle.datasource) if handle.share.index == 0 else None)
 
     return NodeCollector(
         here,
         resting,
+        lambda: _datasources(node),
+        lambda: node.registry_problem is not None if node.has_registry_file else None,
         lambda: len(node.registry.list_active_datasources()),
         node.trust_left_s,
         lambda: node.sign.delay_s,
@@ -49,21 +68,45 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
     )
 
 
-def _here(handle: Handle) -> StreamFigures:
-    stats = handle.stats
+async def _datasources(node: Node) -> DatasourceFigures:
+    """What the oldest node reports of all datasources."""
+    nodes = await node.nodes.all()
+    if not nodes or nodes[0].id != node.incarnation:
+        return DatasourceFigures()
+    healths, rejected = [], []
+    async for facts, _ in views.all_facts(node):
+        name = facts.datasource.name
+        healths.append((name, health(facts)))
+        if facts.published is not None and facts.published.status == "rejected":
+            rejected.append(name)
+    return DatasourceFigures(healths, rejected, await node.registry.states.pushed(node.incarnation))
+
+
+def _here(handle: Handle, inbox: InboxBacklog | None) -> StreamFigures:
+    totals, reported = handle.totals, handle.stats.reported(handle.totals)
+    found = figures(totals, reported, unix_s(), moves=True, inbox=inbox)
     return StreamFigures(
         handle.name.partition(":")[0],
         handle.name,
         lifecycle.status(handle.state)[0],
-        {name: getattr(stats, name) for name in COUNTERS},
-        stats.lag_s,
-        stats.last_write_s,
-        stats.last_record_at_s,
+        {name: getattr(reported, name) for name in COUNTERS},
+        totals if handle.pusher is None else None,
+        found.lag_s,
+        found.last_event_delay_s,
+        found.backlog_records,
+        found.backlog_bytes,
+        found.last_write_s,
+        found.last_record_at_s,
     )
 
 
-def _at_rest(stream: Resting) -> StreamFigures:
-    """Its counters stay as they were. It has no lag, and its silence is no news."""
+def _at_rest(stream: Resting, inbox: InboxBacklog | None) -> StreamFigures:
+    """Its counters stay as they were. Its silence is no news, but what waits for it is."""
     name = stream_name(stream.datasource, stream.part)
-    counts = {name: getattr(stream.metrics, name) for name in COUNTERS}
-    return StreamFigures(stream.datasource, name, status_at_rest(stream), counts)
+    counts = {name: getattr(stream.reported, name) for name in COUNTERS}
+    status = status_at_rest(stream) if stream.is_dealt else None
+    found = StreamFigures(stream.datasource, name, status, counts, None if stream.is_pushed else stream.totals)
+    if inbox is None or stream.is_pushed or stream.part != "0":
+        return found
+    behind_s = lag_s(stream.totals, stream.reported, unix_s(), inbox)
+    return replace(found, lag_s=behind_s, backlog_records=inbox.records, backlog_bytes=inbox.bytes)

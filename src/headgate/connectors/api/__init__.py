@@ -10,10 +10,13 @@ from headgate.connectors.api.options import Options, identity, identity_of
 from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
     INBOX_IDENTITY,
+    Backlog,
+    BacklogSource,
     Batch,
     Context,
     Feed,
     Grant,
+    HasColumns,
     Inbox,
     Letter,
     LetterOutcome,
@@ -31,11 +34,14 @@ from headgate.connectors.api.streaming import (
 
 __all__ = [
     "INBOX_IDENTITY",
+    "Backlog",
+    "BacklogSource",
     "Batch",
     "Connector",
     "Context",
     "Feed",
     "Grant",
+    "HasColumns",
     "Inbox",
     "Landing",
     "Letter",

@@ -28,6 +28,7 @@ class SourceKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Source]
+    knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
     # The hosts and files that options name. Not needed for those in URLs, which are found in any option.
     reaches: Callable[[Any], Sequence[Place]] = places_in

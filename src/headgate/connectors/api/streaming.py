@@ -7,6 +7,8 @@ handled, inclusive, and is any JSON value. `read` waits until there is something
 await, and what it had read but not returned is read again later. A source that can be read in parts (`in_parts`)
 is built once to list them, and once for each part that a stream reads, with its name in `Context.part`.
 
+A source that *knows its backlog* (`SourceKind.knows_backlog`, see `BacklogSource`) says how much waits to be read.
+
 A `Sink` writes batches. `write` returns when the batch is durable, and only then. A transactional sink also keeps the
 stream's position: `open` raises the epoch and returns what it holds, `write` commits data and position together, and a
 stale epoch raises `Fenced` and changes nothing. Nothing of a batch is written when `write` raises `BadRecords`, which
@@ -24,23 +26,27 @@ Errors steer the worker: see `headgate.errors`. Anything else that is raised cou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.figures import Backlog
 from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
 
 __all__ = [
     "INBOX_IDENTITY",
+    "Backlog",
+    "BacklogSource",
     "Batch",
     "Context",
     "Feed",
     "Grant",
+    "HasColumns",
     "Inbox",
     "Letter",
     "LetterOutcome",
@@ -122,6 +128,17 @@ class Source(Protocol):
         """Release everything. May be called at any time, and more than once."""
 
 
+class BacklogSource(Source, Protocol):
+    """A source that can say how much waits to be read."""
+
+    async def backlog(self) -> Backlog | None:
+        """What waits and has not been returned by `read`; None: that cannot be said now.
+
+        It is asked every few seconds while `read` waits, and must be cheap. An answer that takes longer than a second
+        is not waited for, and one that fails is none.
+        """
+
+
 class Sink(Protocol):
     """Writes records somewhere."""
 
@@ -158,6 +175,14 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome; their content may go."""
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """A sink that writes into a table, and can say which columns it has."""
+
+    async def columns(self) -> Sequence[str]:
+        """Their names; none if there is no table yet. It need not be open."""
 
 
 class Received(Protocol):
@@ -206,6 +231,9 @@ class Feed(Protocol):
     async def read(self) -> Batch:
         """The records that have come in since; waits until there are some."""
 
+    def backlog(self) -> Backlog:
+        """What has come in and was not read yet."""
+
 
 class Shared(Protocol):
     """Resources that many connectors of one node share, such as one pool per database."""
@@ -215,6 +243,10 @@ class Shared(Protocol):
 
     async def give_back(self, key: str) -> None:
         """This user is done with it."""
+
+
+def _note_nothing(type: str, **payload: str) -> None:
+    """Nobody is interested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +261,7 @@ class Context:
     feed: Feed | None = None  # For the source that programs push to.
     part: str = ""  # The part that this source is to read, if it can be read in parts.
     guard: Guard = OPEN  # What it may reach: files are opened and connections are made through it.
+    field_types: Mapping[str, str] = field(
+        default_factory=dict
+    )  # Of records, as far as the mapping tells: `int`, `date`.
+    note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.

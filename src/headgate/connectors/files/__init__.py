@@ -74,7 +74,12 @@ def _writer(url: str) -> Writer:
 CONNECTOR = Connector(
     name="files",
     summary="Reads and appends JSON Lines",
-    source=SourceKind(FilesSourceOptions, _source, reaches=lambda options: [place_of_path(options.path, "path")]),
+    source=SourceKind(
+        FilesSourceOptions,
+        _source,
+        knows_backlog=True,
+        reaches=lambda options: [place_of_path(options.path, "path")],
+    ),
     sink=SinkKind(FilesSinkOptions, _sink, reaches=lambda options: [place_of_path(options.path, "path")]),
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer),

@@ -99,6 +99,10 @@ class FilesSource:
                 raise EndOfStream(f"all of {self._options.path} was read")
             await asyncio.sleep(self._options.poll_s)
 
+    async def backlog(self) -> api.Backlog | None:
+        """The bytes that follow, in this file and in those after it. How many records that are, nobody has counted."""
+        return api.Backlog(bytes=await asyncio.to_thread(self._unread, self._place))
+
     async def ack(self, position: api.Position) -> None:
         """Files stay as they are."""
 
@@ -115,6 +119,12 @@ class FilesSource:
         if not found:
             raise ConnectorError(f"no file matches {path}", cause=Cause.CONFIG, hint="correct `path`, or set `follow`")
         return found
+
+    def _unread(self, place: Place | None) -> int:
+        files = self._files()
+        place = place or Place(files[0])
+        sizes = ((file, os.path.getsize(file)) for file in files if file >= place.file)
+        return sum(max(0, size - place.offset) if file == place.file else size for file, size in sizes)
 
     def _take(self, place: Place | None) -> Taken:
         """The next lines, or the beginning of the next file. Changes nothing: the reader may have been cancelled."""

@@ -73,6 +73,10 @@ class Watcher:
         """For how long we have seen no beat of another node."""
         return lease.silent_s(self._observer, node, boot_s())
 
+    def is_heard(self, node: UUID) -> bool:
+        """Whether a node beats: this one does, and another if we have heard it lately."""
+        return node == self._incarnation() or lease.is_heard(self._observer, node, boot_s())
+
     def silent(self) -> list[UUID]:
         """The nodes that should get no new streams."""
         return lease.silent(self._observer, boot_s())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from headgate.connectors.api import Batch, Position
+from headgate.connectors.api import Backlog, Batch, Position
 from headgate.errors import Fenced
 
 MOST_RECORDS = 20_000  # In one batch.
@@ -78,6 +78,11 @@ class PushFeed:
         if len(taken) == 1:
             return _batch(taken[0].records, taken[0].meta, taken)
         return _batch([r for piece in taken for r in piece.records], [m for piece in taken for m in piece.meta], taken)
+
+    def backlog(self) -> Backlog:
+        """What has come in and was not read yet."""
+        waiting = list(islice(self._pieces, self._read, None))
+        return Backlog(sum(len(piece.ids) for piece in waiting), sum(piece.size_bytes for piece in waiting))
 
     def trim(self, position: int | None) -> int:
         """Forget what is durable. Returns how many records that were."""

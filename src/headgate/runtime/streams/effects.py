@@ -24,7 +24,7 @@ from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.beat import RunLabel, label_current
 from headgate.runtime.inbox import InboxHub
-from headgate.runtime.streams import run as worker
+from headgate.runtime.streams import sides
 from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.handle import Handle
@@ -33,6 +33,7 @@ from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
+from headgate.runtime.taps.points import Points
 from headgate.store.letters import Letters
 
 RETRY_S = 1.0
@@ -51,6 +52,7 @@ class Surroundings:
     reporter: Reporter
     checkpoints: Checkpoints
     inboxes: InboxHub
+    taps: Points
     trust_left_s: Callable[[], float]
     is_draining: Callable[[], bool]
     dispatch: Callable[[Handle, lifecycle.Event], None]
@@ -193,6 +195,7 @@ class Effects:
             on_commit=partial(self._committed, handle, run),
             share=handle.share,
             is_settled=held.settled,
+            taps=around.taps,
         )
         handle.run_number = run
         handle.config = None
@@ -262,6 +265,7 @@ class Effects:
         if handle.run is None or handle.run_number != run:
             return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
+        handle.stats.opened(progress.totals)
         self._around.checkpoints.moved(handle)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
@@ -290,9 +294,10 @@ class Effects:
             handle.pusher.committed()
 
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
-        failure, before = worker.failure_of(error), handle.state
+        failure, before = sides.failure_of(error), handle.state
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
-        handle.stats.errors += handle.state is not before  # An older run's failure changes nothing.
+        if handle.state is not before:  # An older run's failure changes nothing.
+            handle.stats.fails()
         if handle.pusher is not None and (handle.pusher.is_brief or not handle.holding.is_opened):
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
@@ -303,9 +308,9 @@ class Effects:
         failure = None
         try:
             config = await self._around.registry.get_datasource_config(handle.datasource, version)
-            await worker.check(config.prepared, self._context(handle, version=version))
+            await sides.check(config.prepared, self._context(handle, version=version))
         except Exception as error:
-            failure = worker.failure_of(error)
+            failure = sides.failure_of(error)
         self._around.dispatch(handle, lifecycle.Checked(version, boot_s(), failure, random.random()))
 
     # Ends.
@@ -364,4 +369,4 @@ class Effects:
 
 def _is_bug(error: BaseException) -> bool:
     """Whether a person should see where it happened."""
-    return worker.failure_of(error).cause == Cause.BUG
+    return sides.failure_of(error).cause == Cause.BUG

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
+from headgate.clock import boot_s, unix_s
 from headgate.connectors.api import Feed, Progress
 from headgate.core import lifecycle
 from headgate.core.figures import LastFailure
 from headgate.core.lifecycle.holding import Holding
 from headgate.core.push.notifier import Reason
+from headgate.core.records import NOTHING, Totals
 from headgate.core.streams import Why
 from headgate.datasources.registry import Config
 from headgate.runtime.streams.parts import Share
-from headgate.runtime.streams.run import Run, Stats
+from headgate.runtime.streams.run import Run
+from headgate.runtime.streams.stats import Stats
 from headgate.store.states import State
 
 
@@ -56,6 +59,7 @@ class Handle:
     holding: Holding = field(default_factory=Holding)
     pusher: Pusher | None = None  # None: a worker stream, granted by the tick.
     stats: Stats = field(default_factory=Stats)
+    totals_before: Totals = NOTHING  # When it was granted. A run that has acquired it knows better.
     config: Config | None = None  # Of the run that is being started.
     run: Run | None = None
     run_number: int = 0
@@ -64,23 +68,40 @@ class Handle:
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
+    @property
+    def totals(self) -> Totals:
+        """All that the stream has ever handled, as far as this node knows."""
+        return max(self.holding.progress.totals, self.totals_before, key=lambda one: one.read)
+
 
 def state_of(handle: Handle) -> State:
     """What people see of it."""
     status, detail = lifecycle.status(handle.state)
     phase = handle.state.phase
-    failure = phase.failure if isinstance(phase, lifecycle.BackingOff | lifecycle.Quarantined) else None
+    if isinstance(phase, lifecycle.Idle):
+        handle.stats.rests()  # Whatever it failed on before, nobody wants it now.
     return State(
         stream=handle.stream,
         epoch=handle.holding.last_epoch,
         worker_status=status,
         detail=detail,
         version=getattr(phase, "version", None),
-        metrics=handle.stats.figures(),
-        error=None if failure is None else LastFailure(str(failure.cause), failure.message),
+        reported=handle.stats.reported(handle.totals),
+        error=_failure_of(phase),
     )
+
+
+def _failure_of(phase: lifecycle.Phase) -> LastFailure | None:
+    match phase:
+        case lifecycle.BackingOff(failure=failure, until_s=until_s):
+            # To a tenth of a second: what is computed again must not look like news.
+            return LastFailure(str(failure.cause), failure.message, round(unix_s() + until_s - boot_s(), 1))
+        case lifecycle.Quarantined(failure=failure):
+            return LastFailure(str(failure.cause), failure.message)
+        case _:
+            return None
 
 
 def figures(state: State) -> tuple[Any, ...]:
     """What makes a state worth writing again."""
-    return (state.epoch, state.worker_status, state.detail, state.version, state.metrics, state.error)
+    return (state.epoch, state.worker_status, state.detail, state.version, state.reported, state.error)

@@ -34,7 +34,9 @@ from headgate.runtime.streams.handle import Handle, Pusher
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
+from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.strays import Strays
+from headgate.runtime.taps.points import NOBODY, Points
 from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
@@ -58,6 +60,7 @@ class WorkerManager:
         trust_left_s: Callable[[], float],
         inboxes: InboxHub,
         is_listed: Callable[[str], bool] = lambda name: True,
+        taps: Points = NOBODY,
     ) -> None:
         self.node = node
         self._registry = registry
@@ -81,6 +84,7 @@ class WorkerManager:
             reporter=self._reporter,
             checkpoints=self._checkpoints,
             inboxes=inboxes,
+            taps=taps,
             trust_left_s=trust_left_s,
             is_draining=lambda: self._draining,
             dispatch=self._dispatch,
@@ -194,6 +198,7 @@ class WorkerManager:
             self._effects.spawn(self._decline(offer, entry))
             return
         handle = self._add(offer.stream, entry, stream_name(entry.name, offer.index), offer.index, offer.dealt)
+        handle.stats, handle.totals_before = Stats.after(offer.reported), offer.totals
         handle.holding = holding.granted(offer.epoch, offer.is_settled)
         self._want(handle)
 

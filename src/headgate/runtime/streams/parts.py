@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headgate.connectors.api import Batch, Position, Source
+from headgate.connectors.api import Backlog, Batch, Position, Source
 from headgate.core.parts import UNNAMED, parts_of
 from headgate.errors import Cause, ConnectorError, EndOfStream, RetryLater
 
@@ -78,6 +78,10 @@ class Nothing:
 
     async def read(self) -> Batch:
         raise EndOfStream("no part of the source is this stream's")
+
+    async def backlog(self) -> Backlog | None:
+        """Nothing waits for it."""
+        return None
 
     async def ack(self, position: Position) -> None:
         """Nothing was read."""
@@ -157,6 +161,12 @@ class Merged:
             await self._sources[part].ack(at)
         self._acked = position
 
+    async def backlog(self) -> Backlog | None:
+        """That of all parts together."""
+        found = await asyncio.gather(*(source.backlog() for source in self._sources.values()))  # type: ignore[attr-defined]
+        known = [one for one in found if one is not None]
+        return Backlog(_sum([one.records for one in known]), _sum([one.bytes for one in known])) if known else None
+
     async def close(self) -> None:
         reading, self._reading = self._reading, {}
         for task in reading.values():
@@ -165,6 +175,11 @@ class Merged:
         if reading:
             await asyncio.wait(reading.values(), timeout=CANCEL_S)
         await _all(source.close() for source in self._sources.values())
+
+
+def _sum(found: Iterable[int | None]) -> int | None:
+    known = [one for one in found if one is not None]
+    return sum(known) if known else None
 
 
 def _placed(part: str, batch: Batch) -> Callable[[int], str] | None:

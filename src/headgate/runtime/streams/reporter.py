@@ -9,15 +9,17 @@ from typing import Any
 from uuid import UUID
 
 from headgate.clock import boot_s
-from headgate.core.lifecycle import Failure
+from headgate.core.figures import SAMPLE_S
+from headgate.core.lifecycle import Failure, Running
 from headgate.datasources.registry import Registry
 from headgate.errors import StoreError
 from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.handle import Handle, figures, state_of
 
-FIGURES_S = 5.0
+FIGURES_S = SAMPLE_S
 ROUNDS = 12  # In which every stream has had its turn: a minute.
 RETRY_S = 1.0
+ASKED_AT_ONCE = 50  # Sources that are asked for their backlog at a time.
 CULPRITS_S = 60.0  # From one event about records that cannot be handled to the next, of one stream.
 
 
@@ -86,19 +88,29 @@ class Reporter:
             due, self._dirty = self._dirty, set()
             self._changed.clear()
             if boot_s() >= figures_at_s:
-                due |= self._with_figures()
                 figures_at_s = boot_s() + FIGURES_S
+                due |= await self._with_figures()
             try:
                 await self.write(due)
             except StoreError:
                 self._dirty |= due
                 await asyncio.sleep(RETRY_S)
 
-    def _with_figures(self) -> set[Handle]:
-        """Streams that have moved; and some of the others in turn, as what they did in the last hour grows less."""
+    async def _with_figures(self) -> set[Handle]:
+        """Streams that have moved, and those that have a record in hand; and some of the others in turn, as what they
+        did in the last hour grows less."""
         due, self._moved = self._moved, set()
         self._round += 1
-        return due | {handle for place, handle in enumerate(self._handles()) if (place + self._round) % ROUNDS == 0}
+        for place, handle in enumerate(self._handles()):
+            if (place + self._round) % ROUNDS == 0 or handle.stats.waiting_since_s is not None:
+                due.add(handle)
+        for handle in due:
+            if isinstance(handle.state.phase, Running):
+                handle.stats.sample(handle.totals)
+        asked = [handle for handle in due if handle.run is not None and handle.run.knows_backlog]
+        for begin in range(0, len(asked), ASKED_AT_ONCE):
+            await asyncio.gather(*map(_see_backlog, asked[begin : begin + ASKED_AT_ONCE]))
+        return due
 
     async def flush(self) -> None:
         """Write what is due now."""
@@ -140,3 +152,11 @@ class Reporter:
         except StoreError:
             self._proofs = proofs | self._proofs
             raise
+
+
+async def _see_backlog(handle: Handle) -> None:
+    run = handle.run
+    if run is not None:
+        found = await run.backlog()
+        if handle.run is run:
+            handle.stats.sees(found)

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from uuid import UUID
 
 from headgate.clock import boot_s
-from headgate.connectors.api import Position, Progress
+from headgate.connectors.api import Backlog, Position, Progress
 from headgate.core.push.notifier import Reason
 from headgate.core.streams import Why
 from headgate.errors import StoreError
@@ -105,3 +105,7 @@ class _NoRecords:
             if not await self._is_waiting():
                 self._on_done()
             await asyncio.sleep(LOOK_S)
+
+    def backlog(self) -> Backlog:
+        """Nothing waits."""
+        return Backlog()

@@ -9,7 +9,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Stream
 
 from headgate.core.access import Caller, may
-from headgate.datasources.health import health
+from headgate.datasources.health import ALARMING, health
 from headgate.errors import StoreError
 from headgate.runtime.node import Node
 from headgate.telemetry import exposition
@@ -42,7 +42,7 @@ async def readyz(node: Node, request: Req) -> Response[access.Ready]:
     try:
         caller = await request.app.state.gate.identify(request.headers, address_of(request.scope), cookie_allowed=True)
         if caller is not None and may(caller, "list"):
-            degraded = reasons + await _unhealthy(node, caller)
+            degraded = reasons + await views.notices(node, caller) + await _unhealthy(node, caller)
     except StoreError:
         is_ready = False
     body = access.Ready(status="ok" if is_ready else "unavailable", degraded=degraded)
@@ -53,7 +53,7 @@ async def _unhealthy(node: Node, caller: Caller) -> list[str]:
     return [
         f"datasource {facts.datasource.name}: {word}"
         async for facts, _ in views.all_facts(node)
-        if sees(caller, facts.datasource.name) and (word := health(facts)) in ("error", "degraded")
+        if sees(caller, facts.datasource.name) and (word := health(facts)) in ALARMING
     ]
 
 

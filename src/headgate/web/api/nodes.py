@@ -59,6 +59,7 @@ def _view(node: Node, row: NodeRow) -> bodies.Node:
         started_at=row.started_at,
         streams=row.streams,
         draining=row.draining,
+        registry_problem=row.registry_problem,
         status="silent" if silent_s > SILENT_S else "draining" if row.draining else "up",
         silent_s=round(silent_s, 1),
         is_this=row.id == node.incarnation,

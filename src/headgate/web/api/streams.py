@@ -33,10 +33,10 @@ async def show_stream(node: Node, id: str) -> bodies.StreamDetails:
     found = await node.streams.find(id)
     datasource = await node.registry.get(str(found.datasource_id))
     facts = await views.one_facts(node, datasource)
-    states = [views.state(row) for row in facts.states if row.stream == found.id]
+    states = [views.state(row, facts) for row in facts.states if row.stream == found.id]
     unable = [
         bodies.Unable(node=row.node, id=row.id, reason=row.reason, at=row.at)
-        for row in await node.streams.unable(datasource.id)
+        for row in facts.unable
         if row.stream == found.id
     ]
     wish = _wish(await node.worker_groups.wish(found.id))

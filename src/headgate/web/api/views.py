@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 from uuid import UUID
 
 from headgate.clock import unix_s
+from headgate.connectors.webhook import CONNECTOR as WEBHOOK
 from headgate.core.access import ANYONE, Caller, may
-from headgate.core.figures import Figures
+from headgate.core.figures import Figures, InboxBacklog, figures, together
 from headgate.core.push import PUSH
+from headgate.core.records import add
 from headgate.datasources.documents import Document
-from headgate.datasources.health import Facts, health
+from headgate.datasources.health import Facts, judged
 from headgate.datasources.planned import Difference
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store import events, logs
 from headgate.store.datasources import Datasource, Version
 from headgate.store.letters import Numbers
+from headgate.store.listed import Unable
 from headgate.store.nodes import Node as NodeRow
-from headgate.store.states import StreamState
+from headgate.store.states import Listing, StreamState
 from headgate.web import bodies
 from headgate.web.bodies import datasources, letters
 from headgate.web.slices import SLICE, sliced
 from headgate.web.subjects import sees
 
+EMPTY = InboxBacklog(0, 0, None)
 TELLING = ("ERROR", "STARTING", "RUNNING", "INIT", "STOPPED")  # Which stream's state speaks for all of them.
 
 
@@ -66,7 +70,7 @@ def document(found: Version) -> bodies.Object:
     return plain
 
 
-def state(row: StreamState) -> datasources.StreamState:
+def state(row: StreamState, facts: Facts) -> datasources.StreamState:
     """One stream's state."""
     return datasources.StreamState(
         stream=str(row.stream),
@@ -78,7 +82,9 @@ def state(row: StreamState) -> datasources.StreamState:
         heartbeat=row.heartbeat,
         version=row.version,
         epoch=row.epoch,
-        metrics=row.metrics,
+        metrics=_figures(row, facts),
+        reading_since_s=row.reported.reading_since_s,
+        writing_since_s=row.reported.writing_since_s,
         error=row.error,
         changed_at=row.changed_at,
     )
@@ -86,13 +92,14 @@ def state(row: StreamState) -> datasources.StreamState:
 
 def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
     """A datasource in one line."""
-    found, published = facts.datasource, facts.published
+    found, published, verdict = facts.datasource, facts.published, judged(facts)
     first = min(facts.states, key=lambda state: TELLING.index(state.worker_status), default=None)
     return datasources.Summary(
         id=str(found.id),
         name=found.name,
         enabled=found.enabled,
-        health=health(facts),
+        health=verdict.health,
+        why=verdict.why,
         worker_status=first.worker_status if first else "INIT",
         detail=first.detail if first else "not started",
         published_version=found.published_version,
@@ -101,12 +108,25 @@ def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
         has_draft=has_draft,
         source_type=published.content.source.get("type") if published else None,
         sink_type=published.content.sink.get("type") if published else None,
-        metrics=_together([state.metrics for state in facts.states]),
+        metrics=_all_figures(facts),
         error=first.error if first else None,
         node=first.node_name if first else None,
         quarantine=found.quarantine,
         reason=published.reason if published else None,
     )
+
+
+def _figures(row: StreamState, facts: Facts) -> Figures:
+    """One stream's figures at this moment. Webhooks are read by the first stream."""
+    inbox = facts.inbox if row.index == 0 else None
+    return figures(row.totals, row.reported, facts.now_s, moves=row.worker_status == "RUNNING", inbox=inbox)
+
+
+def _all_figures(facts: Facts) -> Figures:
+    """The figures of all streams, those that are not listed among them."""
+    found, others = together([_figures(row, facts) for row in facts.states], facts.others.totals), facts.others
+    last_s = max(found.last_record_at_s or 0.0, others.last_record_at_s or 0.0) or None
+    return replace(found, last_record_at_s=last_s, last_hour=found.last_hour + others.last_hour)
 
 
 async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
@@ -120,8 +140,19 @@ async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
 
 async def overview(node: Node) -> datasources.Overview:
     """Every datasource and every node, for all who look."""
-    nodes = [datasources.Share(name=one.name, streams=one.streams) for one in await node.nodes.all()]
+    nodes = [
+        datasources.Share(name=one.name, streams=one.streams, registry_problem=one.registry_problem)
+        for one in await node.nodes.all()
+    ]
     return datasources.Overview(datasources=await summaries(node, ANYONE), nodes=nodes, at_s=unix_s())
+
+
+async def notices(node: Node, caller: Caller) -> list[str]:
+    """What is wrong apart from datasources, for those who may see it."""
+    if not may(caller, "see_all"):
+        return []
+    found = [(one.name, one.registry_problem) for one in await node.nodes.all() if one.registry_problem]
+    return [f"the registry file of {name} is not usable; what runs goes on: {problem}" for name, problem in found]
 
 
 async def whole(node: Node, name: str) -> datasources.Datasource:
@@ -134,7 +165,7 @@ async def whole(node: Node, name: str) -> datasources.Datasource:
         **{field: getattr(line, field) for field in line.__struct_fields__},
         draft=None if draft is None else version(draft),
         published=None if facts.published is None else version(facts.published),
-        states=[state(row) for row in facts.states],
+        states=[state(row, facts) for row in facts.states],
         letters=letter_numbers(await node.letters.numbers(found.id)),
     )
 
@@ -142,23 +173,6 @@ async def whole(node: Node, name: str) -> datasources.Datasource:
 def letter_numbers(found: Numbers) -> letters.LetterNumbers:
     """What became of dead letters."""
     return letters.LetterNumbers(**{name: getattr(found, name) for name in found.__slots__})
-
-
-def _together(figures: Sequence[Figures]) -> Figures:
-    """The figures of all streams: counts add up, the rest is the newest stream's."""
-    newest = max(figures, key=lambda one: one.last_record_at_s or 0.0, default=Figures())
-    return replace(
-        newest,
-        records_in=sum(one.records_in for one in figures),
-        records_out=sum(one.records_out for one in figures),
-        records_failed=sum(one.records_failed for one in figures),
-        records_skipped=sum(one.records_skipped for one in figures),
-        bytes_in=sum(one.bytes_in for one in figures),
-        batches=sum(one.batches for one in figures),
-        errors=sum(one.errors for one in figures),
-        restarts=sum(one.restarts for one in figures),
-        last_hour=sum(one.last_hour for one in figures),
-    )
 
 
 def event(row: events.Recorded) -> datasources.Event:
@@ -172,52 +186,78 @@ def line(row: logs.Kept) -> datasources.Line:
     return datasources.Line(id=row.id, at=found.at, level=found.level, text=found.text, fields=dict(found.fields))
 
 
-def _facts(
-    live: Mapping[UUID, Handle],
-    node: Node,
-    found: Datasource,
-    published: Version | None,
-    states: Sequence[StreamState],
-    nodes: Sequence[NodeRow],
-) -> Facts:
-    """What is known of a datasource. Streams of this node (`live`) have their newest figures."""
-    is_pushed = published is not None and published.content.source.get("type") == PUSH
-    shown = [_now(row, live, node, is_pushed=is_pushed) for row in states if (row.label is not None) == is_pushed]
-    return Facts(found, published, shown, nodes, unix_s())
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is known of all datasources at once."""
+
+    node: Node
+    live: Mapping[UUID, Handle]  # The streams of this node, by id: their figures are newer than the database's.
+    nodes: Sequence[NodeRow]
+    listing: Listing
+    inboxes: Mapping[UUID, InboxBacklog]
+    unable: Mapping[UUID, Sequence[Unable]]
+
+    def facts(self, found: Datasource, published: Version | None) -> Facts:
+        """What is known of one."""
+        source = published.content.source.get("type") if published is not None else None
+        states, others = self.listing.of(found.id)
+        shown, summed = [], others.totals
+        for row in states:
+            if (row.label is not None) == (source == PUSH):
+                shown.append(self._now(row, is_pushed=source == PUSH))
+            else:  # Of an earlier source: it counts, and is over.
+                summed = add(summed, row.totals)
+        inbox = self.inboxes.get(found.id, EMPTY) if source == WEBHOOK.name else None
+        others = replace(others, totals=summed)
+        return Facts(found, published, shown, self.nodes, unix_s(), self.unable.get(found.id, ()), others, inbox)
+
+    def _now(self, row: StreamState, *, is_pushed: bool) -> StreamState:
+        """A state as it is now: what a node said last holds no longer when the node is gone, or does not beat."""
+        handle, node = self.live.get(row.stream), self.node
+        if handle is not None and handle.holding.epoch is not None and row.node == node.incarnation:
+            totals = max(handle.totals, row.totals, key=lambda one: one.read)
+            row = replace(row, totals=totals, reported=handle.stats.reported(totals))
+        if row.heartbeat is None and is_pushed:
+            return replace(row, worker_status="STOPPED", detail="its node is gone")
+        if row.worker_status not in ("STARTING", "RUNNING"):
+            return row
+        if row.heartbeat is None:
+            return replace(row, worker_status="STARTING", detail="its node is gone; another takes it over")
+        if row.node is not None and not node.watcher.is_heard(row.node):
+            return replace(row, worker_status="STARTING", detail=f"its node, {row.node_name}, does not beat")
+        return row
 
 
-def _now(row: StreamState, live: Mapping[UUID, Handle], node: Node, *, is_pushed: bool) -> StreamState:
-    """A state as it is now: what a node said last holds no longer when the node is gone."""
-    handle = live.get(row.stream)
-    if handle is not None and handle.holding.epoch is not None and row.node == node.incarnation:
-        row = replace(row, metrics=handle.stats.figures())
-    if row.heartbeat is None and is_pushed:
-        return replace(row, worker_status="STOPPED", detail="its node is gone")
-    if row.heartbeat is None and row.worker_status in ("STARTING", "RUNNING"):
-        return replace(row, worker_status="STARTING", detail="its node is gone; another takes it over")
-    return row
+async def _around(node: Node, datasource: UUID | None = None) -> _Around:
+    states = node.registry.states
+    unable: dict[UUID, list[Unable]] = {}
+    for row in await node.streams.unable(datasource):
+        unable.setdefault(row.datasource, []).append(row)
+    return _Around(
+        node=node,
+        live=_live(node),
+        nodes=await node.nodes.all(),
+        listing=await states.all() if datasource is None else await states.one(datasource),
+        inboxes=await node.inbox.unread(node.inboxes.acked, datasource),
+        unable=unable,
+    )
 
 
 async def all_facts(node: Node) -> AsyncIterator[tuple[Facts, bool]]:
-    """Every datasource, with whether it has a draft, in five queries. Others have the loop every now and then."""
+    """Every datasource, with whether it has a draft, in a few queries. Others have the loop every now and then."""
     found = await node.registry.datasources.all()
     published = await node.registry.datasources.published()
     drafts = await node.registry.datasources.with_draft()
-    by_datasource: dict[UUID, list[StreamState]] = {}
-    for row in await node.registry.states.all():
-        by_datasource.setdefault(row.datasource, []).append(row)
-    nodes, live = await node.nodes.all(), _live(node)
+    around = await _around(node)
     async for some in sliced(found, SLICE):
         for one in some:
-            states = by_datasource.get(one.id, [])
-            yield _facts(live, node, one, published.get(one.id), states, nodes), one.id in drafts
+            yield around.facts(one, published.get(one.id)), one.id in drafts
 
 
 async def one_facts(node: Node, found: Datasource) -> Facts:
     """One datasource."""
     published = await node.registry.datasources.version(found.id, found.published_version)
-    states = await node.registry.states.all(found.id)
-    return _facts(_live(node), node, found, published, states, await node.nodes.all())
+    return (await _around(node, found.id)).facts(found, published)
 
 
 def _live(node: Node) -> dict[UUID, Handle]:

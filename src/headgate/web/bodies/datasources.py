@@ -37,6 +37,8 @@ class StreamState(Answer):
     version: int | None
     epoch: int
     metrics: Figures
+    reading_since_s: float | None  # Since when the source has been asked for more, in Unix time.
+    writing_since_s: float | None  # Since when a batch is being written.
     error: LastFailure | None
     changed_at: datetime
 
@@ -48,6 +50,7 @@ class Summary(Answer):
     name: str
     enabled: bool
     health: str
+    why: str  # Why it is so, in one line; empty: there is nothing to say.
     worker_status: str
     detail: str
     published_version: int | None
@@ -56,7 +59,7 @@ class Summary(Answer):
     has_draft: bool
     source_type: str | None
     sink_type: str | None
-    metrics: Figures  # Of all its streams together.
+    metrics: Figures  # Of all its streams together, those of programs that have gone among them.
     error: LastFailure | None
     node: str | None
     quarantine: str | None  # Why it is quarantined.
@@ -76,6 +79,7 @@ class Datasources(Answer):
     """All datasources."""
 
     items: list[Summary]
+    notices: list[str] = field(default_factory=list)  # What is wrong apart from them: a registry file.
 
 
 class Versions(Answer):
@@ -194,6 +198,7 @@ class Share(Answer):
 
     name: str
     streams: int
+    registry_problem: str | None = None  # What is wrong with its registry file.
 
 
 class Overview(Answer):
@@ -236,6 +241,8 @@ class Publish(Request):
     """Publish the draft, if it is the one that was seen."""
 
     hash: str | None = None
+    accept: bool = False  # Even if it changes what its fixtures expect, which then expect what it gives.
+    connect: bool = False  # Only if its source and its sink can be reached.
 
 
 class Rollback(Request):

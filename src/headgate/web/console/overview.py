@@ -8,7 +8,7 @@ from litestar import Response, get
 
 from headgate.clock import unix_s
 from headgate.core.access import Caller, may
-from headgate.datasources.health import HEALTHS
+from headgate.core.figures import HEALTHS
 from headgate.errors import Forbidden, StoreError
 from headgate.runtime.node import Node
 from headgate.web.api import views
@@ -54,6 +54,7 @@ async def _overview(node: Node, holder: Caller) -> Response[str]:
         rows=[_row(summary) for summary in summaries],
         blank=BLANK,
         nodes=[one.name for one in await node.nodes.all()] if may(holder, "see_all") else [],
+        notices=await views.notices(node, holder),
     )
 
 
@@ -70,18 +71,24 @@ def _row(summary: Summary) -> dict[str, object]:
         "route": words.route(summary),
         "version": words.version(summary),
         "other_version": words.other_version(summary),
-        "total": words.count(metrics.records_out),
-        "lag": words.span(metrics.lag_s),
+        "rate": words.rate(words.rate_of(summary)),
+        "total": words.count(metrics.records_written),
+        "read": words.read(metrics),
+        "filtered": words.filtered(metrics),
+        "dead": words.count(metrics.records_dead_lettered),
+        "backlog": words.count(metrics.backlog_records),
+        "backlog_bytes": words.backlog_bytes(metrics),
+        "lag": words.lag(metrics.lag_s),
         "ago": words.ago(None if last_s is None else unix_s() - last_s),
         "node": summary.node or words.NOTHING,
-        "why": words.why(summary),
+        "why": summary.why,
     }
 
 
 # The script fills in copies of this row for datasources that appear later.
 BLANK = {
-    **dict.fromkeys(("id", "name", "detail", "route", "version", "other_version", "total"), ""),
-    **dict.fromkeys(("lag", "ago", "node", "why"), ""),
+    **dict.fromkeys(("id", "name", "detail", "route", "version", "other_version", "rate", "total", "read"), ""),
+    **dict.fromkeys(("filtered", "dead", "backlog", "backlog_bytes", "lag", "ago", "node", "why"), ""),
     "health": "starting",
     "has_draft": False,
 }

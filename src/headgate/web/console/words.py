@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from headgate import text
+from headgate.core.figures import Figures
+from headgate.datasources.health import ALARMING
 from headgate.web.bodies.datasources import Summary
 
 NOTHING = "–"
+RESTING = ("stopped", "unpublished", "ended", "no_node")
 
 
 def count(number: float | None) -> str:
@@ -56,33 +59,49 @@ def other_version(summary: Summary) -> str:
 
 def detail(summary: Summary) -> str:
     """What the worker is about, where that says more than the health does."""
-    found = "" if summary.published_version is None else summary.detail
+    found = "" if summary.health in ("unpublished", "ended", "stopped") else summary.detail
     return "" if found in ("running", "stopped", "not started", summary.health) else found
 
 
-def why(summary: Summary) -> str:
-    """What is wrong, in one line."""
-    error, number = summary.error, summary.published_version
-    if summary.quarantine:
-        return f"Quarantined: {summary.quarantine}"
-    if summary.health == "stopped":
-        return "" if number else "Nothing has been published yet."
-    if error:
-        return f"{error.cause}: {error.message}"
-    if summary.published_status == "rejected":
-        return f"Version {number} was tried and rejected."
-    if summary.health == "degraded":
-        return "It runs, but no record came within the expected time."
-    return ""
+def rate_of(summary: Summary) -> float | None:
+    """Records written in a second. Of what does not run there is none to tell."""
+    return None if summary.health in RESTING else summary.metrics.written_per_s
+
+
+def rate(per_s: float | None) -> str:
+    """Small ones with a digit more."""
+    if per_s is None:
+        return NOTHING
+    return f"{max(per_s, 0.1):.1f}".removesuffix(".0") if 0 < per_s < 10 else f"{per_s:,.0f}"
+
+
+def read(metrics: Figures) -> str:
+    """How many were read, where that is not how many were written."""
+    return "" if metrics.records_read == metrics.records_written else f"{count(metrics.records_read)} read"
+
+
+def filtered(metrics: Figures) -> str:
+    """How many were left out, if any."""
+    return f"{count(metrics.records_filtered)} filtered" if metrics.records_filtered else ""
+
+
+def backlog_bytes(metrics: Figures) -> str:
+    """How large what waits is, if anything does."""
+    return size(metrics.backlog_bytes) if metrics.backlog_bytes else ""
+
+
+def lag(span_s: float) -> str:
+    """How old the oldest record is that is not durable."""
+    return span(span_s) if span_s else NOTHING
 
 
 def headline(counts: dict[str, int]) -> str:
     """How everything is, in one sentence."""
-    total, wrong = sum(counts.values()), counts["error"] + counts["degraded"]
+    total, wrong = sum(counts.values()), sum(counts[health] for health in ALARMING)
     if not total:
         return "Nothing to run yet"
     if wrong:
         return f"{wrong:,} of {total:,} {'needs' if wrong == 1 else 'need'} attention"
     if counts["starting"]:
         return f"{counts['starting']:,} of {total:,} starting"
-    return "All is well" if counts["ok"] else "All is stopped"
+    return "All is well" if counts["ok"] else "Nothing runs"

@@ -1,6 +1,9 @@
 // How figures and a datasource's state are put into words. `words.py` says the same on the server; keep them alike.
 
-export const HEALTHS = ["error", "degraded", "starting", "stopped", "ok"]; // Worst first.
+// Worst first.
+export const HEALTHS = ["error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok"];
+export const ALARMING = ["error", "no_node", "degraded"];
+const RESTING = ["stopped", "unpublished", "ended", "no_node"];
 export const NOTHING = "–";
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -11,7 +14,7 @@ export function count(number) {
 }
 
 export function rate(number) {
-  if (number === null) return NOTHING;
+  if (number === null || number === undefined) return NOTHING;
   return number > 0 && number < 10 ? tenth.format(Math.max(number, 0.1)) : whole.format(number);
 }
 
@@ -33,18 +36,20 @@ export function ago(span_s) {
   return span_s < 1.5 ? "just now" : `${wholeSpan(span_s)} ago`;
 }
 
-function why(one) {
-  const number = one.published_version;
-  if (one.quarantine) return `Quarantined: ${one.quarantine}`;
-  if (one.health === "stopped") return number ? "" : "Nothing has been published yet.";
-  if (one.error) return `${one.error.cause}: ${one.error.message}`;
-  if (one.published_status === "rejected") return `Version ${number} was tried and rejected.`;
-  if (one.health === "degraded") return "It runs, but no record came within the expected time.";
-  return "";
+export function size(bytes) {
+  let number = bytes;
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (number < 999.5) return `${unit === "B" ? Math.round(number) : number.toFixed(1)} ${unit}`;
+    number /= 1000;
+  }
+  return `${tenth.format(number)} TB`;
 }
 
+// Records written in a second, as the node that runs a stream compares its totals. Of what does not run there is none.
+export const rateOf = (one) => (RESTING.includes(one.health) ? null : one.metrics.written_per_s ?? null);
+
 function detail(one) {
-  const found = one.published_version === null ? "" : one.detail || "";
+  const found = ["unpublished", "ended", "stopped"].includes(one.health) ? "" : one.detail || "";
   return ["running", "stopped", "not started", one.health].includes(found) ? "" : found;
 }
 
@@ -59,18 +64,23 @@ export function cells(one) {
     version: published ? `v${published}` : NOTHING,
     other_version: running && running !== published ? `v${running} running` : "",
     draft: one.has_draft ? "draft" : "",
-    total: count(metrics.records_out),
-    lag: span(metrics.lag_s),
+    rate: rate(rateOf(one)),
+    total: count(metrics.records_written),
+    read: metrics.records_read === metrics.records_written ? "" : `${count(metrics.records_read)} read`,
+    filtered: metrics.records_filtered ? `${count(metrics.records_filtered)} filtered` : "",
+    dead: count(metrics.records_dead_lettered),
+    backlog: count(metrics.backlog_records),
+    backlog_bytes: metrics.backlog_bytes ? size(metrics.backlog_bytes) : "",
     node: one.node ?? NOTHING,
-    why: why(one),
+    why: one.why,
   };
 }
 
 export function headline(counts) {
   const total = HEALTHS.reduce((sum, health) => sum + counts[health], 0);
-  const wrong = counts.error + counts.degraded;
+  const wrong = ALARMING.reduce((sum, health) => sum + counts[health], 0);
   if (!total) return "Nothing to run yet";
   if (wrong) return `${count(wrong)} of ${count(total)} ${wrong === 1 ? "needs" : "need"} attention`;
   if (counts.starting) return `${count(counts.starting)} of ${count(total)} starting`;
-  return counts.ok ? "All is well" : "All is stopped";
+  return counts.ok ? "All is well" : "Nothing runs";
 }

@@ -1,12 +1,13 @@
 // The overview, live. The server has drawn every row; this changes the cells that change, and moves what is wrong up.
 
-import { HEALTHS, NOTHING, ago, cells, count, headline, rate } from "./format.js";
+import { ALARMING, HEALTHS, NOTHING, ago, cells, count, headline, rate, rateOf, span } from "./format.js";
 import { History } from "./history.js";
 import { follow } from "./live.js";
 
 const TICK_MS = 1000;
 const SAMPLE_S = 1.5; // A node that is quiet for longer says that nothing changed, which is a sample too.
 const ZERO = ["0", NOTHING];
+const FIGURES = ["total", "rate", "dead", "backlog"];
 const SKEW_MS = 2000; // A smaller difference between the clocks is the rounding of the Date header.
 
 const find = (id) => document.getElementById(id);
@@ -44,21 +45,27 @@ class Row {
     this.cells[name].textContent = this.shown[name] = text;
     if (name === "why") this.why.hidden = !text;
     if (name === "health") this.body.dataset.health = text;
-    if (name === "total" || name === "rate") this.cells[name].classList.toggle("zero", ZERO.includes(text));
+    if (FIGURES.includes(name)) this.cells[name].classList.toggle("zero", ZERO.includes(text));
   }
 
-  update(one) {
+  update(one, at_s) {
     this.one = one;
+    this.said_s = at_s;
     const texts = cells(one);
     for (const name in texts) this.put(name, texts[name]);
     this.words = `${one.name} ${one.health} ${texts.route} ${texts.node} ${texts.detail} ${texts.why}`.toLowerCase();
   }
 
+  // The oldest record that waits grows older by itself; what was said of it holds until the node says more.
+  lag(unix_s) {
+    const { lag_s } = this.one.metrics;
+    return lag_s ? Math.max(lag_s, lag_s + (unix_s - this.said_s)) : 0;
+  }
+
   tick(now_s, unix_s) {
     const last_s = this.one.metrics.last_record_at_s ?? null;
     this.put("ago", ago(last_s === null ? null : unix_s - last_s));
-    this.rate = this.one.health === "stopped" ? null : this.history.rate();
-    this.put("rate", rate(this.rate));
+    this.put("lag", span(this.lag(unix_s) || null));
     if (!this.isInView) return;
     this.history.paths(now_s).reverse().forEach((path, index) => {
       if (this.paths[index].getAttribute("d") !== path) this.paths[index].setAttribute("d", path);
@@ -80,7 +87,7 @@ function newRow(id) {
 
 // What the node says.
 
-function show({ datasources, nodes, is_whole, gone }, skew_ms) {
+function show({ datasources, nodes, at_s, is_whole, gone }, skew_ms) {
   state.skew_ms = Math.abs(skew_ms) > SKEW_MS ? skew_ms : 0;
   const now = new Set(datasources.map((one) => one.id));
   const left = is_whole ? [...rows.keys()].filter((id) => !now.has(id)) : gone;
@@ -94,7 +101,7 @@ function show({ datasources, nodes, is_whole, gone }, skew_ms) {
   for (const one of datasources) {
     if (!rows.has(one.id)) rows.set(one.id, newRow(one.id));
     const row = rows.get(one.id);
-    row.update(one);
+    row.update(one, at_s);
     row.body.dataset.name = one.name;
   }
   arrange();
@@ -114,10 +121,18 @@ function sum(datasources, nodes) {
   }
   write(find("nodes"), `${count(nodes.length)} node${nodes.length === 1 ? "" : "s"}`);
   find("nodes").title = nodes.map((node) => `${node.name}: ${node.streams} streams`).join("\n");
-  const wrong = counts.error + counts.degraded;
+  notice(nodes);
+  const wrong = ALARMING.reduce((sum, health) => sum + counts[health], 0);
   document.title = wrong ? `(${count(wrong)}) Headgate` : "Headgate";
   find("empty").hidden = datasources.length > 0;
   find("list").hidden = datasources.length === 0;
+}
+
+// What is wrong apart from datasources.
+function notice(nodes) {
+  const wrong = nodes.filter((node) => node.registry_problem);
+  const text = (node) => `the registry file of ${node.name} is not usable; what runs goes on: ${node.registry_problem}`;
+  write(find("notices"), wrong.map(text).join("\n"));
 }
 
 function write(element, text) {
@@ -149,7 +164,7 @@ function arrange() {
 function sample() {
   const now_s = seconds();
   state.sampled_s = now_s;
-  for (const row of rows.values()) row.history.add(now_s, row.one.metrics.records_out ?? 0);
+  for (const row of rows.values()) row.history.add(now_s, rateOf(row.one) ?? 0);
 }
 
 function tick() {
@@ -161,7 +176,7 @@ function tick() {
   let all = 0;
   for (const row of rows.values()) {
     row.tick(now_s, unix_s);
-    all += row.rate ?? 0;
+    all += rateOf(row.one) ?? 0;
   }
   write(find("all-rate"), rows.size ? `${rate(all)} records/s` : "");
 }
