@@ -126,6 +126,19 @@ def test_a_letter_may_be_replayed_with_the_mapping_of_another_version(web: Web, 
     assert written(out) == [{"id": "x", "from": "first"}]
 
 
+def test_who_publishes_a_repair_and_asks_at_once_gets_the_repair(web: Web, name: str, tmp_path: Path) -> None:
+    """The old version still runs then, or would be the one to begin with."""
+    given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text("".join(f'{{"id": {n}, "n": "x"}}\n' for n in range(20)) + '{"id": 20, "n": 1}\n')
+    parts = {"source": {"type": "files", "path": str(given)}, "sink": {"type": "files", "path": str(out)}}
+    web.publish(name, **parts, mapping={"set": {"id": "id", "n": "int(n)"}})
+    web.wait_for(name, lambda found: found["detail"] == "finished")
+    web.publish(name, **parts, mapping={"set": {"id": "id", "n": "0"}})
+    assert web.call("POST", f"/api/datasources/{name}/dead-letters/replay")["letters"] == 20
+    web.until(lambda: numbers(web, name), lambda found: (found["replayed"], found["waiting"]) == (20, 0))
+    assert sorted(one["id"] for one in written(out)) == list(range(21))
+
+
 @pytest.fixture(scope="module")
 def many(web: Web, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A datasource with five letters of two kinds, and one that another version could not handle."""

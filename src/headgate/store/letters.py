@@ -109,11 +109,14 @@ class Letters:
         """The streams of this node with letters that are to be replayed."""
         return {row["stream"] for row in await self._database.fetch(sql("letters/asked"), node)}
 
-    async def to_replay(self, stream: UUID, limit: int) -> tuple[list[ToReplay], list[Again]]:
-        """The oldest letters of a stream that are to be replayed; and those whose payload cannot be decrypted."""
+    async def to_replay(
+        self, stream: UUID, limit: int, version: int | None = None
+    ) -> tuple[list[ToReplay], list[Again]]:
+        """The oldest letters of a stream that a run of this version is to replay; and those whose payload cannot be
+        decrypted."""
         found: list[ToReplay] = []
         closed: list[Again] = []
-        for row in await self._database.fetch(sql("letters/to_replay"), stream, limit):
+        for row in await self._database.fetch(sql("letters/to_replay"), stream, limit, version):
             contents = opened(self.keyring, row)
             if contents is None:
                 reason = "the payload cannot be decrypted: its master key is not here"

@@ -71,9 +71,9 @@ class Desk:
 
     # Replays.
 
-    async def to_replay(self) -> list[ToReplay]:
-        """The next letters that somebody wants to have replayed."""
-        found, closed = await self.rows.to_replay(self.stream, REPLAYED_AT_ONCE)
+    async def to_replay(self, version: int) -> list[ToReplay]:
+        """The next letters that somebody wants to have replayed, and that a run of this version replays."""
+        found, closed = await self.rows.to_replay(self.stream, REPLAYED_AT_ONCE, version)
         if closed:
             await self.rows.failed_again(closed)
         return found

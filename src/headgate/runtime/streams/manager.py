@@ -94,7 +94,7 @@ class WorkerManager:
             is_current=lambda handle: self._handles.get(handle.stream, handle) is handle,
         )
         self._effects = Effects(around)
-        self._strays = Strays(letters, self.claim, self.give_back)
+        self._strays = Strays(letters, node, self.claim, self.give_back)
         self._draining = False
         self.is_stopping = False
         self._over = False  # The incarnation has ended: no event changes anything any more.

@@ -5,7 +5,8 @@ a sink that keeps letters, a row and the outcome of its letter commit together: 
 that was superseded or discarded meanwhile is left out. Elsewhere the outcome follows the write, and after a crash
 between the two the letter is replayed again.
 
-A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
+A run of an older version leaves letters to the published one: people publish a repair, ask for a replay at once, and
+mean the repair. A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Replays:
 
     async def some(self, before: Progress) -> Replayed | None:
         """Replay the next letters. None: none are left."""
-        letters = await self._desk.to_replay()
+        letters = await self._desk.to_replay(self._version)
         if not letters:
             return None
         mapped = await self._map(letters)
