@@ -103,7 +103,7 @@ class InboxTable:
             return int(await connection.fetchval(sql("inbox/drop_acked"), datasource, id, keep_s, CLEAN_ROWS))
 
     async def unread(self, acked: Mapping[UUID, int], datasource: UUID | None = None) -> dict[UUID, InboxBacklog]:
-        """What waits in each inbox that has anything in it; `acked` is what sources have acknowledged here."""
+        """What waits in each inbox that has ever had anything; `acked` is what sources have acknowledged here."""
         args = (datasource, self._source_identity, list(acked), list(acked.values()), COUNTED_ROWS)
         rows = await self._database.fetch(sql("inbox/unread"), *args)
         return {row["datasource"]: InboxBacklog(row["records"], row["bytes"], row["oldest_at_s"]) for row in rows}
