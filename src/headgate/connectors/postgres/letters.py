@@ -95,11 +95,17 @@ async def lock(connection: Connection, grant: Grant, ids: Sequence[UUID], keys: 
     return [Locked(row["id"], row["key"], row["created_at"]) for row in found]
 
 
-def superseded(locked: Sequence[Locked], keys: Sequence[bytes | None], replays: Sequence[UUID]) -> list[UUID]:
+def superseded(
+    locked: Sequence[Locked], keys: Sequence[bytes | None], replays: Sequence[UUID], older: Sequence[UUID] = ()
+) -> list[UUID]:
     """The letters that records with these keys make worthless; in a replay, `replays` has the letter of each record.
 
-    A replay is no news: it supersedes only letters that are older than the one that it repeats.
+    A replay is no news: it supersedes only letters that are older than the one that it repeats. Who asks for it may
+    know which those are (`older`): they count if that letter is open, and has their key.
     """
+    if older:
+        written = {letter.key for letter in locked if letter.id in set(replays)}
+        return [letter.id for letter in locked if letter.id in set(older) and letter.key in written]
     if not replays:
         known = {key for key in keys if key is not None}
         return [letter.id for letter in locked if letter.key in known]

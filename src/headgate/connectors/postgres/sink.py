@@ -251,17 +251,21 @@ class PostgresSink:
     ) -> bool:
         also = letters.any_with_keys(grant) if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
+        if batch.replays and batch.letters:  # They come from another database.
+            await letters.keep(connection, grant, batch.letters)
         if has_keys or batch.replays:
             keys = list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
-            locked = await letters.lock(connection, grant, batch.replays, [key for key in keys if key is not None])
-            if gone := letters.superseded(locked, keys, batch.replays if keys else ()):
+            named = [*batch.replays, *batch.superseded]
+            locked = await letters.lock(connection, grant, named, [key for key in keys if key is not None])
+            replays = batch.replays if keys or batch.superseded else ()
+            if gone := letters.superseded(locked, keys, replays, batch.superseded):
                 await letters.resolve(connection, grant, gone, "superseded")
             if batch.replays:
                 batch = open_only(batch, {letter.id for letter in locked})
         await self._writing.put(connection, columns, batch)
         if batch.replays:
             await letters.resolve(connection, grant, list(set(batch.replays)), "replayed")
-        if batch.letters:
+        elif batch.letters:
             await letters.keep(connection, grant, batch.letters)
         if not await positions.advance(connection, positions.position_of(grant, batch.progress), self._kept):
             return False

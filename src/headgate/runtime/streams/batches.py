@@ -186,7 +186,7 @@ class Batches:
             0,
         )
         key = None
-        if self._is_upsert and culprit.stage != "source":
+        if self._is_upsert and self._keeps_letters and culprit.stage != "source":  # Else nothing supersedes it.
             key = self._key_of(record) if record is not None else self._desk.key_hash(mapping.key_of(payload, meta))
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)
