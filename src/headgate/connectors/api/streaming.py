@@ -160,9 +160,9 @@ class LetterSink(Sink, Protocol):
 
     `write` commits `batch.letters` with the position. Records of a batch with `replays` are written only if their
     letter is still open, and its outcome becomes `replayed` with them; the position stays. The `letters` of such a
-    batch are those that it replays and that were kept elsewhere: they are kept before it looks. Where `batch.supersedes` is
-    given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded` in
-    the same transaction, and so do those that `batch.superseded` names.
+    batch are some that it replays and that were kept elsewhere: they are kept before it looks. Where `batch.supersedes`
+    is given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded`
+    in the same transaction, and so do those that `batch.superseded` names.
     """
 
     async def rehearse(self, batch: Outgoing) -> None:
