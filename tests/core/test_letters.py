@@ -18,6 +18,7 @@ from headgate.core.letters import (
     key_hash,
     note,
     pack,
+    plain,
     parse_stop_after,
     unpack,
 )
@@ -125,3 +126,10 @@ def test_a_recent_stays_small() -> None:
     for second in range(100_000):
         recent = note(recent, rule, 1, 1, float(second))
     assert len(recent.buckets) <= 61
+
+
+def test_a_number_of_thousands_of_digits_has_a_key_and_a_form() -> None:
+    """Python refuses to write it in decimal digits."""
+    assert key_hash([10**5000], UUID(int=1)) != key_hash([10**5000 + 1], UUID(int=1))
+    assert plain(10**5000).startswith("0x")
+    assert unpack(pack(Contents(10**5000, None, None))).payload == 10**5000
