@@ -18,8 +18,8 @@ from headgate.core.letters import (
     key_hash,
     note,
     pack,
-    plain,
     parse_stop_after,
+    plain,
     unpack,
 )
 from headgate.core.records import Unreadable
