@@ -69,6 +69,7 @@ class Desk:
                 await self.rows.resolve(ids, outcome)
         closed = {id: ours for id, ours in known.items() if ours != "open" and kept.get(id) == "open"}
         for outcome, ids in _by_outcome(closed).items():
+            await self.rows.tell(ids)
             await sink.resolve(ids, outcome)
 
     async def note(self, sink: LetterSink, ids: Sequence[UUID]) -> None:
