@@ -423,7 +423,7 @@ async def test_a_search_is_cut_so_that_its_cost_grows_with_the_batch_and_no_fast
 async def test_a_search_that_takes_its_time_is_not_cut_off_by_the_server(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write that does nothing for a second is: its process may have been stopped. A large batch takes longer to judge,
+    """A write that does nothing for a second is: its process may be stopped. A large batch takes longer to be judged,
     and would be tried again for ever."""
     real = culprits.judge_column
 

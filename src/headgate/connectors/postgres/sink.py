@@ -41,8 +41,8 @@ __all__ = ["PostgresOptions", "PostgresSink", "lock_key"]
 
 OPEN_S = 15.0
 
-# Between two statements of a search much may be worked out, of a large batch or on a busy node. A successor does not wait
-# for its end: it ends the session.
+# Between two statements of a search much may be worked out, of a large batch or on a busy node. A successor need not
+# wait for its end: it ends the session.
 _SEARCH = "SET LOCAL idle_in_transaction_session_timeout = 30000"
 _REHEARSE = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000; SET LOCAL lock_timeout = 2000"
 
