@@ -80,6 +80,11 @@ class InboxTable:
         rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit, READ_BYTES)
         return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
 
+    async def last(self, datasource: UUID, limit: int) -> list[Stored]:
+        """The newest payloads, oldest first; those that have been handled too, while they are kept."""
+        rows = await self._database.fetch(sql("inbox/last"), datasource, limit, READ_BYTES)
+        return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
+
     async def news(self, positions: dict[UUID, int]) -> set[UUID]:
         """Which datasources have payloads after these ids."""
         rows = await self._database.fetch(sql("inbox/news"), list(positions), list(positions.values()))
