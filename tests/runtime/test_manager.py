@@ -132,7 +132,13 @@ async def test_a_version_that_fails_on_trial_is_rejected_and_the_old_one_goes_on
     await hg.until("orders", status="RUNNING", running=1)
     await hg.until_rows(5)
     broken = {"set": {"id": "id", "no_such_column": "id"}}
-    await hg.apply(orders={"source": generator(), "mapping": broken, "sink": postgres(hg.url)})
+    await hg.apply(
+        orders={
+            "source": generator(),
+            "mapping": broken,
+            "sink": {**postgres(hg.url), "schema": {"new_fields": "fail"}},
+        }
+    )
 
     async def rejected() -> bool:
         return "rejected" in await hg.events("orders")
@@ -627,7 +633,13 @@ async def test_a_batch_of_which_nothing_was_kept_proves_nothing(hg: Harness) -> 
     await hg.apply(orders={"source": generator(), "mapping": IDS, "sink": postgres(hg.url)})
     await hg.until("orders", status="RUNNING", running=1)
     broken = {"where": "id % 40 == 0", "set": {"id": "id", "no_such_column": "id"}}
-    await hg.apply(orders={"source": generator(), "mapping": broken, "sink": postgres(hg.url)})
+    await hg.apply(
+        orders={
+            "source": generator(),
+            "mapping": broken,
+            "sink": {**postgres(hg.url), "schema": {"new_fields": "fail"}},
+        }
+    )
 
     async def rejected() -> bool:
         return "rejected" in await hg.events("orders")
