@@ -159,7 +159,7 @@ class LetterSink(Sink, Protocol):
     `write` commits `batch.letters` with the position. Records of a batch with `replays` are written only if their
     letter is still open, and its outcome becomes `replayed` with them; the position stays. Where `batch.supersedes` is
     given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded` in
-    the same transaction, and so do those that `batch.superseded` names.
+    the same transaction; in a replay, only those that are older than the letter of the record.
     """
 
     async def rehearse(self, batch: Outgoing) -> None:
@@ -169,10 +169,10 @@ class LetterSink(Sink, Protocol):
         """Of all letters of this stream that it still knows."""
 
     async def letters(self, ids: Sequence[UUID]) -> list[Letter]:
-        """Those of these that it still knows. The content of one that is not open may be gone."""
+        """Those of these that it still knows. One that is not open has its remains as its content."""
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
-        """Those of these that are open have had this outcome; their content may go."""
+        """Those of these that are open have had this outcome. Their remains take the place of their content."""
 
 
 @runtime_checkable
@@ -243,6 +243,10 @@ class Shared(Protocol):
         """This user is done with it."""
 
 
+def _nothing() -> None:
+    """Nobody needs to know."""
+
+
 def _note_nothing(type: str, **payload: str) -> None:
     """Nobody is interested."""
 
@@ -263,3 +267,4 @@ class Context:
         default_factory=dict
     )  # Of records, as far as the mapping tells: `int`, `date`.
     note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.
+    letters_resolved: Callable[[], None] = _nothing  # Said by a sink whose write has superseded letters.

@@ -251,6 +251,7 @@ class PostgresSink:
     ) -> bool:
         also = letters.any_with_keys(grant) if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
+        gone: list[UUID] = []
         if has_keys or batch.replays:
             keys = list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
             locked = await letters.lock(connection, grant, batch.replays, [key for key in keys if key is not None])
@@ -266,6 +267,8 @@ class PostgresSink:
         if not await positions.advance(connection, positions.position_of(grant, batch.progress), self._kept):
             return False
         await connection.execute("COMMIT")
+        if gone:
+            self._context.letters_resolved()
         return True
 
 

@@ -23,6 +23,7 @@ from headgate.core.records import Stage, Totals, add
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.runtime.streams.letters import Desk, persist
+from headgate.store.letter_rows import dated
 from headgate.text import counted, one_line
 
 APART_S = 1e-5  # Between letters of a batch, so that their times tell their order in a database, too.
@@ -151,11 +152,12 @@ class Batches:
         if not culprits or self._prepared.options.on_error != "dead_letter":
             return ()
         ordered = sorted(culprits, key=lambda one: (one.index, one.element or 0))
-        now_s = self._context.now_s()
-        for place, one in enumerate(ordered):
+        for one in ordered:
             if one not in made:
-                made[one] = self._letter(batch, mapped, one, now_s + place * APART_S)
-        letters = [made[one] for one in ordered]
+                made[one] = self._letter(batch, mapped, one)
+        # Which ones there are becomes known bit by bit, and their times tell their order.
+        now_s = self._context.now_s()
+        letters = [dated(made[one], now_s + place * APART_S) for place, one in enumerate(ordered)]
         if not self._is_upsert:
             return letters
         latest: dict[bytes | None, tuple[int, int]] = {}  # Of each key that is written, the last record.
@@ -169,7 +171,7 @@ class Batches:
             for letter, one in zip(letters, ordered, strict=True)
         ]
 
-    def _letter(self, batch: Batch, mapped: Mapped, culprit: Culprit, at_s: float) -> Letter:
+    def _letter(self, batch: Batch, mapped: Mapped, culprit: Culprit) -> Letter:
         mapping = self._prepared.mapping
         payload, meta = batch.records[culprit.index], batch.meta[culprit.index] if batch.meta else None
         if culprit.element is not None:
@@ -182,7 +184,7 @@ class Batches:
             one_line(culprit.reason, LONGEST),
             Cause.BAD_RECORD,
             self._version,
-            at_s,
+            0.0,
             0,
         )
         key = None

@@ -21,7 +21,8 @@ from headgate.datasources.registry import Registry
 from headgate.errors import ConnectorError, StoreError
 from headgate.ids import new_id
 from headgate.runtime.streams.sides import quietly
-from headgate.store.letters import Again, Letters, ToReplay, seal
+from headgate.store.letter_rows import seal
+from headgate.store.letters import Again, Letters, ToReplay
 
 COPY_S = 0.2  # From one copy of a sink's letters to the next, while there are new ones.
 LAST_COPY_S = 2.0  # For the last one: the end of a run must not wait for a database that is away.
@@ -61,7 +62,7 @@ class Desk:
         missing = [id for id in kept if id not in known]
         for begin in range(0, len(missing), COPIED_AT_ONCE):
             found = await sink.letters(missing[begin : begin + COPIED_AT_ONCE])
-            await self.rows.copy(self.stream, [letter for letter in found if letter.content])
+            await self.rows.copy(self.stream, found)
         for outcome, ids in _by_outcome({id: new for id, new in kept.items() if known.get(id, new) != new}).items():
             if outcome != "open":
                 await self.rows.resolve(ids, outcome)
