@@ -342,6 +342,13 @@ def test_pruning_asks_before_it_deletes(run: Run, node: FakeNode) -> None:
     assert node.asked[-1].query == {"prune": "true", "connect": "false"}
 
 
+def test_an_export_has_fixtures_unless_they_are_left_out(run: Run, node: FakeNode) -> None:
+    run("export")
+    assert node.asked[-1].query == {"fixtures": "true"}
+    run("export", "--no-fixtures")
+    assert node.asked[-1].query == {}
+
+
 def test_a_test_sends_what_it_was_given(run: Run, node: FakeNode, tmp_path: Path) -> None:
     run("ds", "test", "orders", "--payload", "payload.json", "--version", "2", "--sink", "rollback")
     assert node.asked[-1].body == {"version": 2, "payload": '{"id": 1}', "sink": "rollback"}

@@ -139,9 +139,9 @@ class Client:
         """Read."""
         return self._read(self.send("GET", path, params=params), kind)
 
-    def get_text(self, path: str) -> str:
+    def get_text(self, path: str, **params: Any) -> str:
         """Read what is not JSON."""
-        return str(self._checked(self.send("GET", path)).text)
+        return str(self._checked(self.send("GET", path, params=params)).text)
 
     def post(self, path: str, kind: type[T], body: Any = None, **params: Any) -> Reply[T]:
         """Do."""
