@@ -19,8 +19,17 @@ import httpx
 
 from bench.rig import cpu_s, report, rss_kb, running
 from bench.scale import quiet, wait_for_running
+from headgate.core.records import Totals
 from headgate.telemetry import exposition
-from headgate.telemetry.metrics import COUNTERS, DumpFigures, GroupFigures, NodeCollector, PushFigures, StreamFigures
+from headgate.telemetry.metrics import (
+    COUNTERS,
+    DatasourceFigures,
+    DumpFigures,
+    GroupFigures,
+    NodeCollector,
+    PushFigures,
+    StreamFigures,
+)
 from headgate.testing.processes import NodeProcess
 from headgate.web.slices import SLICE, sliced
 
@@ -109,7 +118,9 @@ def scraped() -> dict[str, float]:
         async for some in sliced(range(MANY), SLICE):
             for number in some:
                 counts = dict.fromkeys(COUNTERS, float(number))
-                yield StreamFigures(f"quiet-{number}", f"quiet-{number}:0", "RUNNING", counts, 0.5, 0.01, 1e9)
+                totals = Totals(number, number)
+                name = f"quiet-{number}"
+                yield StreamFigures(name, f"{name}:0", "RUNNING", counts, totals, 0.5, 0.1, 3, 300, 0.01, 1e9)
 
     async def nothing() -> dict[str, int]:
         return {}
@@ -117,11 +128,24 @@ def scraped() -> dict[str, float]:
     async def resting() -> list[StreamFigures]:
         return []
 
+    async def datasources() -> DatasourceFigures:
+        return DatasourceFigures([(f"quiet-{number}", "ok") for number in range(MANY)])
+
     async def run() -> tuple[float, float, int]:
         groups = GroupFigures(nothing, deque(), lambda: 0, Counter())
         push = PushFigures(0, 0, Counter())
         collector = NodeCollector(
-            here, resting, lambda: MANY, lambda: 4.0, lambda: 0.0, Counter, lambda: push, groups, DumpFigures(nothing)
+            here,
+            resting,
+            datasources,
+            lambda: None,
+            lambda: MANY,
+            lambda: 4.0,
+            lambda: 0.0,
+            Counter,
+            lambda: push,
+            groups,
+            DumpFigures(nothing),
         )
         holds: list[float] = []
 

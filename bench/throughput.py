@@ -39,19 +39,19 @@ def document(mode: str) -> dict[str, Any]:
     return {"source": {"type": "generator", "batch": 5000}, "mapping": MAPPING, "sink": sink}
 
 
-def records_out(node: NodeProcess, name: str) -> int:
+def records_written(node: NodeProcess, name: str) -> int:
     """How many records have become durable."""
-    return int(node.call("GET", f"/api/datasources/{name}")["metrics"].get("records_out", 0))
+    return int(node.call("GET", f"/api/datasources/{name}")["metrics"].get("records_written", 0))
 
 
 def rate(node: NodeProcess, mode: str) -> float:
     """Durable records per second, once it is warm."""
     name = f"bench-{mode}"
     node.apply({name: document(mode)})
-    node.wait_for(name, lambda found: found["metrics"].get("records_out", 0) > WARM_UP_RECORDS, 60)
-    began, first = time.perf_counter(), records_out(node, name)
+    node.wait_for(name, lambda found: found["metrics"].get("records_written", 0) > WARM_UP_RECORDS, 60)
+    began, first = time.perf_counter(), records_written(node, name)
     time.sleep(SECONDS)
-    last, ended = records_out(node, name), time.perf_counter()
+    last, ended = records_written(node, name), time.perf_counter()
     node.call("POST", f"/api/datasources/{name}/stop")
     node.wait_for(name, lambda found: found["worker_status"] == "STOPPED")
     return (last - first) / (ended - began)

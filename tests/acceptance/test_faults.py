@@ -156,7 +156,7 @@ def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_
     home = tmp_path / "home"
     first = NodeProcess.start(home, flags=("--demo",), environment={"HEADGATE_LEASE_S": "3"})
     try:
-        first.wait_for("demo-clicks", lambda found: found["metrics"].get("records_out", 0) > 10)
+        first.wait_for("demo-clicks", lambda found: found["metrics"].get("records_written", 0) > 10)
         first.end(signal.SIGKILL)
         first = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})
         found = first.wait_for("demo-clicks", lambda found: found["worker_status"] == "RUNNING")
@@ -176,7 +176,7 @@ def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_
 def test_an_embedded_database_that_is_killed_is_started_again(tmp_path: Path) -> None:
     node = NodeProcess.start(tmp_path / "home", flags=("--demo",))
     try:
-        node.wait_for("demo-clicks", lambda found: found["metrics"].get("records_out", 0) > 10)
+        node.wait_for("demo-clicks", lambda found: found["metrics"].get("records_written", 0) > 10)
         os.kill(int((tmp_path / "home/postgres/data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
 
         def goes_on() -> bool:

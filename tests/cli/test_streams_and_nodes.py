@@ -91,7 +91,7 @@ def stream(web: Web, name: str) -> dict[str, Any]:
 def stopped(web: Web, name: str) -> str:
     """A datasource that has moved something, and was stopped. Returns the name of its stream."""
     web.publish(name)
-    web.wait_for(name, lambda d: d["metrics"].get("records_out", 0) > 10)
+    web.wait_for(name, lambda d: d["metrics"].get("records_written", 0) > 10)
     web.call("POST", f"/api/datasources/{name}/stop")
     web.until(lambda: stream(web, f"{name}:0"), lambda found: found["owner"] is None)
     return f"{name}:0"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import pytest
+
+from headgate.store import inbox
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.inbox import InboxTable, Limit, Payload
@@ -95,3 +98,41 @@ async def test_cleaning_and_appending_many_inboxes_at_once_deadlock_never(databa
     kept = [await table.size(datasource) for datasource in datasources]
     counted = await database.fetch("SELECT datasource, count(*) AS n FROM headgate.inbox GROUP BY datasource")
     assert sum(rows for rows, _ in kept) == sum(row["n"] for row in counted)
+
+
+# What waits.
+
+
+async def test_what_waits_is_what_follows_the_position_or_what_was_acknowledged_here(database: Database) -> None:
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
+    limits = {datasource: Limit()}
+    assert await table.unread({}) == {}
+    await table.append([Payload(datasource, "{}", b"handled")] * 2, limits)
+    await handle_all(database)
+    found = (await table.unread({}))[datasource]
+    assert (found.records, found.bytes, found.oldest_at_s) == (0, 0, None)
+    await table.append([Payload(datasource, "{}", b"waits")] * 3, limits)
+    found = (await table.unread({}, datasource))[datasource]
+    assert (found.records, found.bytes) == (3, 15)
+    waiting = await table.after(datasource, 0, 10)
+    assert found.oldest_at_s == pytest.approx(waiting[2].received_at_s)
+    found = (await table.unread({datasource: waiting[3].id}))[datasource]
+    assert (found.records, found.oldest_at_s) == (1, pytest.approx(waiting[4].received_at_s))
+
+
+async def test_how_many_wait_in_a_full_inbox_is_estimated(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
+    limits = {datasource: Limit()}
+    await table.append([Payload(datasource, "{}", b"12345")] * 100, limits)
+    await handle_all(database)
+    await table.append([Payload(datasource, "{}", b"12345")] * 300, limits)
+    monkeypatch.setattr(inbox, "COUNTED_ROWS", 10)
+    found = (await table.unread({}))[datasource]
+    assert (found.records, found.bytes) == (300, 1500)
+
+
+async def test_an_inbox_that_nobody_reads_any_more_has_no_backlog(database: Database) -> None:
+    datasource, table = await make_datasource(database), InboxTable(database, WEBHOOK)
+    await table.append([Payload(datasource, "{}", b"1")], {datasource: Limit()})
+    await handle_all(database, source="generator")
+    assert await table.unread({}) == {}

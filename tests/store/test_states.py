@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from headgate.core.figures import Figures
-from headgate.core.streams import Grant, Release
-from headgate.store.states import State, States
+from headgate.core.figures import Reported
+from headgate.core.records import Totals
+from headgate.core.streams import Checkpoint, Grant, Release
+from headgate.store.states import State, States, StreamState
 from tests.store.conftest import ME, Rows
 
 
 def state(stream: UUID, epoch: int | None, status: str = "RUNNING") -> State:
-    return State(stream, epoch, status, "", 1, Figures(), None)
+    return State(stream, epoch, status, "", 1, Reported(), None)
 
 
 async def seen(rows: Rows) -> tuple[str, int] | None:
-    found = await States(rows.database).all()
+    found = await listed(States(rows.database))
     return (found[0].worker_status, found[0].epoch) if found else None
+
+
+async def listed(states: States) -> list[StreamState]:
+    return [state for found in (await states.all()).states.values() for state in found]
 
 
 async def test_a_holder_may_say_its_last_after_it_was_granted_the_stream_again(rows: Rows) -> None:
@@ -54,7 +59,7 @@ async def test_a_stream_that_has_ended_is_stopping_until_it_has_been_given_back(
     node, stream, states = await rows.node(), await rows.stream(), States(rows.database)
 
     async def shown() -> tuple[str, str]:
-        (found,) = await states.all()
+        (found,) = await listed(states)
         return found.worker_status, found.detail
 
     epoch = await rows.acquire(node, stream)
@@ -83,3 +88,62 @@ async def test_a_quarantine_that_people_see_is_one_that_a_start_ends(rows: Rows)
     assert await is_quarantined()
     await rows.acquire(node, stream)
     assert not await is_quarantined()
+
+
+# What streams have done.
+
+
+async def counted(rows: Rows, node: UUID, stream: UUID, read: int, status: str = "RUNNING") -> int:
+    """A stream that has read this much, and whose node has said so."""
+    epoch = await rows.acquire(node, stream)
+    totals = Totals(read, read - 1, 1)
+    await rows.tell(node, stream, Checkpoint(node, epoch, 1, read, totals))
+    reported = Reported(last_record_at_s=float(read), last_hour=read)
+    await States(rows.database).save(node, [replace(state(stream, epoch, status), reported=reported)])
+    return epoch
+
+
+async def test_a_state_has_the_totals_of_its_stream_as_of_the_last_checkpoint(rows: Rows) -> None:
+    node, stream = await rows.node(), await rows.stream()
+    await counted(rows, node, stream, 7)
+    (found,) = await listed(States(rows.database))
+    assert (found.totals, found.reported.last_record_at_s) == (Totals(7, 6, 1), 7.0)
+
+
+async def test_streams_of_programs_that_have_gone_are_summed_up_and_each_counts_once(rows: Rows) -> None:
+    await rows.stream(source="push")
+    node, datasource, states = await rows.node(), await rows.datasource(), States(rows.database)
+    labels = await rows.streams.label([(datasource, name) for name in ("gone", "also-gone", "used", "failed")])
+    for number, (_, name) in enumerate(labels, 1):
+        stream = labels[datasource, name]
+        epoch = await counted(rows, node, stream, 10**number, "ERROR" if name == "failed" else "RUNNING")
+        if name != "used":
+            await rows.tell(node, stream, Release(node, epoch, 2, None, totals=Totals(10**number, 10**number - 1, 1)))
+    shown, others = (await states.all()).of(datasource)
+    assert {one.label for one in shown} == {"used", "failed"}
+    all_read = sum(10**number for number in range(1, 5))
+    assert sum(one.totals.read for one in shown) + others.totals.read == all_read
+    assert others.last_record_at_s == max(10.0**n for n, (_, name) in enumerate(labels, 1) if "gone" in name)
+    whole, rest = (await states.one(datasource)).of(datasource)
+    assert {one.label for one in whole} == {"gone", "also-gone", "used", "failed"}
+    assert (sum(one.totals.read for one in whole), rest.totals.read) == (all_read, 0)
+    assert await states.pushed(node) == {"orders": Totals(all_read, all_read - 4, 4)}
+
+
+async def test_what_programs_have_pushed_is_reported_by_the_oldest_node_alone(rows: Rows) -> None:
+    await rows.stream(source="push")
+    oldest, younger, states = await rows.node(), await rows.node("right"), States(rows.database)
+    await rows.streams.label([(await rows.datasource(), "agent")])
+    assert list(await states.pushed(oldest)) == ["orders"]
+    assert await states.pushed(younger) == {}
+
+
+async def test_a_stream_that_was_dealt_everything_away_keeps_what_it_has_counted(rows: Rows) -> None:
+    node, stream, states = await rows.node(), await rows.stream(), States(rows.database)
+    epoch = await counted(rows, node, stream, 7)
+    await rows.tell(node, stream, Release(node, epoch, 2, None, totals=Totals(7, 6, 1)))
+    await rows.database.execute("UPDATE headgate.datasource SET dealt = 0")
+    shown, others = (await states.all()).of(await rows.datasource())
+    assert (shown, others.totals) == ([], Totals(7, 6, 1))
+    (resting,) = await states.resting(node, 10)
+    assert (resting.totals, resting.is_dealt) == (Totals(7, 6, 1), False)

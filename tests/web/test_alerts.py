@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.core.figures import Figures
+from headgate.core.figures import Reported
+from headgate.core.records import Totals
 from headgate.datasources.health import status_at_rest
 from headgate.store.states import Resting
 from tests.web.test_cluster import joined, this
@@ -95,7 +97,7 @@ def test_the_alert_of_a_failing_stream_fires_for_a_quarantined_one_and_for_no_ot
         # The one that is stopped should not run; the others should.
         assert "headgate_datasources_active 3.0" in text
         # What it counted stays, and the run that was quarantined is an error.
-        assert re.search(r'headgate_records_out_total{datasource="finished",stream="finished:0"} 3.0', text)
+        assert re.search(r'headgate_records_written_total{datasource="finished",stream="finished:0"} 3.0', text)
         assert re.search(r'headgate_errors_total{datasource="quarantined",stream="quarantined:0"} [1-9]', text)
         # Silence of a stream at rest is no news.
         assert "finished:0" not in re.findall(r'headgate_freshness_seconds{.*stream="([^"]+)"}', text)
@@ -139,4 +141,7 @@ def test_a_stream_at_rest_is_reported_by_one_node_and_by_another_when_that_one_i
 def test_a_stream_at_rest_has_the_status_that_people_would_give_it(
     enabled: bool, is_quarantined: bool, status: str, detail: str, expected: str
 ) -> None:
-    assert status_at_rest(Resting("orders", "0", status, detail, Figures(), enabled, is_quarantined)) == expected
+    resting = Resting(
+        "orders", UUID(int=1), "0", False, True, status, detail, Totals(), Reported(), enabled, is_quarantined
+    )
+    assert status_at_rest(resting) == expected

@@ -72,7 +72,7 @@ def stop(web: Web, name: str) -> None:
 def stopped(web: Web, name: str, **parts: Any) -> str:
     """A datasource that has moved something, and was stopped. Returns the name of its stream."""
     web.publish(name, **parts)
-    web.wait_for(name, lambda d: d["metrics"].get("records_out", 0) > 10)
+    web.wait_for(name, lambda d: d["metrics"].get("records_written", 0) > 10)
     stop(web, name)
     return f"{name}:0"
 

@@ -331,7 +331,7 @@ def _hostile_summary() -> dict[str, Any]:
         "has_draft": True,
         "source_type": HOSTILE,
         "sink_type": HOSTILE,
-        "metrics": {"records_out": 1},
+        "metrics": {"records_written": 1},
         "error": {"cause": "config", "message": HOSTILE},
         "node": HOSTILE,
         "quarantine": None,

@@ -47,9 +47,9 @@ def test_payloads_of_every_dear_kind_leave_the_node_and_its_other_streams_at_wor
             assert answer.status_code == 202, answer.text
         web.call("POST", f"/hooks/{name}-lawful", {"id": number})
 
-    web.wait_for(f"{name}-lawful", lambda found: found["metrics"].get("records_in") == len(HOSTILE))
+    web.wait_for(f"{name}-lawful", lambda found: found["metrics"].get("records_read") == len(HOSTILE))
     for number in range(len(HOSTILE)):
-        web.wait_for(f"{name}-{number}", lambda found: found["metrics"].get("records_in") == 3)
+        web.wait_for(f"{name}-{number}", lambda found: found["metrics"].get("records_read") == 3)
     assert incarnations(web) == before
 
 

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headgate.core.figures import HEALTHS
+from headgate.core.records import Totals
 from headgate.telemetry import exposition
 from headgate.telemetry.metrics import (
     COUNTERS,
     GAUGES,
     STATUSES,
+    TOTALS,
+    DatasourceFigures,
     DumpFigures,
     GroupFigures,
     NodeCollector,
@@ -30,7 +34,8 @@ MANY = 5000
 def figures(number: int, stream: str = "") -> StreamFigures:
     counts = {name: float(number * 100 + place) for place, name in enumerate(COUNTERS)}
     stream = stream or f"ds-{number}:0"
-    return StreamFigures(f"ds-{number}", stream, "RUNNING", counts, 0.5, 0.25, 1_000_000.0)
+    totals = Totals(number + 6, number + 3, 2, 1)
+    return StreamFigures(f"ds-{number}", stream, "RUNNING", counts, totals, 0.5, 0.1, 7, 700, 0.25, 1_000_000.0)
 
 
 def collector(*streams: StreamFigures, resting: tuple[StreamFigures, ...] = ()) -> NodeCollector:
@@ -47,9 +52,14 @@ def collector(*streams: StreamFigures, resting: tuple[StreamFigures, ...] = ()) 
     async def dumps() -> Mapping[str, int]:
         return {"running": 1, "rows": 10, "bytes": 1000}
 
+    async def datasources() -> DatasourceFigures:
+        return DatasourceFigures([("ds-7", "no_node")], ["bad"], {"pushed": Totals(100_000, 99_990, 0, 10)})
+
     return NodeCollector(
         here,
         at_rest,
+        datasources,
+        lambda: True,
         lambda: len(streams),
         lambda: 4.5,
         lambda: 0.001,
@@ -77,12 +87,22 @@ async def test_a_parser_reads_every_metric_with_its_type_and_its_value() -> None
     text = b"".join(await slices(collector(figures(7)))).decode()
     types = {family.name: family.type for family in text_string_to_metric_families(text)}
     assert {name: kind for name, kind in types.items() if name in GAUGES} == dict.fromkeys(GAUGES, "gauge")
-    assert {types[name] for name, _ in COUNTERS.values()} == {"counter"}
+    assert {types[name] for name, _ in (*TOTALS.values(), *COUNTERS.values())} == {"counter"}
     assert types["headgate_group_handover_seconds"] == "histogram"
     found, labels = read(text), (("datasource", "ds-7"), ("stream", "ds-7:0"))
     for place, (name, _) in enumerate(COUNTERS.values()):
         assert found[f"{name}_total", labels] == 700.0 + place
+    for name, number in {"read": 13.0, "written": 10.0, "filtered": 2.0, "dead_lettered": 1.0}.items():
+        assert found[f"headgate_records_{name}_total", labels] == number
+    assert found["headgate_records_written_total", (("datasource", "pushed"),)] == 99_990.0
     assert found["headgate_lag_seconds", labels] == 0.5
+    assert found["headgate_last_event_delay_seconds", labels] == 0.1
+    assert (found["headgate_backlog_records", labels], found["headgate_backlog_bytes", labels]) == (7.0, 700.0)
+    for health in HEALTHS:
+        named = (("datasource", "ds-7"), ("status", health))
+        assert found["headgate_datasource_health", named] == float(health == "no_node")
+    assert found["headgate_version_rejected", (("datasource", "bad"),)] == 1.0
+    assert found["headgate_registry_file_broken", ()] == 1.0
     for status in STATUSES:
         named = (("datasource", "ds-7"), ("status", status), ("stream", "ds-7:0"))
         assert found["headgate_worker_status", named] == float(status == "RUNNING")
@@ -109,7 +129,7 @@ async def test_the_text_of_many_streams_is_made_in_slices_and_others_run_in_betw
     found = await slices(collector(*(figures(number) for number in range(MANY))))
     counting.cancel()
     lines = [one.count(b"\n") for one in found]
-    series = MANY * (len(COUNTERS) + 3 + len(STATUSES))
+    series = MANY * (len(TOTALS) + len(COUNTERS) + 6 + len(STATUSES))
     assert sum(lines) > series
     assert max(lines) <= exposition.SLICE + 1  # A head has two lines.
     assert turns >= series / exposition.SLICE

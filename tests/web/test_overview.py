@@ -25,12 +25,13 @@ from tests.waiting import LONG_S, until
 BOUND = Caller(None, "bound", "viewer", Bounds(("orders-*",)))
 
 
-def summary(name: str, records_out: int = 0) -> Summary:
+def summary(name: str, written: int = 0) -> Summary:
     return Summary(
         id=f"id-{name}",
         name=name,
         enabled=True,
         health="ok",
+        why="",
         worker_status="RUNNING",
         detail="running",
         published_version=1,
@@ -39,7 +40,7 @@ def summary(name: str, records_out: int = 0) -> Summary:
         has_draft=False,
         source_type="generator",
         sink_type="blackhole",
-        metrics=Figures(records_out=records_out),
+        metrics=Figures(records_written=written),
         error=None,
         node="alpha",
         quarantine=None,
@@ -82,7 +83,10 @@ async def test_what_differs_is_sent_and_nothing_else() -> None:
     first = await Snapshot.take(overview(summary("orders"), summary("returns"), summary("quotes")), None)
     second = await Snapshot.take(overview(summary("orders", 7), summary("returns"), summary("new")), first)
     event = said(second.event(first.number, ANYONE))
-    assert [(one["name"], one["metrics"]["records_out"]) for one in event["datasources"]] == [("orders", 7), ("new", 0)]
+    assert [(one["name"], one["metrics"]["records_written"]) for one in event["datasources"]] == [
+        ("orders", 7),
+        ("new", 0),
+    ]
     assert (event["is_whole"], event["gone"]) == (False, ["id-quotes"])
 
 
@@ -101,7 +105,9 @@ async def test_where_nothing_differs_only_a_sign_of_life_is_sent() -> None:
     second = await Snapshot.take(overview(summary("orders")), first)
     assert second.event(first.number, ANYONE) == sse.ALIVE
     third = await Snapshot.take(overview(summary("orders"), streams=2), second)
-    assert said(third.event(second.number, ANYONE))["nodes"] == [{"name": "alpha", "streams": 2}]
+    assert said(third.event(second.number, ANYONE))["nodes"] == [
+        {"name": "alpha", "streams": 2, "registry_problem": None}
+    ]
 
 
 async def test_what_may_not_be_seen_is_neither_shown_nor_said_to_change_nor_to_be_gone() -> None:

@@ -81,7 +81,7 @@ def test_a_call_with_a_token_is_durable_when_it_is_answered_and_ends_in_the_sink
     answer = web.ask("POST", path, content=ORDER)
     assert (answer.status_code, answer.json()) == (202, {"status": "accepted"})
     assert [row["body"] for row in inbox(web, name)] == [ORDER]
-    web.wait_for(name, lambda d: d["metrics"].get("records_out") == 1)
+    web.wait_for(name, lambda d: d["metrics"].get("records_written") == 1)
     assert [tuple(row) for row in web.rows(f"SELECT id, name FROM {name.replace('-', '_')}")] == [(1, "café")]
     assert web.counted(name, 202) == 1
 
@@ -126,7 +126,7 @@ def test_a_delivery_number_of_any_length_is_answered(web: Web, name: str) -> Non
 def test_text_is_taken_as_it_is_where_the_format_is_text(web: Web, name: str) -> None:
     path = hook(web, name, table(name), format="text")
     assert web.ask("POST", path, content=b"not JSON: \xff").status_code == 202
-    web.wait_for(name, lambda d: d["metrics"].get("records_out") == 1)
+    web.wait_for(name, lambda d: d["metrics"].get("records_written") == 1)
     assert [row["body"] for row in web.rows(f"SELECT body FROM {name.replace('-', '_')}")] == ["not JSON: \ufffd"]
 
 
@@ -148,7 +148,7 @@ def test_a_datasource_in_error_still_takes_what_comes(web: Web, name: str) -> No
     assert web.ask("POST", path, content=ORDER).status_code == 202
     web.execute(f"ALTER TABLE {name.replace('-', '_')} ADD id int, ADD name text")
     web.call("POST", f"/api/datasources/{name}/restart")
-    web.wait_for(name, lambda d: d["metrics"].get("records_out") == 2)
+    web.wait_for(name, lambda d: d["metrics"].get("records_written") == 2)
 
 
 # What is refused.
@@ -241,13 +241,13 @@ def test_json_that_would_hold_the_node_up_gets_413_and_is_taken_as_text(web: Web
     assert inbox(web, name) == []
     path = hook(web, name, table(name), max_body_bytes=16 * 1024 * 1024, format="text")
     assert web.ask("POST", path, content=body).status_code == 202
-    web.wait_for(name, lambda found: found["metrics"].get("records_out") == 1)
+    web.wait_for(name, lambda found: found["metrics"].get("records_written") == 1)
 
 
 def test_a_large_body_of_cheap_json_is_taken(web: Web, name: str) -> None:
     path = hook(web, name, table(name), max_body_bytes=16 * 1024 * 1024)
     assert web.ask("POST", path, content=b'{"a":"' + b"1,[{1e308:" * 500_000 + b'"}').status_code == 202
-    web.wait_for(name, lambda found: found["metrics"].get("records_out") == 1)
+    web.wait_for(name, lambda found: found["metrics"].get("records_written") == 1)
     assert "not JSON" in refused(web.ask("POST", path, content=b'{"a":"' + b"1," * 1_000_000), 400)["detail"]
 
 
@@ -279,7 +279,7 @@ def test_a_json_body_that_is_no_object_is_taken_and_does_not_stop_the_datasource
     web.publish(name, source={"type": "webhook"}, mapping={"set": {"id": "id"}}, on_error="skip")
     for body in (b"5", b"[1]", b"null", b'"x"', b'{"id": 1}'):
         assert web.ask("POST", f"/hooks/{name}", content=body).status_code == 202
-    web.wait_for(name, lambda d: d["metrics"].get("records_in") == 5)
+    web.wait_for(name, lambda d: d["metrics"].get("records_read") == 5)
 
 
 def test_a_stopped_one_gets_503_with_when_to_come_back(web: Web, name: str) -> None:
@@ -382,7 +382,7 @@ async def test_of_two_thousand_calls_at_once_each_ends_in_the_sink_exactly_once(
     assert set().union(*await asyncio.gather(*map(caller, range(0, 2000, 40)))) == {b"HTTP/1.1 202 Accepted"}
 
     def check() -> None:
-        web.wait_for(name, lambda d: d["metrics"].get("records_out") == 2000)
+        web.wait_for(name, lambda d: d["metrics"].get("records_written") == 2000)
         rows = web.rows(f"SELECT id FROM {name.replace('-', '_')}")
         assert sorted(row["id"] for row in rows) == list(range(2000))
 

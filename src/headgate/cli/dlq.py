@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headgate.cli.call import Call, Yes, checked, command, confirm, datasource, noun
+from headgate.cli.failures import FAILED
 from headgate.cli.letters import (
     OneId,
     chosen,
@@ -16,14 +17,12 @@ from headgate.cli.letters import (
     moment,
     page,
     path_of,
+    rehearsed,
     table_of,
     told,
 )
 from headgate.errors import HeadgateError
 from headgate.text import counted, size
-
-if TYPE_CHECKING:
-    pass
 
 app = noun("Dead letters: records that could not be read, mapped or written.")
 
@@ -50,6 +49,7 @@ WithVersion = Annotated[
     int | None, typer.Option("--with-version", min=1, metavar="N", help="With the mapping of this version.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also those that may be older than the row of their key.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Only say what would become of them.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until they have been replayed.")]
 All = Annotated[bool, typer.Option("--all", help="Every open one.")]
 Replay = Annotated[bool, typer.Option("--replay", help="Have it replayed at once.")]
@@ -103,12 +103,16 @@ def replay(
     until: Until = None,
     with_version: WithVersion = None,
     overwrite: Overwrite = False,
+    dry_run: Dry = False,
     no_wait: NoWait = False,
 ) -> None:
     """Have letters tried again: those that are named, those that fit, or all of a datasource."""
     name, body = chosen(call, name, ids, stage, field, reason, version, since, until)
     body |= {"overwrite": overwrite, **({} if with_version is None else {"with_version": with_version})}
-    _replay(call, name, body, waits=not no_wait)
+    if dry_run:
+        _rehearse(call, name, body)
+    else:
+        _replay(call, name, body, waits=not no_wait)
 
 
 @command(app, "discard")
@@ -190,6 +194,15 @@ def export(
     except OSError as error:
         raise HeadgateError(f"{out} cannot be written: {error.strerror}") from None
     call.say({"file": out, "bytes": written}, f"wrote {size(written)} to {out}")
+
+
+def _rehearse(call: Call, name: str, body: dict[str, Any]) -> None:
+    from headgate.web.bodies.letters import Replaying
+
+    done = call.node.post(datasource(name, "dead-letters", "replay"), Replaying, {**body, "dry_run": True})
+    call.relay(done, rehearsed)
+    if done.value.dry_run is not None and done.value.dry_run.trouble:
+        raise typer.Exit(FAILED)
 
 
 def _replay(call: Call, name: str, body: dict[str, Any], *, waits: bool) -> None:

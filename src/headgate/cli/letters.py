@@ -181,6 +181,24 @@ def told(done: Replaying, now: LetterState | None = None) -> str:
 # How it looks.
 
 
+def rehearsed(done: Replaying) -> str:
+    """What would become of letters."""
+    found = done.dry_run
+    assert found is not None
+    rows = [
+        (str(one.id)[:SHORT], one.outcome.replace("_", "-"), one.stage, one.place, one.field, one.reason)
+        for one in found.letters
+    ]
+    counts = f"{found.written:,} would be written, {found.filtered:,} filtered, {found.dead_lettered:,} fail again"
+    lines = [f"version {found.version} of {done.datasource}: {counts}"]
+    lines += ["the sink was not asked: it cannot take back what it has written"] if not found.is_rehearsed else []
+    lines += ["there are more letters than can be tried at once"] if found.is_cut else []
+    lines += [f"it did not end: {found.trouble}"] if found.trouble else []
+    lines += [f"{one.letters:,} left alone: {one.reason}" for one in done.left_alone]
+    heads = ("LETTER", "OUTCOME", "STAGE", "PLACE", "FIELD", "REASON")
+    return "\n".join([table(heads, rows, empty="no letters to try", wrap=True), "", *map(one_line, lines)])
+
+
 def table_of(found: LetterList, outcome: str, names: list[str]) -> str:
     """A line for each letter."""
     rows = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Waiting:
     """A stream with letters to replay."""
 
     name: str
@@ -18,7 +18,7 @@ class Standing:
     is_quarantined: bool
 
 
-def why_waiting(name: str, *, is_enabled: bool, is_quarantined: bool, streams: list[Standing]) -> str | None:
+def why_waiting(name: str, *, is_enabled: bool, is_quarantined: bool, streams: list[Waiting]) -> str | None:
     """Why some of these letters are not replayed now; None: nothing stands in the way."""
     if not is_enabled:
         return f"{name} is stopped: they are replayed when it is started"

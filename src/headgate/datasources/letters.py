@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headgate.core.letters import key_hash
-from headgate.core.replays import Standing, why_waiting
+from headgate.core.replays import Waiting, why_waiting
 from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Refused
@@ -47,25 +47,28 @@ class LetterBox:
         self._registry = registry
         self._installation = installation
 
-    async def replay(self, found: Datasource, wish: Replay, actor: str) -> Asked:
-        """Have letters replayed, as soon as a run of their stream can."""
+    async def replay(self, found: Datasource, wish: Replay, actor: str, *, is_dry: bool = False) -> Asked:
+        """Have letters replayed, as soon as a run of their stream can; or, dry, only say how many that would be."""
         if wish.with_version is not None:
             await self._check_version(found, wish.with_version)
         which, any_key = replace(wish.which, datasources=[found.id]), not await self._is_upsert(found)
         before = await self._letters.numbers(found.id)
         open_, keyless = await self._letters.count(which)
-        asked = await self._letters.ask(
-            which, wish.with_version, overwrite=wish.overwrite, any_key=any_key, actor=actor, name=found.name
-        )
-        self._wake()
         left_alone = 0 if any_key or wish.overwrite else keyless
+        if is_dry:
+            asked = open_ - left_alone
+        else:
+            asked = await self._letters.ask(
+                which, wish.with_version, overwrite=wish.overwrite, any_key=any_key, actor=actor, name=found.name
+            )
+            self._wake()
         not_open = 0 if which.ids is None else len(set(which.ids)) - open_
         waits = await self.why_waiting(found) if asked else None
         return Asked(asked, left_alone, not_open, waits, before)
 
     async def why_waiting(self, found: Datasource) -> str | None:
         """What stands between letters that are to be replayed and their replay; None: nothing does."""
-        streams = [Standing(one.name, one.is_used, one.is_quarantined) for one in await self._letters.waiting(found.id)]
+        streams = [Waiting(one.name, one.is_used, one.is_quarantined) for one in await self._letters.waiting(found.id)]
         quarantined = found.quarantine is not None
         return why_waiting(found.name, is_enabled=found.enabled, is_quarantined=quarantined, streams=streams)
 
@@ -94,7 +97,7 @@ class LetterBox:
         prepared = await self._prepared(found)
         return prepared.sink_kind.needs_key(prepared.sink_options)
 
-    async def _prepared(self, found: Datasource) -> Prepared:
+    async def present(self, found: Datasource) -> int:
         """The version that runs, or would run."""
         published = await self._registry.datasources.version(found.id, found.published_version)
         if published is None:
@@ -103,6 +106,10 @@ class LetterBox:
         is_rejected = published.status == "rejected" and found.running_version is not None
         number = found.running_version if is_rejected else published.number
         assert number is not None
+        return number
+
+    async def _prepared(self, found: Datasource) -> Prepared:
+        number = await self.present(found)
         try:
             return (await self._registry.get_datasource_config(found.id, number)).prepared
         except ConfigError as error:

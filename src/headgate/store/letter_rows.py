@@ -77,7 +77,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What became of all dead letters of a datasource, for ever. All but `waiting` add up to the dead-lettered."""
+    """What became of all dead letters of a datasource. All but `waiting` add up to the dead-lettered."""
 
     open: int = 0
     replayed: int = 0

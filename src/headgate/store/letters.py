@@ -1,7 +1,7 @@
 """Dead letters in the registry: kept, listed, asked for, and what became of them.
 
 Where the sink keeps letters itself, what stands here is a copy, and the sink's word on the outcome counts. A payload is
-encrypted under a data key of its own, as a secret is, and goes as soon as its letter is not open any more.
+encrypted under its own data key, as a secret is, and goes as soon as its letter is not open any more.
 
 What people do to many letters is done in pieces, each a transaction with its event: no statement holds others up for
 long, however many there are.
@@ -242,7 +242,7 @@ class Letters:
             await append(connection, [Event(letter.datasource, letter.name, "letter_edited", payload, actor)])
 
     async def numbers(self, datasource: UUID) -> Numbers:
-        """What became of the letters of a datasource, for ever."""
+        """What became of the letters of a datasource, since it began."""
         (row,) = await self._database.fetch(sql("letters/numbers"), datasource)
         return numbers(row)
 

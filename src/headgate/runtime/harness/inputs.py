@@ -23,7 +23,7 @@ from headgate.core.records import Unreadable
 from headgate.datasources.prepared import Prepared
 from headgate.errors import ConfigError, ConnectorError, EndOfStream, RetryLater
 from headgate.runtime.harness.safe import safe
-from headgate.runtime.streams import parts
+from headgate.runtime.streams import parts, sides
 
 CLOSE_S = 1.0
 

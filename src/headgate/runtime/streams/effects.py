@@ -210,7 +210,8 @@ class Effects:
         bound = handle.log.bind(**labels)
         inbox = self._around.inboxes.of(handle.datasource)
         feed = handle.pusher.feed if handle.pusher is not None else None
-        return Context(handle.name, bound, unix_s, self._shared, inbox, feed)
+        note = partial(self._around.reporter.event, handle)
+        return Context(handle.name, bound, unix_s, self._shared, inbox, feed, note=note)
 
     async def _drive_and_forget(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """A run refers to its handle: while the handle refers to a run that has ended, neither would be freed."""

@@ -87,7 +87,7 @@ class Run:
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._copier: Copier | None = None  # If the sink keeps letters.
         self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
-        self._tally, self._stop_after = letters.Tally(), prepared.stop_after
+        self._recent, self._stop_after = letters.Recent(), prepared.stop_after
         self._draining = False
         self._has_written = False  # A part of the batch in hand, at least.
         self._source: Source | None = None  # While it is open, and if it knows its backlog.
@@ -227,7 +227,7 @@ class Run:
         if written.letters:
             self._has_new_letters()
         bad, now_s = len(written.culprits), unix_s()
-        self._tally = letters.note(self._tally, self._stop_after, bad, written.records, now_s)
+        self._recent = letters.note(self._recent, self._stop_after, bad, written.records, now_s)
         if self._taps.active:
             self._taps.written(self._grant, self._prepared.mapping, batch, mapped, written)
         self._on_commit(written.progress, written)
@@ -235,7 +235,7 @@ class Run:
 
     def _stop_if_too_many(self) -> None:
         """What was handled stays handled: the stream stops behind it."""
-        why = letters.is_too_many(self._tally, self._stop_after)
+        why = letters.is_too_many(self._recent, self._stop_after)
         if why is not None:
             hint = "headgate dlq list says why; a publish or a restart goes on"
             raise ConnectorError(why, cause=Cause.TOO_MANY_DEAD_LETTERS, hint=hint)
