@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -159,7 +160,7 @@ def edit(
         call.say(found.sent, "nothing changed")
         return
     one = written.value
-    if not replay and file is None and not call.as_json:
+    if not replay and file is None and not call.as_json and sys.stdin.isatty():
         replay = typer.confirm(f"Replay letter {str(one.id)[:8]} now?", err=True)
     if not replay:
         hint = f"headgate dlq replay --id {str(one.id)[:8]}"

@@ -70,7 +70,7 @@ class LetterNumbers(Answer):
     waiting: int = 0  # Those of the open ones that somebody wants to have replayed.
 
 
-class LetterState(LetterNumbers):
+class LetterState(LetterNumbers, kw_only=True):
     """The same, with what stands in the way of a replay."""
 
     datasource: str
