@@ -51,7 +51,7 @@ class LetterBox:
         """Have letters replayed, as soon as a run of their stream can; or, dry, only say how many that would be."""
         if wish.with_version is not None:
             await self._check_version(found, wish.with_version)
-        which, any_key = replace(wish.which, datasources=[found.id]), not await self._is_upsert(found)
+        which, any_key = replace(wish.which, datasources=[found.id]), not await self.is_upsert(found)
         before = await self._letters.numbers(found.id)
         open_, keyless = await self._letters.count(which)
         left_alone = 0 if any_key or wish.overwrite else keyless
@@ -93,7 +93,8 @@ class LetterBox:
         self._registry.waker.wake("events")
         return await self._letters.find(str(kept.id))
 
-    async def _is_upsert(self, found: Datasource) -> bool:
+    async def is_upsert(self, found: Datasource) -> bool:
+        """Whether its sink keeps one row for each key, so that an old letter could overwrite a newer row."""
         prepared = await self._prepared(found)
         return prepared.sink_kind.needs_key(prepared.sink_options)
 

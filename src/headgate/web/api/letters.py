@@ -75,7 +75,7 @@ def filter_of(
 ) -> Filter:
     """Which letters a query asks for."""
     with _in_query():
-        return _checked(Filter(None, stage, field, reason, version, _moment("since", since), _moment("until", until)))
+        return checked(Filter(None, stage, field, reason, version, _moment("since", since), _moment("until", until)))
 
 
 @contextmanager
@@ -213,13 +213,14 @@ def _which(body: bodies.Which) -> Filter:
     given: dict[str, Any] = {name: value for name in _NARROW if (value := getattr(body, name)) is not UNSET}
     for path in ("since", "until"):
         given[path] = _moment(path, given.get(path))
-    return _checked(Filter(**given))
+    return checked(Filter(**given))
 
 
 _NARROW = ("ids", "stage", "field", "reason", "version", "since", "until")
 
 
-def _checked(which: Filter) -> Filter:
+def checked(which: Filter) -> Filter:
+    """These texts can be looked for."""
     texts = {"field": which.field, "reason": which.reason}
     problems = [Problem(path, "must have no zero byte") for path, text in texts.items() if "\0" in (text or "")]
     if problems:
