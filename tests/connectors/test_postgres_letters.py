@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from headgate.connectors.api import Grant, Letter, Outgoing, Progress, Totals
-from headgate.connectors.postgres import at_once
+from headgate.connectors.postgres import at_once, letters
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import BadRecords, ConnectorError, Fenced
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
@@ -82,8 +82,14 @@ async def test_a_table_of_an_older_release_gets_the_totals_and_keeps_its_rows(ur
     assert await rows(url, "SELECT n, totals FROM headgate_position") == [(10, [10, 6, 1, 3, 1])]
 
 
-async def test_a_user_who_may_not_change_the_table_works_without_totals_and_without_letters(url: str) -> None:
+@pytest.mark.parametrize("has_letters", [False, True])
+async def test_a_user_who_may_not_change_the_table_works_without_totals_and_without_letters(
+    url: str, has_letters: bool
+) -> None:
+    """Somebody else may have made the table of letters, and this user has no right on it."""
     await older_table(url)
+    if has_letters:
+        await rows(url, letters.create("")[0])
     await rows(url, "CREATE ROLE plain LOGIN")
     try:
         for statement in ("REVOKE CREATE ON SCHEMA public FROM PUBLIC",

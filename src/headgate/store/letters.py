@@ -125,11 +125,6 @@ class Letters:
                 found.append(ToReplay(row["id"], contents, row["place"], row["key"], row["with_version"]))
         return found, closed
 
-    async def older(self, datasource: UUID, ids: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
-        """Open letters with the key of one of these, and older than it; each with that one."""
-        rows = await self._database.fetch(sql("letters/older"), datasource, list(ids)) if ids else []
-        return [(row["id"], row["newer"]) for row in rows]
-
     async def failed_again(self, letters: Sequence[Again]) -> None:
         """These stay open, with another reason, and are not tried again until somebody asks."""
         await self._database.execute(

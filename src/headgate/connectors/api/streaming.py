@@ -98,9 +98,7 @@ class Outgoing:
     deletes: Sequence[int] = ()  # Which of the records are deletions of what has their key, rising.
     letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
     replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
-    # The hash of a record's key, in an upsert that is no replay; and, in a replay, the older letters of the same keys.
-    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None
-    superseded: Sequence[UUID] = ()
+    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
 
 
 class Source(Protocol):

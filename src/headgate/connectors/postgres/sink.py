@@ -186,9 +186,9 @@ class PostgresSink:
     def _must_keep_letters(self) -> None:
         if not self._kept.has_letters:
             raise ConnectorError(
-                f"the table {letters.TABLE} is missing, and may not be made",
+                f"the table {letters.TABLE} is missing, or this user has no right on it",
                 cause=Cause.AUTH,
-                hint="GRANT CREATE on the schema of headgate_position, then restart",
+                hint=f"GRANT SELECT, INSERT, UPDATE, DELETE ON {letters.TABLE}, or CREATE on its schema; then restart",
             )
 
     async def _of_letters(self, work: Callable[[Connection, Grant], Any], otherwise: Any) -> Any:

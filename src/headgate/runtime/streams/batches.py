@@ -127,7 +127,7 @@ class Batches:
 
     def _outgoing(self, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]) -> Outgoing:
         key = self._prepared.mapping.key
-        supersedes = self._key_of if self._is_upsert and self._keeps_letters else None
+        supersedes = superseding(self._prepared, self._desk)
         kept_letters = letters if self._keeps_letters else ()
         if len(kept) == len(mapped.records):
             records, deletes = mapped.records, mapped.deletes
@@ -204,6 +204,14 @@ class Batches:
         first = min(culprits, key=lambda one: one.index)
         text = "records discarded" if self._prepared.options.on_error == "skip" else "records dead-lettered"
         self._context.log.warning(text, count=len(culprits), first=str(first))
+
+
+def superseding(prepared: Prepared, desk: Desk) -> Callable[[dict[str, Any]], bytes | None] | None:
+    """What tells the keys of records that supersede letters; None: they do not."""
+    kind, key = prepared.sink_kind, prepared.mapping.key
+    if not kind.keeps_letters or not kind.needs_key(prepared.sink_options):
+        return None
+    return lambda record: desk.key_hash([record.get(field) for field in key])
 
 
 def _culprit(batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:

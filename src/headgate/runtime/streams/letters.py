@@ -90,10 +90,6 @@ class Desk:
         """Letters that only the registry has were replayed."""
         await self.rows.save_replayed(self.node, self.stream, ids, self._checkpoint(progress))
 
-    async def older(self, letters: Sequence[ToReplay]) -> list[tuple[UUID, UUID]]:
-        """Open letters of the same keys as these, and older; each with the newer one."""
-        return await self.rows.older(self.datasource, [one.id for one in letters if one.key is not None])
-
     def _checkpoint(self, progress: Progress) -> Checkpoint:
         return Checkpoint(self.node, self.epoch, progress.commits, progress.position, progress.totals)
 

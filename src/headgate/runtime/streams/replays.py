@@ -21,7 +21,7 @@ from headgate.connectors.api import Context, LetterSink, Outgoing, Progress, Sin
 from headgate.core.mapping.document import Mapping
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
-from headgate.runtime.streams.batches import Write, search
+from headgate.runtime.streams.batches import Write, search, superseding
 from headgate.runtime.streams.letters import Desk, persist
 from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
@@ -66,16 +66,15 @@ class Replays:
         if not letters:
             return None
         mapped = await self._map(letters)
-        older = await self._desk.older(letters)
         progress = replace(before, commits=before.commits + 1)
-        key = self._prepared.mapping.key
-        outgoing = _of(Outgoing(mapped.records, progress, key, mapped.deletes, replays=mapped.replays), older)
+        key, supersedes = self._prepared.mapping.key, superseding(self._prepared, self._desk)
+        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, (), mapped.replays, supersedes)
         is_written = not outgoing.records
         while not is_written:
             bad, is_written = await self._try(outgoing)
             failed = {outgoing.replays[one.index]: one for one in bad}
             mapped.failed += [self._again(id, "sink", one.field, one.reason) for id, one in failed.items()]
-            outgoing = _of(_without(outgoing, failed), older)
+            outgoing = _without(outgoing, failed)
             is_written = is_written or not outgoing.records
         self._context.log.info("letters replayed", count=len(letters) - len(mapped.failed), failed=len(mapped.failed))
         progress = progress if outgoing.records or not self._keeps_letters else before
@@ -151,11 +150,6 @@ class Replays:
 
     def _again(self, id: UUID, stage: str, field: str | None, reason: str, cause: Cause = Cause.BAD_RECORD) -> Again:
         return Again(id, stage, field, reason, cause, self._version)
-
-
-def _of(outgoing: Outgoing, older: Sequence[tuple[UUID, UUID]]) -> Outgoing:
-    """With the older letters of the same keys as those that are written now."""
-    return replace(outgoing, superseded=[old for old, by in older if by in set(outgoing.replays)])
 
 
 def _without(outgoing: Outgoing, letters: Collection[UUID]) -> Outgoing:
