@@ -284,6 +284,20 @@ def dead_lettered(web: Web, name: str) -> int:
     return int(web.rows(f"{query} ON d.id = s.datasource WHERE d.name = $1", name)[0]["n"])
 
 
+def test_what_is_discarded_is_gone_from_the_sink_too(web: Web, name: str) -> None:
+    web.call("PUT", f"/api/secrets/{name}", {"value": web.database})
+    sink = {"type": "postgres", "url": {"$secret": name}, "table": name.replace("-", "_")}
+    web.publish(name, source={"type": "webhook"}, mapping=MAPPING, sink=sink)
+    send(web, name, {"id": "x", "total": 1}, {"id": 1, "total": 1})
+    web.until(lambda: numbers(web, name), lambda found: found["open"] == 1)
+    (stuck,) = listed(web, name)
+    kept = "SELECT outcome, content FROM headgate_dead_letter WHERE id = $1::text::uuid"
+    assert web.rows(kept, stuck["id"])[0]["content"] is not None
+    web.call("POST", f"/api/datasources/{name}/dead-letters/discard", {"ids": [stuck["id"]]})
+    web.until(lambda: tuple(web.rows(kept, stuck["id"])[0]), lambda row: row == ("discarded", None))
+    assert numbers(web, name)["discarded"] == 1
+
+
 def test_a_letter_whose_key_was_edited_may_be_older_than_a_row_that_nobody_compared(web: Web, name: str) -> None:
     web.call("PUT", f"/api/secrets/{name}", {"value": web.database})
     sink = {"type": "postgres", "url": {"$secret": name}, "table": name.replace("-", "_"), "mode": "upsert"}
