@@ -180,6 +180,7 @@ def _page(one: Datasource) -> str:
             ("error", one_line(f"{error.cause}: {error.message}") if error else None),
             ("quarantined", one.quarantine),
             *figures.lines(one.metrics),
+            ("letters", figures.letters(one.letters)),
             ("version", _version(one)),
             ("published", _written(one.published)),
             ("draft", _written(one.draft)),

@@ -33,6 +33,8 @@ DESCRIBED = {
     "/groups": "The console's page of groups. By WebSocket: the door for programs that take turns.",
     "/dumps": "The console's page of dumps.",
     "/dumps/{id}": "The console's page of one dump, with the map of its chunks; and what its buttons send.",
+    "/letters": "The console's page of dead letters, for operators; and what its buttons send.",
+    "/letters/{id}": "The console's page of one dead letter, with its record; and what its buttons send.",
     "/groups/one": "The console's page of one group, named by `stream` and `name`.",
     "/login": "Sign in to the console: a form of its own page with `token`, or the `code` of a link.",
     "/logout": "Sign out of the console: ends the session. The token stays valid.",

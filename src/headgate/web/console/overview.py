@@ -55,6 +55,7 @@ async def _overview(node: Node, holder: Caller) -> Response[str]:
         blank=BLANK,
         nodes=[one.name for one in await node.nodes.all()] if may(holder, "see_all") else [],
         notices=await views.notices(node, holder),
+        operates=may(holder, "operate_listed"),
     )
 
 

@@ -103,6 +103,7 @@ function show({ datasources, nodes, at_s, is_whole, gone }, skew_ms) {
     const row = rows.get(one.id);
     row.update(one, at_s);
     row.body.dataset.name = one.name;
+    if (row.cells.dead.tagName === "A") row.cells.dead.href = `/letters?datasource=${encodeURIComponent(one.name)}`;
   }
   arrange();
   sum([...rows.values()].map((row) => row.one), nodes);
