@@ -95,6 +95,12 @@ def test_the_next_try_is_told(next_try_at_s: float | None, why: str, explained: 
     assert explain(found)[0].startswith(explained)
 
 
+def test_while_it_is_being_tried_again_it_is_not_said_to_be_starting() -> None:
+    found = facts(stream("STARTING", "opening", error=LastFailure("network", "refused")))
+    assert judged(found) == Verdict("error", "network: refused; is being tried again")
+    assert explain(found)[0].startswith("It failed (network) and is being tried again (opening), ")
+
+
 # Hanging.
 
 READING = Reported(reading_since_s=NOW_S - 180.0)

@@ -103,6 +103,8 @@ def _verdict(state: StreamState, facts: Facts) -> Verdict:
             return Verdict("error", f"{state.error.cause}: {state.error.message}{_next_try(state, facts)}")
         case "STOPPED", "finished":
             return Verdict("ended", "its source has ended")
+        case "STARTING", "acquiring" | "opening" if state.error is not None:
+            return Verdict("error", f"{state.error.cause}: {state.error.message}; is being tried again")
     if _is_free(state, facts):
         why = _refusals(state.stream, facts)
         return Verdict("no_node", why) if why else Verdict("starting", "another node takes it over")
@@ -315,5 +317,7 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
             return f"Its source has ended, {where}. Nothing more will come."
         case "STOPPED", _:
             return f"No node has it; {node} had it last."
+        case "STARTING", detail if state.error is not None:
+            return f"It failed ({cause}) and is being tried again ({detail}), {where}: {message}"
         case _, detail:
             return f"It is {state.worker_status.lower()} ({detail}), {where}."
