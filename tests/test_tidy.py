@@ -29,7 +29,7 @@ LAYERS = {
     "store": {"core"},
     "datasources": {"core", "connectors", "store"},
     "runtime": {"core", "connectors", "store", "datasources"},
-    "telemetry": {"store"},
+    "telemetry": {"core", "store"},
     "web": {"core", "connectors", "store", "datasources", "runtime", "telemetry"},
     "cli": {"core", "connectors", "store", "datasources", "runtime", "telemetry", "web"},
     "testing": {"core", "client", "connectors", "store", "datasources", "runtime", "telemetry", "web", "cli"},
