@@ -282,7 +282,8 @@ def test_one_that_fails_does_not_keep_the_others_from_being_done(run: Run, node:
 
 
 def test_a_list_says_what_is_wrong_below_it(run: Run, node: FakeNode) -> None:
-    bad = summary("billing", health="error", why="network: connection\nrefused", has_draft=True, running_version=2)
+    error = {"cause": "network", "message": "refused", "next_try_at_s": time.time() + 100}
+    bad = summary("billing", health="error", why="network:\nrefused", error=error, has_draft=True, running_version=2)
     resting = summary("archive", health="stopped", why="somebody stopped it")
     notices = ["the registry file of alpha is not usable"]
     node.on("GET", "/api/datasources", {"items": [summary(), resting, bad], "notices": notices})
@@ -292,7 +293,7 @@ def test_a_list_says_what_is_wrong_below_it(run: Run, node: FakeNode) -> None:
     assert "3, 2 runs, draft" in lines[3]
     assert lines[4:] == [
         "! the registry file of alpha is not usable",
-        "! billing: network: connection refused (headgate explain billing)",
+        "! billing: network: refused; tries again in 100 s (headgate explain billing)",
         "  archive: somebody stopped it",
     ]
 

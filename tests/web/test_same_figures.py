@@ -225,8 +225,7 @@ def test_health_tells_what_rests_apart_with_the_reason_and_one_node_reports_it(
             for web in (first, second):
                 found = web.wait_for(name, lambda found, name=name: found["health"] == name)
                 assert found["why"] == why
-        found = second.wait_for("failing", lambda found: "tries again" in found["why"])
-        assert found["error"]["next_try_at_s"] > 0
+        second.wait_for("failing", lambda found: (found["error"] or {}).get("next_try_at_s"))
         said = command(first, "ds", "list")
         for name, why in expected.items():
             assert f"{name}: {why}" in said
