@@ -31,7 +31,7 @@ from headgate.core.streams import (
 )
 from simulation.database import NodeRow
 from simulation.eras import Eras, positions_of
-from simulation.sinks import Batch, PlainSink, Write
+from simulation.sinks import Batch, PlainSink, Write, is_bad
 from simulation.trace import Violation
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ NUMBER = "5 (commits never fall; only a commit or an edit moves a position)"
 COOPERATIVE = "6 (a cooperative move loses and repeats nothing)"
 DEALT = "another number of streams loses and repeats nothing"
 TRIED = "a version that has not proved itself runs in one stream"
+LAW = "read = written + filtered + dead-lettered"
 ACTING = "7 (a node stops acting before another may begin)"
 SILENCE = "7 (a silent database proves nothing)"
 TAKEOVER = "7 (after a kill, granted elsewhere in time)"
@@ -155,6 +156,9 @@ class Checkers:
         old, new = before.progress, after.progress
         if new.commits < old.commits or new.generation < old.generation:
             self._fail(NUMBER, f"the registry went from {old} to {new}", after.id)
+        if new.totals.read < old.totals.read or (new.totals != old.totals and new.commits == old.commits):
+            self._fail(LAW, f"the registry went from {old} to {new}", after.id)
+        self._check_same_totals(after)
         if new.position != old.position and new.commits == old.commits and new.generation == old.generation:
             sink = self._world.sinks[after.sink_identity or "plain"]
             is_sinks_own = isinstance(command, Release) and not isinstance(sink, PlainSink)
@@ -166,6 +170,17 @@ class Checkers:
             self._fail(NUMBER, "a position of another source was kept", after.id)
         if after.sink_identity != before.sink_identity and before.sink_identity and new.generation == old.generation:
             self._fail(NUMBER, "another sink without a new generation", after.id)
+
+    def _check_same_totals(self, row: Stream) -> None:
+        """Where the registry has the sink's last commit, it has its totals."""
+        sink = self._world.sinks[row.sink_identity or "plain"]
+        kept = None if isinstance(sink, PlainSink) else sink.rows.progress(row.id)
+        is_same = kept is not None and (kept.generation, kept.commits) == (
+            row.progress.generation,
+            row.progress.commits,
+        )
+        if kept is not None and is_same and kept.totals != row.progress.totals:
+            self._fail(LAW, f"the sink has {kept.totals}, the registry {row.progress.totals}", row.id)
 
     def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
         """Parts change hands: with the position that their reader had, and none of them twice."""
@@ -244,7 +259,21 @@ class Checkers:
         if progress.commits <= before.commits or progress.generation < before.generation:
             self._fail(NUMBER, f"{sink} went from {before} to {progress}", stream)
         self._check_next(ONCE, batch, indexes)
+        self._check_totals(sink, batch, before)
         self._is_durable(batch, indexes)
+
+    def _check_totals(self, sink: str, batch: Batch, before: Progress) -> None:
+        """Every record that was read is written or dead, and what a sink has counted is never forgotten by it."""
+        totals = batch.progress.totals
+        if totals.read != totals.written + totals.filtered + totals.dead_lettered:
+            self._fail(LAW, f"{sink} was told {totals}", batch.stream)
+        if batch.progress.commits != before.commits + 1:
+            return  # Another sink was written to meanwhile, and the totals went along with the stream.
+        bad = sum(map(is_bad, batch.records))
+        found = (totals.read - before.totals.read, totals.dead_lettered - before.totals.dead_lettered)
+        if found != (len(batch.records), bad):
+            text = f"{len(batch.records)} records, {bad} of them bad, took {sink} from {before.totals} to {totals}"
+            self._fail(LAW, text, batch.stream)
 
     def _check_next(self, guarantee: str, batch: Batch, indexes: Sequence[int]) -> None:
         """Whether these records are exactly what comes next in this part, whichever stream reads it."""

@@ -106,6 +106,10 @@ def _no_position(stream: Stream, command: Release) -> tuple[Stream, Command]:
     return stream, replace(command, commits=-1)
 
 
+def _no_totals(stream: Stream, command: Checkpoint) -> tuple[Stream, Command]:
+    return stream, replace(command, totals=stream.progress.totals)
+
+
 def _same_epoch(stream: Stream, command: Command, found: streams.Step) -> streams.Step:
     return structs.replace(found, stream=structs.replace(found.stream, epoch=stream.epoch))
 
@@ -165,6 +169,26 @@ ROWS = (
         "agree",
         lambda agree: lambda registry, sink: replace(agree(registry, sink), commits=registry.commits),
     ),
+    Mutation(
+        "agree_takes_the_totals_of_the_registry",
+        "crash",
+        streams,
+        "agree",
+        lambda agree: lambda registry, sink: replace(agree(registry, sink), totals=registry.totals),
+    ),
+    Mutation(
+        "agree_takes_the_totals_of_who_wins_the_position",
+        "restless",
+        streams,
+        "agree",
+        lambda agree: (
+            lambda registry, sink: replace(
+                agree(registry, sink),
+                totals=(registry if sink is None or registry.generation > sink.generation else sink).totals,
+            )
+        ),
+    ),
+    _of_rows("a_checkpoint_without_its_totals", "crash", _no_totals, Checkpoint),
 )
 
 

@@ -12,11 +12,12 @@ from uuid import UUID
 
 from headgate.core import streams
 from headgate.core.lifecycle import Failure
+from headgate.core.records import Totals, add
 from headgate.core.streams import Progress
 from headgate.errors import Cause
 from simulation.kernel import Signal
 from simulation.registry import Version
-from simulation.sinks import Batch
+from simulation.sinks import Batch, is_bad
 from simulation.sources import Source
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class Run:
             if self._is_draining:
                 break
             part, records, position = read
-            progress = replace(progress, commits=progress.commits + 1, position=position)
+            bad = sum(map(is_bad, records))
+            totals = add(progress.totals, Totals(len(records), len(records) - bad, 0, bad))
+            progress = replace(progress, commits=progress.commits + 1, position=position, totals=totals)
             batch = Batch(self._stream, self._epoch, version.sink, version.source, part, records, progress)
             await self._write(batch)
             self._node.world.checkers.source_acked(batch)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from headgate.config import Settings
 from headgate.connectors import plugins as registry
+from headgate.core.mapping.document import PARTS
+from headgate.core.records import OnError
+from headgate.datasources.prepared import DatasourceOptions, DeadLetters, Expect
 from headgate.telemetry import metrics
 
 ROOT = Path(__file__).parent.parent
@@ -35,8 +39,17 @@ def test_every_connector_and_each_of_its_options_is_documented(name: str) -> Non
     page = text(f"reference/connectors/{name}.md")
     connector = registry.get(name)
     for kind in (connector.source, connector.sink):
-        for option in kind.options.model_fields if kind else ():
-            assert f"`{option}`" in page, f"{name}: {option}"
+        for option, info in kind.options.model_fields.items() if kind else ():
+            assert f"`{info.alias or option}`" in page, f"{name}: {option}"
+
+
+def test_every_key_of_a_document_and_every_part_of_a_mapping_is_documented() -> None:
+    page = text("reference/document.md")
+    options = [*DatasourceOptions.model_fields, *Expect.model_fields, *DeadLetters.model_fields]
+    for name in ("source", "sink", "mapping", "enabled", *options, *PARTS):
+        assert f"| `{name}` |" in page, name
+    for answer in get_args(OnError):
+        assert f"| `{answer}` |" in page, answer
 
 
 def test_every_setting_is_documented() -> None:

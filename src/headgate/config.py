@@ -70,6 +70,11 @@ class Settings(BaseSettings):
         None, description="Such as `10.0.0.0/8:5432,db:*`: connectors on this node connect to nothing else."
     )
     modules: str | None = Field(None, description="Python modules, separated by commas: storages come from no other.")
+    harness_user: str = Field(
+        "nobody", description="Who tests run as, on a node that root has started. `root`: they stay root."
+    )
+    harness_timeout_s: float = Field(10.0, gt=0, le=300, description="How long a test may take, unless it says less.")
+    harness_memory_mb: int = Field(512, ge=64, description="How much memory a test may take.")
     process: UUID | None = Field(
         None, description="Not for you: `headgate up --processes` tells its nodes apart by it."
     )

@@ -69,9 +69,19 @@ class NotFound(HeadgateError):
 
 
 class Refused(HeadgateError):
-    """The request is understood and may not be done now, or not like this."""
+    """The request is understood and may not be done now, or not like this. `problems`: where, if that can be said."""
 
     code = "refused"
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "", problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.problems = list(problems)
+
+
+class Busy(HeadgateError):
+    """Too much is under way; the same request may be made again soon."""
+
+    code = "busy"
 
 
 class Unauthorized(HeadgateError):
@@ -122,16 +132,6 @@ class RetryLater(ConnectorError):
     def __init__(self, message: str, *, after_s: float) -> None:
         super().__init__(message)
         self.after_s = after_s
-
-
-class BadRecord(ConnectorError):
-    """One record of the batch cannot be handled; nothing of the batch was written."""
-
-    cause = Cause.BAD_RECORD
-
-    def __init__(self, message: str, *, index: int | None = None, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.index = index
 
 
 @dataclass(frozen=True, slots=True)

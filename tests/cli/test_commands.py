@@ -41,6 +41,56 @@ ISSUED = {
     "expires_at": "2030-01-31T00:00:00Z",
 }
 DS = "/api/datasources/orders"
+RESULT = {"after": None, "is_delete": False, "stage": None, "field": None, "reason": None}
+TESTED = {
+    "name": "orders",
+    "version": 4,
+    "compared_with": 3,
+    "read": 2,
+    "written": 1,
+    "filtered": 0,
+    "dead_lettered": 1,
+    "records": [
+        {
+            "before": {"id": 1, "note": "a long text that must not break the table of eighty columns, of all things"},
+            "results": [{**RESULT, "outcome": "written", "after": {"id": 1, "cents": 20}}],
+            "changes": [{"place": "0.cents", "before": 200, "after": 20}],
+            "took_us": 12.5,
+            "size_bytes": 80,
+        },
+        {
+            "before": {"id": "x"},
+            "results": [
+                {
+                    **RESULT,
+                    "outcome": "dead_lettered",
+                    "stage": "mapping",
+                    "field": "set.id",
+                    "reason": "an integer is expected, not text",
+                }
+            ],
+            "changes": [],
+            "took_us": 12.5,
+            "size_bytes": 10,
+        },
+    ],
+    "warnings": [{"code": "never_present", "place": "mapping.set.id", "message": "the field idd is in none"}],
+    "logs": [{"level": "info", "text": "opened\x1b[31m", "fields": {"file": "a"}}],
+    "output": "printed",
+    "trouble": "",
+    "hint": "",
+    "figures": {
+        "took_ms": 31.0,
+        "cpu_ms": 20.0,
+        "memory_bytes": 1,
+        "per_record_us": 12.5,
+        "bytes_in": 90,
+        "apart": ["pid"],
+    },
+    "is_cut": False,
+    "saved": "basic",
+}
+FIXTURE = {"name": "basic", "inputs": 2, "size_bytes": 300, "author": "ada"}
 ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/datasources"): {"items": [summary()]},
     ("GET", "/api/overview"): {"datasources": [summary()], "nodes": [{"name": "alpha", "streams": 4}], "at_s": 1.0},
@@ -51,6 +101,14 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("POST", f"{DS}/validate"): {"problems": []},
     ("POST", f"{DS}/publish"): version(4),
     ("POST", f"{DS}/rollback"): version(5),
+    ("POST", f"{DS}/test"): TESTED,
+    ("GET", f"{DS}/fixtures"): {"items": [{**FIXTURE, "changed_at": minutes_ago(3)}]},
+    ("GET", f"{DS}/fixtures/basic"): {
+        "name": "basic",
+        "inputs": [{"given": '{"id": 1}', "expected": [{**RESULT, "outcome": "written", "after": {"id": 1}}]}],
+        "masked": ["seen_at"],
+    },
+    ("DELETE", f"{DS}/fixtures/basic"): None,
     ("GET", f"{DS}/diff"): {"from": 3, "to": 4, "changes": [{"path": "sink.table", "before": "a", "after": "b"}]},
     ("GET", f"{DS}/explain"): {"name": "orders", "health": "ok", "lines": ["It is running."]},
     ("GET", f"{DS}/events"): {"items": [{**EVENT, "at": minutes_ago(3)}]},
@@ -135,6 +193,14 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("ds validate orders --file doc.yaml", ["orders is valid"]),
     ("ds validate --file all.yaml", ["all.yaml is valid"]),
     ("ds publish orders --hash hash4", ["published version 4 of orders"]),
+    ("ds publish orders --accept --connect", ["published version 4 of orders"]),
+    ("ds validate orders --connect", ["orders is valid"]),
+    ("ds test orders --payload payload.json --save basic", ["dead lettered", "set.id", "~ 0.0.cents: 200 → 20"]),
+    ("ds test orders --fetch 5 --sink rollback", ["! mapping.set.id: the field idd", "opened\\x1b[31m", "printed"]),
+    ("ds test orders --file doc.yaml --inbox 3 --timeout 5", ["2 records read, 1 written", "kept as fixture basic"]),
+    ("fixtures list orders", ["basic", "300 B", "ada", "min ago"]),
+    ("fixtures show orders basic", ["written", '{"id": 1}', "not compared: seen_at"]),
+    ("fixtures delete orders basic --yes", ["deleted the fixture basic of orders"]),
     ("ds rollback orders 2", ["published version 5 of orders", "version 2"]),
     ("ds diff orders", ["3 → 4: 1 change", "~ sink.table: a → b"]),
     ("ds start orders", ["started orders"]),
@@ -175,6 +241,7 @@ def world(node: FakeNode, tmp_path: Path) -> None:
     for (method, path), body in ROUTES.items():
         node.on(method, path, body, 200 if body is not None else 204)
     (tmp_path / "doc.yaml").write_text(DOCUMENT)
+    (tmp_path / "payload.json").write_bytes(b'{"id": 1}')
     (tmp_path / "all.yaml").write_text("datasources: {orders: {}}\n")
 
 
@@ -271,7 +338,37 @@ def test_pruning_asks_before_it_deletes(run: Run, node: FakeNode) -> None:
     assert [asked.path for asked in node.asked] == ["/api/plan"]
     done = run("apply", "all.yaml", "--prune", "--yes")
     assert "1 deleted" in done.stdout
-    assert node.asked[-1].query == {"prune": "true"}
+    assert node.asked[-1].query == {"prune": "true", "connect": "true"}
+    run("apply", "all.yaml", "--prune", "--yes", "--no-connect")
+    assert node.asked[-1].query == {"prune": "true", "connect": "false"}
+
+
+def test_a_test_sends_what_it_was_given(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    run("ds", "test", "orders", "--payload", "payload.json", "--version", "2", "--sink", "rollback")
+    assert node.asked[-1].body == {"version": 2, "payload": '{"id": 1}', "sink": "rollback"}
+    (tmp_path / "payload.json").write_bytes(b"\xff")
+    run("ds", "test", "orders", "--payload", "payload.json", "--save", "basic")
+    assert node.asked[-1].body == {"payload_base64": "/w==", "sink": "none", "save": "basic"}
+    run("ds", "test", "orders", "--payload", "-", input="[1]")
+    assert node.asked[-1].body == {"payload": "[1]", "sink": "none"}
+    assert run("ds", "test", "orders", "--payload", "none.json").exit_code == 3
+    assert run("ds", "test", "orders", "--fetch", "1001").exit_code == 2
+
+
+def test_a_test_that_did_not_end_is_a_failure(run: Run, node: FakeNode) -> None:
+    node.on("POST", f"{DS}/test", {**TESTED, "trouble": "it took longer than 10 s and was killed"})
+    result = run("ds", "test", "orders", "--fetch", "1")
+    assert result.exit_code == 1
+    assert "it did not end: it took longer than 10 s" in result.stdout
+
+
+def test_a_publish_that_changes_a_fixture_says_what_changes(run: Run, node: FakeNode) -> None:
+    problem = {"path": "fixtures.basic.0.0.cents", "message": "is 20, and was 200", "hint": ""}
+    said = {"detail": "'orders' would no longer", "code": "fixtures_changed", "hint": "", "problems": [problem]}
+    node.on("POST", f"{DS}/publish", said, 409)
+    result = run("ds", "publish", "orders")
+    assert result.exit_code == 4
+    assert result.stderr.splitlines()[1] == "  fixtures.basic.0.0.cents: is 20, and was 200"
 
 
 def test_one_that_fails_does_not_keep_the_others_from_being_done(run: Run, node: FakeNode) -> None:

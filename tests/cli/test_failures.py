@@ -115,13 +115,19 @@ def test_a_file_that_is_absent_or_broken_is_one_line(run: Run, tmp_path: Path) -
     assert run("plan", str(tmp_path)).exit_code == 1
 
 
+SINK = "sink: {type: blackhole}"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("source: {on: 1}\nsink: {}", "source.True: a key must be text (quote it; no zero bytes)"),
-        ("source: {rate: .nan}\nsink: {}", "source.rate: must be a finite number"),
+        (
+            f"source: {{on: 1, type: generator}}\n{SINK}",
+            "stdin:1:1: source.True: a key must be text (quote it; no zero bytes)",
+        ),
+        (f"source: {{rate: .nan, type: generator}}\n{SINK}", "stdin:1:10: source.rate: must be a finite number"),
         ("source: {rate: !!int abc}\nsink: {}", "a value does not fit its tag"),
-        ("source: {}", "sink: is missing"),
+        ("source: {type: generator}", "sink: is missing"),
         ("- 1", "must be a mapping"),
         ("&a {source: *a, sink: {}}", "aliases stand for too many values"),
     ],
@@ -134,6 +140,24 @@ def test_what_json_has_no_word_for_is_found_before_it_is_sent(
     assert problem in result.stderr
     result = run("ds", "validate", "orders", "--file", "-", "--json", input=text)
     assert (result.exit_code, len(json.loads(result.stdout)["problems"])) == (3, 1)
+
+
+def test_a_document_that_cannot_be_sent_is_checked_as_far_as_that_goes(run: Run, node: FakeNode) -> None:
+    text = "source: {rate: .nan, type: generator, rte: 1}\nmapping:\n  set:\n    a: lowr(b)\n  python: shop:clean\n"
+    result = run("ds", "validate", "orders", "--file", "-", input=text)
+    assert (result.exit_code, node.asked) == (3, [])
+    lines = [line.strip().partition(": ")[0] for line in result.stderr.splitlines()[1:]]
+    assert lines == ["stdin:1:1", "stdin:1:10", "stdin:1:39", "stdin:4:5"]
+
+
+def test_what_a_node_finds_in_a_document_is_shown_with_its_line(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    problems = [{"path": "sink.tabel", "message": "unknown option", "hint": "did you mean table?"}]
+    node.on("POST", "/api/datasources/orders/validate", {"problems": problems})
+    (tmp_path / "all.yaml").write_text(
+        "datasources:\n  orders:\n    source: {type: generator}\n    sink:\n      type: postgres\n      tabel: x\n"
+    )
+    result = run("ds", "validate", "orders", "--file", "all.yaml")
+    assert result.stderr == "headgate: all.yaml:6:7: sink.tabel: unknown option (did you mean table?)\n"
 
 
 def test_deleting_without_a_terminal_needs_a_yes(run: Run, node: FakeNode) -> None:

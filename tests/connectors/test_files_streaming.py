@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headgate.connectors.api import Batch, Outgoing, Position, Progress
+from headgate.connectors.api import Batch, Outgoing, Position, Progress, Unreadable
 from headgate.connectors.files.options import FilesSinkOptions, FilesSourceOptions
 from headgate.connectors.files.sink import FilesSink
 from headgate.connectors.files.source import FilesSource
-from headgate.errors import BadRecord, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
+from headgate.errors import BadRecords, Cause, ConnectorError, EndOfStream, Fenced, NotConnected
 from headgate.testing.contract import SinkContract, SourceContract
 from headgate.testing.factories import make_context, make_grant
 
@@ -169,45 +169,66 @@ async def test_a_last_line_without_line_feed_is_whole_once_a_later_file_is_there
 
 
 @pytest.mark.parametrize("bad", ["{oops", "{} {}", '"\\ud8"', "[" * 100_000])
-async def test_a_bad_line_is_met_alone_and_can_be_passed(tmp_path: Path, bad: str) -> None:
+async def test_a_bad_line_comes_as_it_is_between_its_neighbours(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"id": 1}}\n\n{bad}\n{{"id": 2}}\n')
-    source = await open_source(path)
-    first = await source.read()
-    assert ids(first) == [1]
-    with pytest.raises(BadRecord, match=r"a\.jsonl, offset 11:"):
-        await source.read()
-    assert ids(await source.read()) == [2]
-    with pytest.raises(BadRecord):
-        await (await open_source(path, first.position)).read()
+    batch = await (await open_source(path)).read()
+    assert batch.records == [{"id": 1}, Unreadable(bad.encode(), "the line is not JSON"), {"id": 2}]
+    assert batch.place is not None
+    assert [batch.place(index) for index in (0, 1)] == [f"{path}, offset 0", f"{path}, offset 11"]
 
 
 async def test_a_line_that_is_not_utf_8_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"id": "\xff"}\n')
-    with pytest.raises(BadRecord, match="offset 0:"):
-        await (await open_source(path)).read()
+    batch = await (await open_source(path)).read()
+    assert batch.records == [Unreadable(b'{"id": "\xff"}', "the line is not JSON")]
 
 
 async def test_a_torn_last_line_is_bad_when_the_file_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1}\n{"id"')
     source = await open_source(path)
-    assert ids(await source.read()) == [1]
-    with pytest.raises(BadRecord, match="offset 10:"):
-        await source.read()
+    assert (await source.read()).records == [{"id": 1}, Unreadable(b'{"id"', "the line is not JSON")]
     with pytest.raises(EndOfStream):
         await source.read()
 
 
-async def test_a_line_may_be_as_long_as_allowed_and_no_longer(tmp_path: Path) -> None:
+async def test_a_line_may_be_as_long_as_allowed_and_a_longer_one_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps("x" * 98) + "\n" + json.dumps("x" * 99) + "\n")
+    path.write_text(json.dumps("x" * 98) + "\n" + json.dumps("x" * 99) + "\n" + '{"id": 3}\n')
     source = await open_source(path, max_line_bytes=100)
     assert (await source.read()).records == ["x" * 98]
-    with pytest.raises(ConnectorError, match="offset 101: the line is too long") as caught:
+    batch = await source.read()
+    (long,) = batch.records
+    assert isinstance(long, Unreadable)
+    assert "more than 100 bytes" in long.reason
+    assert long.body.startswith(b'"xxx')
+    assert ids(await source.read()) == [3]
+    again = await open_source(path, batch.position, max_line_bytes=100)
+    assert ids(await again.read()) == [3]
+
+
+async def test_a_line_that_is_too_long_is_waited_for_while_it_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1}\n' + "x" * 200)
+    source = await open_source(path, max_line_bytes=100, follow=True)
+    assert ids(await source.read()) == [1]
+    reading = asyncio.ensure_future(source.read())
+    await asyncio.sleep(0.05)
+    assert not reading.done()
+    append(path, 'y\n{"id": 2}\n')
+    assert isinstance((await reading).records[0], Unreadable)
+    assert ids(await source.read()) == [2]
+
+
+async def test_a_line_that_is_too_long_may_be_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("x" * 200)
+    source = await open_source(path, max_line_bytes=100)
+    assert isinstance((await source.read()).records[0], Unreadable)
+    with pytest.raises(EndOfStream):
         await source.read()
-    assert caught.value.cause is Cause.CONFIG
 
 
 @pytest.mark.parametrize(
@@ -446,9 +467,9 @@ async def test_a_check_does_not_make_the_file(tmp_path: Path) -> None:
 
 async def test_a_record_that_cannot_be_json_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     sink = await open_sink(tmp_path / "out.jsonl")
-    with pytest.raises(BadRecord) as caught:
-        await sink.write(outgoing({"id": 1}, {"id": object()}))
-    assert caught.value.index == 1
+    with pytest.raises(BadRecords) as caught:
+        await sink.write(outgoing({"id": object()}, {"id": 1}, {"id": object()}))
+    assert [bad.index for bad in caught.value.bad] == [0, 2]
     assert (tmp_path / "out.jsonl").read_text() == ""
 
 

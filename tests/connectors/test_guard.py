@@ -254,6 +254,99 @@ async def test_postgres_mysql_and_mongodb_connect_to_nothing_else(
         await sink.open(make_grant())
 
 
+# Ways to an address that is on no list. Each must be refused whatever is on the list for a name, and pass once the
+# address itself is on it.
+ESCAPES = {
+    "loopback": ("127.0.0.1", "127.0.0.1"),
+    "loopback, IPv6": ("::1", "[::1]"),
+    "mapped": ("::ffff:127.0.0.1", "127.0.0.1"),
+    "mapped, in hexadecimal": ("::ffff:7f00:1", "127.0.0.1"),
+    "NAT64": ("64:ff9b::7f00:1", "127.0.0.1"),
+    "6to4": ("2002:7f00:1::", "127.0.0.1"),
+    "compatible": ("::127.0.0.1", "127.0.0.1"),
+    "link-local": ("169.254.10.10", "169.254.10.10"),
+    "metadata": ("169.254.169.254", "169.254.169.254"),
+    "metadata, mapped": ("::ffff:169.254.169.254", "169.254.169.254"),
+    "metadata, NAT64": ("64:ff9b::a9fe:a9fe", "169.254.169.254"),
+    "metadata of another cloud": ("100.100.100.200", "100.100.100.200"),
+    "metadata, IPv6": ("fd00:ec2::254", "[fd00:ec2::254]"),
+    "this network": ("0.0.0.0", "0.0.0.0"),
+    "unspecified": ("::", "[::]"),
+}
+
+
+@pytest.mark.parametrize("way", ESCAPES)
+async def test_a_name_that_resolves_to_the_machine_or_its_network_is_refused(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Asynchronously and in a thread: the owner of the name decides where it points."""
+    resolved, rule = ESCAPES[way]
+    name_of(monkeypatch, resolved)
+    named = bounded(addresses=("db.example.com:*", "10.0.0.0/8:*"))
+    with pytest.raises(OutOfReach, match="address that may be reached"):
+        await named.resolve("db.example.com", 80)
+    with pytest.raises(OutOfReach, match="address that may be reached"):
+        named.connect("db.example.com", 80, 0.1)
+    assert await bounded(addresses=(f"{rule}:80",)).resolve("db.example.com", 80)
+    with pytest.raises(OutOfReach):
+        await bounded(addresses=(f"{rule}:81",)).resolve("db.example.com", 80)
+
+
+@pytest.mark.parametrize("text", ["2130706433", "0x7f000001", "017700000001", "0177.0.0.1", "127.1", "0x7f.0.1"])
+async def test_a_number_in_any_spelling_is_the_address_that_a_client_would_reach(text: str) -> None:
+    guard = bounded(addresses=("db.example.com:*", "10.0.0.0/8:*"))
+    assert guard.problem(Place(Kind.ADDRESS, text, 80)) is not None
+    with pytest.raises(OutOfReach):
+        await guard.resolve(text, 80)
+    with pytest.raises(OutOfReach):
+        guard.connect(text, 80, 0.1)
+    assert await bounded(addresses=("127.0.0.1:80",)).resolve(text, 80) == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "172.16.0.1", "192.168.1.1", "fd00::1", "100.64.0.1"])
+async def test_a_private_address_is_reached_only_if_it_or_its_name_is_listed(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    name_of(monkeypatch, address)
+    for guard in (bounded(), bounded(addresses=("other.example.com:*", "203.0.113.0/24:*"))):
+        with pytest.raises(OutOfReach):
+            await guard.resolve("db.example.com", 80)
+        with pytest.raises(OutOfReach):
+            await guard.resolve(address, 80)
+    assert await bounded(addresses=("db.example.com:80",)).resolve("db.example.com", 80) == [address]
+
+
+async def test_a_name_that_turns_private_after_it_was_judged_is_judged_again(
+    monkeypatch: pytest.MonkeyPatch, listening: int
+) -> None:
+    """Rebinding: public when it is checked, the machine itself when it is connected to. And of several addresses only
+    those that may be reached are left."""
+    guard = bounded(addresses=("db.example.com:*",))
+    name_of(monkeypatch, "203.0.113.5", "127.0.0.1")
+    assert await guard.resolve("db.example.com", listening) == ["203.0.113.5"]
+    with pytest.raises(OutOfReach):
+        await guard.loop().create_connection(asyncio.Protocol, "db.example.com", listening)
+    with pytest.raises(OutOfReach):
+        guard.connect("db.example.com", listening, 0.1)
+
+    def both(*args: object, **kwargs: object) -> object:
+        return [(2, 1, 6, "", ("203.0.113.5", 80)), (2, 1, 6, "", ("127.0.0.1", 80))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    assert await guard.resolve("db.example.com", 80) == ["203.0.113.5"]
+
+
+async def test_every_hop_of_a_redirect_is_judged_for_itself(listening: int) -> None:
+    """A client that is sent on connects through the same loop: that the first hop was allowed says nothing."""
+    guard = bounded(addresses=(f"127.0.0.1:{listening}",))
+    loop = guard.loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", listening)
+    transport.close()
+    for host, port in (("169.254.169.254", 80), ("127.0.0.1", listening + 1), ("2130706433", 80), ("::1", listening)):
+        with pytest.raises(OutOfReach):
+            await loop.create_connection(asyncio.Protocol, host, port)
+
+
 async def test_a_socket_in_a_folder_is_a_path(server: EmbeddedServer, inside: Path) -> None:
     guard = bounded(inside, addresses=("127.0.0.1:*",))
     with pytest.raises(OutOfReach, match="folder that may be reached"):

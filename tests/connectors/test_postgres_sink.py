@@ -9,22 +9,23 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import uuid4, uuid5
 
 import asyncpg
 import pytest
 from pydantic import ValidationError
 
 from headgate.connectors.api import Outgoing, Progress
-from headgate.connectors.postgres import sink as sinks
+from headgate.connectors.postgres import writing
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
-from headgate.errors import BadRecord, Cause, ConfigError, ConnectorError, Fenced, NotConnected
-from headgate.runtime.streams import run as worker
+from headgate.errors import BadRecords, Cause, ConfigError, ConnectorError, Fenced, NotConnected
+from headgate.runtime.streams import sides as worker
 from headgate.testing.contract import TransactionalSinkContract
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
 from tests.proxy import proxied
@@ -89,13 +90,7 @@ async def stop_one(url: str, name: str, moment: str) -> str:
     stream, table = uuid4(), f"t_{name.replace('-', '_')}_{moment or 'half'}"
     await rows(url, f"CREATE TABLE {table} (id bigint, writer int)")
     statement = "copy" if name == "mid-copy" else STATEMENTS[name]
-    script = Path(__file__).with_name("stopped_writer.py")
-    root = str(Path(__file__).parents[2])
-    writer = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), url, table, str(stream), statement, moment,
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root},
-    )  # fmt: skip
-    await asyncio.to_thread(wait_until_stopped, writer.pid)
+    writer = await stopped_writer(url, table, str(stream), statement, moment)
     successor = make_sink(url, table)
     progress = await successor.open(make_grant(epoch=2, stream=stream))
     assert progress is not None
@@ -112,6 +107,55 @@ async def stop_one(url: str, name: str, moment: str) -> str:
     assert counts[2] == 5
     assert counts.get(1, 0) == begin, f"{name} {moment}: {counts}, the writer said {said}"
     return "committed" if begin else "fenced"
+
+
+async def stopped_writer(*arguments: str) -> asyncio.subprocess.Process:
+    """A process that has stopped inside its write."""
+    script = Path(__file__).with_name("stopped_writer.py")
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), *arguments, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    )
+    await asyncio.to_thread(wait_until_stopped, writer.pid)
+    return writer
+
+
+REPLAYED = ("begin", "lock", "supersede", "insert", "replayed", "keep", "advance", "commit")
+
+
+async def test_a_writer_stopped_anywhere_in_a_replay_leaves_rows_letters_and_totals_that_agree(empty_url: str) -> None:
+    first = make_sink(empty_url, "warm_up")
+    await first.open(make_grant(epoch=1, stream=uuid4()))
+    await first.close()
+    moments = [(name, moment) for name in REPLAYED for moment in ("before", "inside", "after")]
+    outcomes = await asyncio.gather(*(stop_a_replay(empty_url, name, moment) for name, moment in moments))
+    assert dict(zip(moments, outcomes, strict=True)) == {
+        moment: moment in (("commit", "inside"), ("commit", "after")) for moment in moments
+    }
+
+
+async def stop_a_replay(url: str, name: str, moment: str) -> bool:
+    """Returns whether the stopped writer's batch counted. Asserts that all of it did, or nothing."""
+    stream, table = uuid4(), f"r_{name}_{moment}"
+    await rows(url, f"CREATE TABLE {table} (id bigint PRIMARY KEY, writer int)")
+    writer = await stopped_writer(url, table, str(stream), str(REPLAYED.index(name)), moment, "replay")
+    successor = make_sink(url, table, mode="upsert")
+    progress = await successor.open(replace(make_grant(epoch=2, stream=stream), datasource=stream))
+    os.kill(writer.pid, signal.SIGCONT)
+    said = (await writer.communicate())[0].decode().strip()
+    outcomes = await successor.outcomes()
+    await successor.close()
+    written = len(await rows(url, f"SELECT FROM {table}"))
+    assert progress is not None
+    names = {one: outcomes.get(uuid5(stream, one)) for one in ("older", "newer", "kept")}
+    if progress.commits == 3:
+        expected: dict[str, str | None] = {"older": "superseded", "newer": "replayed", "kept": "open"}
+    else:
+        expected = {"older": "open", "newer": "open", "kept": None}
+    assert (written, progress.totals.read, names) == (
+        10 if progress.commits == 3 else 0, progress.commits, expected,
+    ), f"{name} {moment}: the writer said {said}"  # fmt: skip
+    return progress.commits == 3
 
 
 def wait_until_stopped(pid: int) -> None:
@@ -214,7 +258,7 @@ async def test_a_value_that_does_not_fit_is_a_bad_record_and_nothing_is_written(
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int)")
     sink = make_sink(empty_url)
     await sink.open(make_grant(epoch=1))
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadRecords):
         await sink.write(Outgoing([{"id": 1, "v": 1}, {"id": 2, "v": value}], Progress(0, 1, 2)))
     assert await rows(empty_url, "SELECT * FROM target") == []
     await sink.write(Outgoing([{"id": 3, "v": 3}], Progress(0, 1, 3)))  # The session is usable again.
@@ -284,7 +328,7 @@ async def test_one_batch_of_any_number_of_rows_is_written_in_parts_and_committed
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One payload may become tens of thousands of records. Equal hashes of keys cost nothing."""
-    monkeypatch.setattr(sinks, "VALUES_AT_ONCE", 3_000)
+    monkeypatch.setattr(writing, "VALUES_AT_ONCE", 3_000)
     prime = 2**61 - 1
     many = [{"id": prime * number, "v": number} for number in range(5_000)]
     found = await written(empty_url, "made", many, mode="upsert", columns={"id": "numeric"})
@@ -298,7 +342,7 @@ async def test_a_record_without_fields_is_a_bad_record_and_makes_no_table(
 ) -> None:
     sink = make_sink(empty_url)
     await sink.open(make_grant(epoch=1))
-    with pytest.raises(BadRecord, match="has no fields"):
+    with pytest.raises(BadRecords, match="has no fields"):
         await sink.write(Outgoing(records, Progress(0, 1, 1)))
     await sink.close()
     assert not (await rows(empty_url, "SELECT to_regclass('target') IS NOT NULL AS is_there"))[0]["is_there"]
@@ -307,7 +351,7 @@ async def test_a_record_without_fields_is_a_bad_record_and_makes_no_table(
 async def test_fields_that_the_table_lacks_are_refused_before_any_row_is_made_of_them(empty_url: str) -> None:
     """A batch whose records have no field in common would be thousands of columns wide."""
     await rows(empty_url, "CREATE TABLE target (id int)")
-    sink = make_sink(empty_url)
+    sink = make_sink(empty_url, schema={"new_fields": "fail"})
     await sink.open(make_grant(epoch=1))
     many = [{f"{number}-{field}": 1 for field in range(20)} for number in range(500)]
     tracemalloc.start()
@@ -326,7 +370,7 @@ async def test_fields_that_the_table_lacks_are_refused_before_any_row_is_made_of
 
 async def test_a_missing_column_is_a_mistake_in_the_configuration_with_the_cure(empty_url: str) -> None:
     await rows(empty_url, "CREATE TABLE target (id int)")
-    sink = make_sink(empty_url)
+    sink = make_sink(empty_url, schema={"new_fields": "fail"})
     await sink.open(make_grant(epoch=1))
     with pytest.raises(ConnectorError, match="no column 'extra'") as caught:
         await sink.write(Outgoing([{"id": 1, "extra": 2}], Progress(0, 1, 1)))
@@ -432,7 +476,9 @@ class Broken:
         raise asyncpg.InterfaceError("connection has been released back to the pool")
 
 
-@pytest.mark.parametrize("cause", [asyncpg.UniqueViolationError("twice"), TypeError("not a number"), BadRecord("bad")])
+@pytest.mark.parametrize(
+    "cause", [asyncpg.UniqueViolationError("twice"), TypeError("not a number"), ConnectorError("bad")]
+)
 async def test_leaving_a_broken_session_raises_nothing_in_place_of_the_cause(cause: Exception) -> None:
     connection = Broken()
     assert not await roll_back(connection, cause)

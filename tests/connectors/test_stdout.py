@@ -17,7 +17,7 @@ import pytest
 
 from headgate.connectors.api import Outgoing, Progress
 from headgate.connectors.stdout import Stdout, StdoutOptions
-from headgate.errors import BadRecord, Cause, NotConnected
+from headgate.errors import BadRecords, Cause, NotConnected
 from headgate.testing.contract import SinkContract
 from headgate.testing.factories import make_context, make_grant
 
@@ -84,9 +84,9 @@ async def test_what_was_printed_before_comes_before(output: IO[str]) -> None:
 
 
 async def test_a_record_that_cannot_be_json_is_named_and_nothing_is_written(output: IO[str]) -> None:
-    with pytest.raises(BadRecord) as caught:
-        await write({"id": 1}, {"id": object()})
-    assert caught.value.index == 1
+    with pytest.raises(BadRecords) as caught:
+        await write({"id": object()}, {"id": 1}, {"id": object()})
+    assert [bad.index for bad in caught.value.bad] == [0, 2]
     assert text_of(output) == ""
 
 

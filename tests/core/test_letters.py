@@ -12,8 +12,8 @@ import pytest
 from headgate.core.letters import (
     IN_A_ROW,
     Contents,
+    Recent,
     StopAfter,
-    Tally,
     is_too_many,
     key_hash,
     note,
@@ -92,36 +92,36 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
 
 
 def test_the_rule_counts_letters_within_its_time_and_no_others() -> None:
-    rule, tally = StopAfter(10, 600.0), Tally()
+    rule, recent = StopAfter(10, 600.0), Recent()
     for minute in range(9):
-        tally = note(tally, rule, 1, 50, minute * 60.0)
-    assert is_too_many(tally, rule) is None
-    assert is_too_many(note(tally, rule, 1, 50, 599.0), rule) == "10 records could not be handled within 600 s"
-    assert is_too_many(note(tally, rule, 1, 50, 620.0), rule) is None
+        recent = note(recent, rule, 1, 50, minute * 60.0)
+    assert is_too_many(recent, rule) is None
+    assert is_too_many(note(recent, rule, 1, 50, 599.0), rule) == "10 records could not be handled within 600 s"
+    assert is_too_many(note(recent, rule, 1, 50, 620.0), rule) is None
 
 
 def test_a_hundred_in_a_row_are_too_many_and_one_success_starts_over() -> None:
-    rule, tally = StopAfter(), Tally()
+    rule, recent = StopAfter(), Recent()
     for _ in range(IN_A_ROW - 1):
-        tally = note(tally, rule, 1, 0, 1.0)
-    assert is_too_many(tally, rule) is None
-    assert is_too_many(note(tally, rule, 1, 0, 1.0), rule) == "100 records in a row could not be handled"
-    assert is_too_many(note(note(tally, rule, 0, 1, 1.0), rule, 1, 0, 1.0), rule) is None
+        recent = note(recent, rule, 1, 0, 1.0)
+    assert is_too_many(recent, rule) is None
+    assert is_too_many(note(recent, rule, 1, 0, 1.0), rule) == "100 records in a row could not be handled"
+    assert is_too_many(note(note(recent, rule, 0, 1, 1.0), rule, 1, 0, 1.0), rule) is None
 
 
 def test_filtered_records_are_neither_success_nor_failure() -> None:
     rule = StopAfter()
-    tally = note(Tally(), rule, 50, 0, 1.0)
-    assert note(tally, rule, 0, 0, 1.0) == tally
+    recent = note(Recent(), rule, 50, 0, 1.0)
+    assert note(recent, rule, 0, 0, 1.0) == recent
 
 
 def test_never_is_never() -> None:
     rule = parse_stop_after("never")
-    assert is_too_many(note(Tally(), rule, 10**9, 0, 1.0), rule) is None
+    assert is_too_many(note(Recent(), rule, 10**9, 0, 1.0), rule) is None
 
 
-def test_a_tally_stays_small() -> None:
-    rule, tally = StopAfter(), Tally()
+def test_a_recent_stays_small() -> None:
+    rule, recent = StopAfter(), Recent()
     for second in range(100_000):
-        tally = note(tally, rule, 1, 1, float(second))
-    assert len(tally.buckets) <= 61
+        recent = note(recent, rule, 1, 1, float(second))
+    assert len(recent.buckets) <= 61

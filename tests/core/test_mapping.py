@@ -1015,7 +1015,7 @@ def test_all_problems_are_listed_at_once_with_their_places_and_hints() -> None:
     hints = {problem.path: problem.hint for problem in found}
     assert hints["mapping.wehre"] == "did you mean where?"
     assert hints["mapping.drop.emial"] == "did you mean email?"
-    assert hints["mapping.set.both"] == "write lower(…)"
+    assert hints["mapping.set.both"] == "write lower(x)"
     assert "lower" in hints["mapping.set.email"]
     assert all(problem.message for problem in found)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.connectors import plugins
+from headgate.core.letters import StopAfter
 from headgate.datasources.documents import (
     MOST_PROBLEMS,
     Document,
@@ -176,7 +177,7 @@ def test_a_file_without_datasources_says_so(text: str) -> None:
     ],
 )
 def test_what_json_has_no_word_for_is_a_problem_and_not_changed_in_silence(text: str, path: str) -> None:
-    assert [problem.path for problem in problems_of(with_option(text))] == [path]
+    assert [problem.path.partition(": ")[2] for problem in problems_of(with_option(text))] == [path]
 
 
 @pytest.mark.parametrize("text", ["x: !!int abc", "x: !!float abc", "x: !!bool abc", 'x: !!int ""', "!!bool z: 1"])
@@ -215,7 +216,10 @@ datasources:
 
 def test_a_whole_number_of_thousands_of_digits_is_a_problem_of_the_document() -> None:
     (problem,) = problems_of(f"datasources: {{a: {{source: {{type: generator, rate: 0x{'f' * 6000}}}, sink: {{}}}}}}")
-    assert (problem.path, problem.message) == ("datasources.a.source.rate", "must be a number of at most 1024 bits")
+    assert (problem.path, problem.message) == (
+        "orders.yaml:1:45: datasources.a.source.rate",
+        "must be a number of at most 1024 bits",
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,8 +249,15 @@ def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:
 def test_every_datasource_of_a_file_is_looked_at_before_it_is_refused() -> None:
     text = "datasources:\n  A: {}\n  b: 5\n  c: {source: x, sink: {}, mapping: [], enabled: 1}\nmore: 1\n"
     paths = [problem.path for problem in problems_of(text)]
-    assert paths == ["more", "datasources.A", "datasources.A.source", "datasources.A.sink", "datasources.b"] + [
-        f"datasources.c.{part}" for part in ("source", "mapping", "enabled")
+    assert paths == [
+        "orders.yaml:2:3: datasources.A",
+        "orders.yaml:2:3: datasources.A.source",
+        "orders.yaml:2:3: datasources.A.sink",
+        "orders.yaml:3:3: datasources.b",
+        "orders.yaml:4:7: datasources.c.source",
+        "orders.yaml:4:28: datasources.c.mapping",
+        "orders.yaml:4:41: datasources.c.enabled",
+        "orders.yaml:5:1: more",
     ]
 
 
@@ -332,21 +343,21 @@ def test_a_mapping_says_where_on_error_stands_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letters", "limit", "keep_s"),
+    ("letters", "rule", "keep"),
     [
-        ({}, (1000, 600.0), 30 * 86400.0),
-        ({"stop_after": "5 in 30s", "keep": "1h"}, (5, 30.0), 3600.0),
-        ({"stop_after": "never", "keep": "3650d"}, None, 3650 * 86400.0),
+        ({}, StopAfter(1000, 600.0), "30d"),
+        ({"stop_after": "5 in 30s", "keep": "1h"}, StopAfter(5, 30.0), "1h"),
+        ({"stop_after": "never", "keep": "3650d"}, StopAfter(None), "3650d"),
     ],
 )
 def test_a_document_says_when_dead_letters_are_too_many_and_how_long_they_stay(
-    letters: dict[str, str], limit: tuple[int, float] | None, keep_s: float
+    letters: dict[str, str], rule: StopAfter, keep: str
 ) -> None:
     content = {"source": SOURCE, "sink": SINK, "on_error": "skip", "dead_letters": letters}
-    options = prepare(read_all({"datasources": {"orders": content}})["orders"].content, {}).options
-    assert options.on_error == "skip"
-    assert options.dead_letters is not None
-    assert (options.dead_letters.limit, options.dead_letters.keep_s) == (limit, keep_s)
+    prepared = prepare(read_all({"datasources": {"orders": content}})["orders"].content, {})
+    assert prepared.options.on_error == "skip"
+    assert prepared.options.dead_letters is not None
+    assert (prepared.stop_after, prepared.options.dead_letters.keep) == (rule, keep)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headgate.connectors.guard import OutOfReach
 from headgate.connectors.places import Place
 from headgate.core.reach import Kind
 from headgate.datasources.documents import read_one
-from headgate.datasources.prepared import Prepared, prepare
+from headgate.datasources.prepared import Prepared, check, prepare
 from headgate.datasources.reaching import NodeReach, Reaching, checked
 from headgate.errors import ConfigError
 from headgate.store.allowed import Line
@@ -43,7 +43,8 @@ def made(document: dict[str, Any], **secrets: str) -> tuple[Prepared, Content]:
 
 
 def wrong(found: Reaching, document: dict[str, Any], *, is_trusted: bool = False, **secrets: str) -> list[str]:
-    problems = found.problems(*made(document, **secrets), "", is_trusted=is_trusted)
+    _, content = made(document, **secrets)
+    problems = found.problems(check(content, secrets), content, "", is_trusted=is_trusted)
     return [f"{problem.path}: {problem.message} | {problem.hint}" for problem in problems]
 
 

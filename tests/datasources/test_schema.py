@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from headgate.cli import app
 from headgate.connectors import plugins as connectors
+from headgate.core.mapping.document import PARTS, compile_mapping
 from headgate.datasources import schema
 from headgate.datasources.documents import parse_yaml, read_all
 from headgate.datasources.prepared import prepare
@@ -25,11 +26,15 @@ POSTGRES = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "order
 SECRETS = {"warehouse": "postgresql://app@db.example.org/shop"}
 
 
+def blocks() -> list[str]:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return [block for page in pages for block in re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.S)]
+
+
 def documents_of_docs() -> list[Any]:
     """Every file of datasources that the docs show."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    blocks = [block for page in pages for block in re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.S)]
-    found = [parse_yaml(block) for block in blocks if block.startswith("datasources:")]
+    found = [parse_yaml(block) for block in blocks() if block.startswith("datasources:")]
+    found += [parse_yaml(file.read_text("utf-8")) for file in (ROOT / "examples").glob("*.yaml")]
     return [one for one in found if all(_is_installed(each) for each in one["datasources"].values())]
 
 
@@ -73,6 +78,7 @@ def test_the_schema_is_one() -> None:
                 "drop": ["price"],
                 "rename": {"at": "time"},
                 "key": "id",
+                "unnest": "lines",
             },
             "on_error": "skip",
             "dead_letters": {"stop_after": "10 in 1m", "keep": "7d"},
@@ -105,6 +111,12 @@ def test_what_a_node_accepts_the_schema_accepts(datasource: dict[str, Any]) -> N
         {"source": SOURCE, "sink": SINK, "mapping": {"types": {"id": "money"}}},
         {"source": SOURCE, "sink": SINK, "mapping": {"key": ["id", "id"]}},
         {"source": SOURCE, "sink": SINK, "enabled": "yes"},
+        {"source": SOURCE, "sink": SINK, "mapping": {"on_error": "skip"}},
+        {"source": SOURCE, "sink": SINK, "mapping": {"python": "clean"}},
+        {"source": SOURCE, "sink": SINK, "mapping": {"set": {"a": ["b"]}}},
+        {"source": SOURCE, "sink": SINK, "mapping": {"delete": ["a"], "key": "id"}},
+        {"source": SOURCE, "sink": SINK, "on_error": "retry"},
+        {"source": SOURCE, "sink": SINK, "dead_letters": {"after": 5}},
     ],
 )
 def test_what_the_schema_refuses_a_node_refuses(datasource: dict[str, Any]) -> None:
@@ -118,7 +130,10 @@ def test_every_side_of_every_connector_is_described_option_by_option() -> None:
         for side, kind in (("source", connector.source), ("sink", connector.sink)):
             if kind is not None:
                 options = found[f"{side}-{connector.name}"]
-                assert set(options["properties"]) == {"type", *kind.options.model_fields}
+                assert set(options["properties"]) == {
+                    "type",
+                    *(info.alias or name for name, info in kind.options.model_fields.items()),
+                }
                 assert options["additionalProperties"] is False
 
 
@@ -128,6 +143,19 @@ def test_the_documents_in_the_docs_fit_the_schema() -> None:
     assert len(found) > 3
     for document in found:
         assert [error.message for error in validator.iter_errors(document)] == []
+
+
+def test_the_mappings_in_the_docs_fit_the_schema_and_can_be_compiled() -> None:
+    validator = Draft202012Validator({"$ref": "#/$defs/mapping", "$defs": schema.file_schema()["$defs"]})
+    found = [parse_yaml(block)["mapping"] for block in blocks() if block.startswith("mapping:")]
+    assert len(found) > 5
+    for mapping in found:
+        assert [error.message for error in validator.iter_errors(mapping)] == []
+        compile_mapping(mapping, load=lambda name: lambda record, meta: record)
+
+
+def test_every_part_of_a_mapping_is_described() -> None:
+    assert set(schema.file_schema()["$defs"]["mapping"]["properties"]) == set(PARTS)
 
 
 def test_the_command_prints_it_without_a_node() -> None:

@@ -62,12 +62,12 @@ class Harness:
     async def state(self, name: str) -> dict[str, Any]:
         """The state row of a datasource, and what the registry says of it."""
         found = await self.node.registry.get(name)
-        states = await self.node.registry.states.all(found.id)
+        states, _ = (await self.node.registry.states.one(found.id)).of(found.id)
         return {
             "status": states[0].worker_status if states else "INIT",
             "detail": states[0].detail if states else "",
             "error": asdict(states[0].error) if states and states[0].error else {},
-            "metrics": asdict(states[0].metrics) if states else {},
+            "reported": asdict(states[0].reported) if states else {},
             "running": found.running_version,
             "published": found.published_version,
             "version": states[0].version if states else None,

@@ -51,3 +51,17 @@ async def test_a_dear_record_is_mapped_in_the_thread_of_such_records_and_its_nei
 
 async def test_a_batch_of_nothing_is_mapped_at_once() -> None:
     assert await map_all(compile_mapping(None), []) == Mapped()
+
+
+async def test_a_mapping_that_calls_python_is_never_run_on_the_loop() -> None:
+    threads: set[str] = set()
+
+    def clean(record: dict[str, Any], meta: Any) -> dict[str, Any]:
+        threads.add(threading.current_thread().name)
+        return record
+
+    mapping = compile_mapping({"python": "shop:clean"}, load=lambda name: clean)
+    mapped = await map_all(mapping, [{"a": number} for number in range(1_500)])
+    assert len(mapped.records) == 1_500
+    assert all(name.startswith("mapping-python") for name in threads)
+    assert await map_all(mapping, []) == Mapped()

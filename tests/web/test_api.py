@@ -13,6 +13,7 @@ import httpx
 import pytest
 import yaml
 
+from headgate.datasources import schema
 from tests.commands import headgate
 from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, started
 
@@ -50,6 +51,7 @@ PATHS = {
     "/api/tokens/{id}": {"delete"},
     "/api/connectors": {"get"},
     "/api/connectors/{name}": {"get"},
+    "/api/documents/schema": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},
@@ -704,6 +706,8 @@ def test_the_schema_is_openapi_and_names_every_path(web: Web) -> None:
 
 
 def test_every_connector_has_a_schema_of_its_options(web: Web) -> None:
+    assert web.ask("GET", "/api/documents/schema").json() == schema.file_schema()
+    assert web.ask("GET", "/api/documents/schema?one=true").json() == schema.document_schema()
     items = web.call("GET", "/api/connectors")["items"]
     assert {"webhook", "generator", "postgres", "files", "stdout", "blackhole"} <= {item["name"] for item in items}
     for item in items:

@@ -40,6 +40,7 @@ VIEWER = [
     ("GET", "/api/groups", None),
     ("GET", "/api/connectors", None),
     ("GET", "/api/connectors/webhook", None),
+    ("GET", "/api/documents/schema", None),
     ("GET", "/api/schema", None),
     ("GET", "/metrics", None),
 ]

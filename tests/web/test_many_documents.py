@@ -12,7 +12,7 @@ from tests.web_node import Web, bearer
 
 
 @pytest.mark.parametrize(
-    ("reader", "data"), [("read_all", {"datasources": {}}), ("read_yaml", {"yaml": "datasources: {}"})]
+    ("reader", "data"), [("gather_all", {"datasources": {}}), ("gather_yaml", {"yaml": "datasources: {}"})]
 )
 async def test_many_documents_are_read_in_threads_of_their_own(
     monkeypatch: pytest.MonkeyPatch, reader: str, data: dict[str, Any]

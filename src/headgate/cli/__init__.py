@@ -20,11 +20,14 @@ from headgate.cli import (
     ds,
     dump,
     dumps,
+    fixtures,
     groups,
     history,
     nodes,
     secrets,
     streams,
+    tap,
+    testing,
     tokens,
     top,
 )
@@ -34,7 +37,7 @@ from headgate.cli.output import say
 from headgate.cli.sql import sql
 from headgate.cli.up import up
 
-__all__ = ["app", "drafts", "history", "main"]  # The two modules add their commands to `ds`.
+__all__ = ["app", "drafts", "history", "main", "tap", "testing"]  # These modules add their commands to `ds`.
 
 
 class Root(TyperGroup):
@@ -89,6 +92,7 @@ command(app, "schema", asks_node=False)(apply.schema)
 command(app, "explain")(ds.explain)
 command(app, "top")(top.top)
 command(app, "console")(console.console)
+app.add_typer(fixtures.app, name="fixtures")
 app.add_typer(streams.app, name="streams")
 app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Prune = Annotated[bool, typer.Option("--prune", help="Delete the datasources that the file does not have.")]
+NoConnect = Annotated[bool, typer.Option("--no-connect", help="Do not connect to the sources and sinks that are new.")]
+Accept = Annotated[
+    bool, typer.Option("--accept", help="Even if it changes what fixtures expect; they expect the new results then.")
+]
 Database = Annotated[
     str | None,
     typer.Option("--database", metavar="URL", help="Work straight on this database. Or: HEADGATE_DATABASE."),
@@ -43,8 +47,15 @@ def plan(call: Call, file: File, prune: Prune = False) -> None:
     call.relay(call.node.post("/api/plan", Changes, _body(file), prune=prune), lambda found: _render(found, "to "))
 
 
-def apply(call: Call, file: File, prune: Prune = False, yes: Yes = False) -> None:
-    """Make the datasources what the file says, all of them or none."""
+def apply(
+    call: Call,
+    file: File,
+    prune: Prune = False,
+    yes: Yes = False,
+    no_connect: NoConnect = False,
+    accept: Accept = False,
+) -> None:
+    """Make the datasources what the file says, all of them or none. What is new is connected to first."""
     from headgate.web.bodies.datasources import Changes
 
     body = _body(file)
@@ -53,11 +64,14 @@ def apply(call: Call, file: File, prune: Prune = False, yes: Yes = False) -> Non
         doomed = [change.name for change in planned if change.action == "delete"]
         if doomed:
             confirm(f"Delete {counted(len(doomed), 'datasource')} ({', '.join(doomed)})?", yes=yes)
-    call.relay(call.node.post("/api/apply", Changes, body, prune=prune), _render)
+    how = {"connect": not no_connect, "accept": accept or None}
+    call.relay(call.node.post("/api/apply", Changes, body, prune=prune, **how), _render)
 
 
-def import_(call: Call, file: File, database: Database = None) -> None:
-    """Create or update every datasource of a file; delete none."""
+def import_(
+    call: Call, file: File, database: Database = None, no_connect: NoConnect = False, accept: Accept = False
+) -> None:
+    """Create or update every datasource of a file; delete none. What is new is connected to first."""
     from headgate.web.bodies.datasources import Changes
 
     body = _body(file)
@@ -65,24 +79,33 @@ def import_(call: Call, file: File, database: Database = None) -> None:
     def straight(url: str) -> Reply[Changes]:
         from headgate.cli import direct
 
-        return read(direct.apply(url, body["yaml"], body["file"]), Changes, url)
+        done = direct.apply(url, body["yaml"], body["file"], connect=not no_connect, accept=accept)
+        return read(done, Changes, url)
 
-    call.relay(_either(lambda: call.node.post("/api/apply", Changes, body), straight, database), _render)
+    how = {"connect": not no_connect, "accept": accept or None}
+    call.relay(_either(lambda: call.node.post("/api/apply", Changes, body, **how), straight, database), _render)
 
 
 def export(
     call: Call,
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="Where to write; - is stdout.")] = STDIN,
     database: Database = None,
+    no_fixtures: Annotated[
+        bool, typer.Option("--no-fixtures", help="Without fixtures, which hold records in plain text.")
+    ] = False,
 ) -> None:
-    """Write every published datasource as YAML, or with --json as JSON. Secrets are there by name only."""
+    """Write every published datasource as YAML, or with --json as JSON. Secrets are there by name only, the records of
+    fixtures in plain text: only an operator gets those."""
 
     def straight(url: str) -> str:
         from headgate.cli import direct
 
-        return direct.export(url)
+        return direct.export(url, fixtures=not no_fixtures)
 
-    text = _either(lambda: call.node.get_text("/api/export"), straight, database)
+    path = "/api/export" if no_fixtures else "/api/export?fixtures=true"
+    text = _either(lambda: call.node.get_text(path), straight, database)
+    if "\n    fixtures:\n" in text:
+        complain("headgate: the export has fixtures, with records in plain text (--no-fixtures leaves them out)")
     if call.as_json:
         text = to_json(documents.parse(text, "the export"))
     if file == STDIN:

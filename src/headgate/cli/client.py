@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from headgate.cli import home as homes
 from headgate.cli.trust import pinned, trusting
 from headgate.errors import (
+    Busy,
     ConfigError,
     Forbidden,
     HeadgateError,
@@ -53,6 +54,7 @@ _KINDS: dict[int, type[HeadgateError]] = {
     403: Forbidden,
     404: NotFound,
     409: Refused,
+    429: Busy,
     503: StoreError,
 }
 _MESSAGES = {401: "the token is missing or wrong", 403: "this token's role does not allow that"}
@@ -309,11 +311,13 @@ def _failure(response: Any) -> HeadgateError:
     status = response.status_code
     message = said.get("detail") or _MESSAGES.get(status) or f"{response.url} answers with status {status}"
     hint = said.get("hint") or _HINTS.get(status, "")
+    found = [
+        Problem(str(one.get("path") or ""), str(one.get("message") or ""), str(one.get("hint") or ""))
+        for one in said.get("problems") or []
+    ]
+    if status == 409 and found:
+        return Refused(str(message), hint=hint, code=str(said.get("code") or ""), problems=found)
     if status in (400, 422):
-        found = [
-            Problem(str(one.get("path") or ""), str(one.get("message") or ""), str(one.get("hint") or ""))
-            for one in said.get("problems") or []
-        ]
         return ConfigError(found) if found else ConfigError(str(message), hint=hint)
     return _KINDS.get(status, HeadgateError)(str(message), hint=hint, code=str(said.get("code") or ""))
 

@@ -22,29 +22,35 @@ from headgate.store.wake import Waker
 
 if TYPE_CHECKING:
     from headgate.datasources.registry import Registry
+    from headgate.runtime.harness.gate import Gate
 
 T = TypeVar("T")
 
 
-def apply(url: str, text: str, file: str) -> dict[str, Any]:
-    """Create or update what the text has, in one transaction. Running nodes hear of it."""
-    from headgate.datasources.documents import read_yaml
+def apply(url: str, text: str, file: str, *, connect: bool, accept: bool) -> dict[str, Any]:
+    """Create or update what the text has, in one transaction, once it passes. Running nodes hear of it."""
+    from headgate.datasources.documents import gather_yaml
+    from headgate.runtime.harness.gate import Applying
 
-    found = read_yaml(text, file)
+    found = gather_yaml(text, file)
+    how = Applying(connect=connect, accept=accept, is_admin=True)
 
-    async def act(registry: Registry) -> dict[str, Any]:
-        done = await registry.apply(found, _actor("import"), is_admin=True)
+    async def act(registry: Registry, gate: Gate) -> dict[str, Any]:
+        done = await gate.apply(registry, found, _actor("import"), how)
         return {"changes": [asdict(change) for change in done]}
 
     return asyncio.run(_with_registry(url, act))
 
 
-def export(url: str) -> str:
+def export(url: str, *, fixtures: bool) -> str:
     """Every published datasource, as YAML."""
     from headgate.datasources.documents import write_yaml
 
-    async def act(registry: Registry) -> str:
-        return write_yaml(await registry.export())
+    async def act(registry: Registry, gate: Gate) -> str:
+        documents = await registry.export()
+        if fixtures:
+            documents = await gate.with_fixtures(registry, documents, lambda name: True)
+        return write_yaml(documents)
 
     return asyncio.run(_with_registry(url, act))
 
@@ -63,8 +69,15 @@ async def recover(url: str) -> tuple[str, str]:
     return name, text
 
 
-async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T:
+async def _with_registry(url: str, act: Callable[[Registry, Gate], Awaitable[T]]) -> T:
+    from headgate.connectors.api import INBOX_IDENTITY
     from headgate.datasources.registry import Registry
+    from headgate.runtime.harness.fixtures import FixtureShelf
+    from headgate.runtime.harness.gate import Gate
+    from headgate.runtime.harness.harness import Harness
+    from headgate.store.fixtures import Fixtures
+    from headgate.store.inbox import InboxTable
+    from headgate.store.letters import Letters
 
     async with opened(url) as database:
         settings = load(database=url)
@@ -72,10 +85,14 @@ async def _with_registry(url: str, act: Callable[[Registry], Awaitable[T]]) -> T
         waker = Waker(database)
         file = settings.registry_file
         read_only = f"the registry is the file {file}; edit that" if file else ""
-        secrets = Secrets(database, load_keyring(settings, embedded=False))
+        keyring = load_keyring(settings, embedded=False)
+        registry = Registry(database, Secrets(database, keyring), waker, read_only=read_only)
+        shelf = FixtureShelf(Fixtures(database, keyring))
+        harness = Harness(registry, InboxTable(database, INBOX_IDENTITY), shelf, Letters(database, keyring), settings)
         try:
-            return await act(Registry(database, secrets, waker, read_only=read_only))
+            return await act(registry, Gate(harness))
         finally:
+            await harness.close()
             await waker.close()
 
 

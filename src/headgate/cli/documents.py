@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,16 +51,32 @@ def parse(text: str, file: str) -> Any:
     return parse_yaml(text, file)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The document of one datasource, and where it stands in its file."""
+
+    document: dict[str, Any]
+    text: str
+    file: str
+    path: str  # Empty if it is the whole file.
+
+    def located(self, problems: list[Problem]) -> list[Problem]:
+        """The problems with their lines and columns."""
+        from headgate.datasources.lines import located
+
+        return located(problems, self.text, "stdin" if self.file == STDIN else self.file, self.path)
+
+
 def read_one(file: str, name: str) -> dict[str, Any]:
     """The document of this datasource: the whole file, or its entry under `datasources`."""
-    return pick(parse(read_text(file), file), file, name)
+    return pick(read_text(file), file, name)
 
 
-def pick(found: Any, file: str, name: str) -> dict[str, Any]:
-    """One document of what was read. Its shape is checked here: some of what YAML can say is lost in JSON."""
-    from headgate.datasources.documents import read_one as check
-
+def find_one(text: str, file: str, name: str) -> Written:
+    """The document of this datasource in a text, unchecked."""
+    found, path = parse(text, file), ""
     if isinstance(found, dict) and isinstance(found.get("datasources"), dict):
+        path = f"datasources.{name}"
         among = found["datasources"]
         if name not in among:
             names = ", ".join(map(str, among)) or "none"
@@ -67,8 +84,19 @@ def pick(found: Any, file: str, name: str) -> dict[str, Any]:
         found = among[name]
     if not isinstance(found, dict):
         raise ConfigError([Problem(file, "must be a mapping of source, sink and so on")])
-    check(name, found)
-    return found
+    return Written(found, text, file, path)
+
+
+def pick(text: str, file: str, name: str) -> dict[str, Any]:
+    """One document of a text. Its shape is checked here: some of what YAML can say is lost in JSON."""
+    from headgate.datasources.documents import read_one as check
+
+    written = find_one(text, file, name)
+    try:
+        check(name, written.document)
+    except ConfigError as error:
+        raise ConfigError(written.located(error.problems)) from None
+    return written.document
 
 
 def edit(text: str, name: str) -> tuple[str, Path]:

@@ -1,4 +1,4 @@
-"""`headgate ds`: look at datasources, and start, stop or delete them. `drafts` and `history` add the rest."""
+"""`headgate ds`: see datasources, and start, stop or delete them. `drafts`, `history` and `testing` add the rest."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from headgate.cli.output import complain
-from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Refused, Unauthorized
+from headgate.errors import Busy, ConfigError, Forbidden, HeadgateError, NotFound, Refused, Unauthorized
 from headgate.hidden import hide
 
 FAILED = 1
@@ -28,6 +28,7 @@ _CODES: dict[type[HeadgateError], int] = {
     NotFound: NOT_FOUND,
     ConfigError: NOT_FOUND,
     Refused: REFUSED,
+    Busy: REFUSED,
     Unauthorized: REFUSED,
     Forbidden: REFUSED,
 }
@@ -48,6 +49,8 @@ def report(error: HeadgateError) -> int:
         complain(hide(f"headgate: {error.problems[0] if error.problems else error.message}"))
     else:
         complain(hide(f"headgate: {error.message}" + (f" ({error.hint})" if error.hint else "")))
+        for problem in error.problems if isinstance(error, Refused) else ():
+            complain(hide(f"  {problem}"))
     return code_of(error)
 
 

@@ -54,14 +54,20 @@ def delete(call: Call, name: Secret) -> None:
 
 @command(app, "rotate")
 def rotate(call: Call) -> None:
-    """Wrap every secret with the first of the master keys."""
+    """Wrap every secret, and the record of every dead letter, with the first of the master keys."""
     from headgate.web.bodies.access import Rotated
 
     found = call.node.post("/api/secrets/rotate", Rotated)
-    call.say(found.sent, f"{counted(found.value.rewrapped, 'secret')} rewrapped")
-    if found.value.stuck:
-        names = ", ".join(found.value.stuck)
+    done = found.value
+    letters = f" and {counted(done.letters, 'dead letter')}" if done.letters else ""
+    call.say(found.sent, f"{counted(done.rewrapped, 'secret')}{letters} rewrapped")
+    if done.stuck:
+        names = ", ".join(done.stuck)
         complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them again)")
+    if done.letters_stuck:
+        letters = counted(done.letters_stuck, "dead letter")
+        complain(f"headgate: no master key fits {letters} (add the old key to HEADGATE_MASTER_KEY)")
+    if done.stuck or done.letters_stuck:
         raise typer.Exit(FAILED)
 
 

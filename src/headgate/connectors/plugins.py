@@ -47,6 +47,11 @@ def get(name: str) -> Connector:
     return _load(found[0])
 
 
+def module_of(name: str) -> str:
+    """The module that an installed connector is in, which need not be imported for that."""
+    return _entries()[name][0].module
+
+
 def all() -> list[Connector]:
     """Every connector that can be loaded here; `get` says why another one cannot."""
     loaded = []

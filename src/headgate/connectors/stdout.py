@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from headgate.connectors.api import Connector, Context, Grant, Options, Outgoing, Progress, SinkKind
-from headgate.errors import BadRecord, NotConnected
+from headgate.errors import Bad, BadRecords, NotConnected
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _one_batch_at_a_time = threading.Lock()  # Streams share the one output; a long write to a pipe goes out in pieces.
@@ -67,12 +67,14 @@ def _write(data: bytes) -> None:
 
 def _lines(records: list[dict[str, Any]]) -> bytes:
     """The records as JSON Lines."""
-    lines = []
+    lines, bad = [], []
     for index, record in enumerate(records):
         try:
             lines.append(_encode(record))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise BadRecord(f"record {index} cannot be written as JSON: {error}", index=index) from error
+        except (TypeError, ValueError, RecursionError):
+            bad.append(Bad(index, None, "cannot be written as JSON"))
+    if bad:
+        raise BadRecords(bad)
     return b"\n".join([*lines, b""])
 
 

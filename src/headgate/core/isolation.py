@@ -39,7 +39,7 @@ class Search:
 
 
 def begin(number: int, most: int = 0) -> Search:
-    """Search a refused batch of so many records; `most`: try at most so many of them at once."""
+    """Search a refused batch of this many records; `most`: the largest number to try at once."""
     if most:
         firsts = range(0, number, most)
         return Search(tuple(_Half((first, min(first + most, number))) for first in reversed(firsts)))

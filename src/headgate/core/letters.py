@@ -13,10 +13,12 @@ than shovel a broken source into a table; a restart, or a new version, begins to
 
 from __future__ import annotations
 
+import base64
+import datetime
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
@@ -74,9 +76,9 @@ class Letter:
 _EXTENSIONS: tuple[tuple[type, Any, Any], ...] = (
     (Decimal, str, Decimal),
     (UUID, str, UUID),
-    (datetime, datetime.isoformat, datetime.fromisoformat),
-    (date, date.isoformat, date.fromisoformat),
-    (time, time.isoformat, time.fromisoformat),
+    (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
     (int, str, int),
     (
         Unreadable,
@@ -84,9 +86,9 @@ _EXTENSIONS: tuple[tuple[type, Any, Any], ...] = (
         lambda text: msgspec.json.decode(text, type=Unreadable),
     ),
     (
-        timedelta,
+        datetime.timedelta,
         lambda one: f"{one.days} {one.seconds} {one.microseconds}",
-        lambda text: timedelta(*map(int, text.split())),
+        lambda text: datetime.timedelta(*map(int, text.split())),
     ),
 )
 _OTHER = 100  # Text of a value that has no other form.
@@ -133,6 +135,40 @@ def _unpacked(code: int, data: memoryview) -> Any:
     return text if code == _OTHER else _EXTENSIONS[code][2](text)
 
 
+# Showing: a record as JSON, for people and programs.
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it. What JSON cannot express is text: bytes in base64, a number that is none as `nan`."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case int():
+            return value if -(2**63) <= value < 2**64 else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {name if isinstance(name, str) else str(name): plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+        case _:
+            return plain(str(value))
+
+
+def text_of(body: bytes) -> str | None:
+    """Bytes as text, if that is what they are."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 # Keys.
 
 
@@ -174,30 +210,30 @@ def parse_stop_after(text: str) -> StopAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Recent:
     """The letters of a stream that count towards its end."""
 
     buckets: tuple[tuple[int, int], ...] = ()  # Number of a piece of time, and how many letters fell into it.
     in_a_row: int = 0  # Since a record was last written.
 
 
-def note(tally: Tally, rule: StopAfter, letters: int, written: int, now_s: float) -> Tally:
+def note(recent: Recent, rule: StopAfter, letters: int, written: int, now_s: float) -> Recent:
     """A batch has become durable with this many letters and this many records written."""
     if not letters:
-        return replace(tally, in_a_row=0) if written and tally.in_a_row else tally
+        return replace(recent, in_a_row=0) if written and recent.in_a_row else recent
     present = int(now_s * _BUCKETS / rule.within_s)
-    buckets = dict(bucket for bucket in tally.buckets if bucket[0] > present - _BUCKETS)
+    buckets = dict(bucket for bucket in recent.buckets if bucket[0] > present - _BUCKETS)
     buckets[present] = buckets.get(present, 0) + letters
-    return Tally(tuple(buckets.items()), 0 if written else tally.in_a_row + letters)
+    return Recent(tuple(buckets.items()), 0 if written else recent.in_a_row + letters)
 
 
-def is_too_many(tally: Tally, rule: StopAfter) -> str | None:
+def is_too_many(recent: Recent, rule: StopAfter) -> str | None:
     """Why the stream stops; None: it goes on."""
     if rule.count is None:
         return None
-    if tally.in_a_row >= IN_A_ROW:
-        return f"{counted(tally.in_a_row, 'record')} in a row could not be handled"
-    number = sum(letters for _, letters in tally.buckets)
+    if recent.in_a_row >= IN_A_ROW:
+        return f"{counted(recent.in_a_row, 'record')} in a row could not be handled"
+    number = sum(letters for _, letters in recent.buckets)
     if number >= rule.count:
         return f"{counted(number, 'record')} could not be handled within {rule.within_s:.0f} s"
     return None

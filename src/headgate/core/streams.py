@@ -40,7 +40,7 @@ class Progress:
     generation: int = 0  # Rises with an operator's edit, and with another source or sink. The higher one wins.
     commits: int = 0  # The number of the stream's commits. Never falls.
     position: Position = None
-    totals: Totals = NOTHING  # They follow the higher number of commits, whoever wins the position.
+    totals: Totals = NOTHING  # They follow the higher number of commits, not the position.
 
 
 class Stream(msgspec.Struct, frozen=True):

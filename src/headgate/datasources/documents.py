@@ -10,16 +10,19 @@ import asyncio
 import hashlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import yaml
 
+from headgate.core.harness import fixtures
+from headgate.core.harness.fixtures import MOST_FIXTURES, Fixture
+from headgate.datasources.lines import located
 from headgate.datasources.prepared import shown
 from headgate.datasources.references import REFERENCE, is_reference, secret_names
 from headgate.errors import ConfigError, Problem
@@ -27,7 +30,7 @@ from headgate.ids import is_name
 from headgate.store.datasources import Content
 from headgate.text import one_line
 
-PARTS = ("enabled", "source", "mapping", "sink")
+PARTS = ("enabled", "source", "mapping", "sink", "fixtures")
 MOST_VALUES = 100_000  # A few lines of YAML aliases can stand for billions.
 DEEPEST = 64
 MOST_PROBLEMS = 1000  # That anybody is told of at once.
@@ -35,6 +38,8 @@ _THREADS = ThreadPoolExecutor(2, thread_name_prefix="documents")
 _HALVES = re.compile("[\ud800-\udfff]")
 _QUOTE = "quote it; no zero bytes"
 MOST_BITS = 1024  # Of a whole number: those of thousands of digits cannot be written down again.
+_TOO_LARGE = "is too large, or nested too deeply"
+_STRANGE = object()
 _TOO_MANY, _WRITE_OUT = "aliases stand for too many values", "write them out"
 
 
@@ -45,6 +50,7 @@ class Document:
     name: str
     enabled: bool
     content: Content
+    fixtures: Mapping[str, Fixture] = field(default_factory=dict)  # They travel in files, and have no versions.
 
     def plain(self) -> dict[str, Any]:
         """As it is shown and exported: what was written, in its order; without a password that it may have in it."""
@@ -53,6 +59,33 @@ class Document:
         if content.mapping is not None:
             found["mapping"] = content.mapping
         return {**found, "sink": content.sink, **content.options}
+
+
+class Documents(dict[str, Document]):
+    """The datasources of a file, as far as their shape allows. What is wrong with it is among the `problems`, and what
+    has no place in a document is left out, so that the rest is checked all the same. They cannot be applied."""
+
+    def __init__(self, found: dict[str, Document], problems: list[Problem], text: str = "", file: str = "") -> None:
+        super().__init__(found)
+        self.problems = problems
+        self._text, self._file = text, file
+
+    def all_problems(self, others: list[Problem]) -> list[Problem]:
+        """These problems and those of the shape, each once and with its place in the text, if there is one."""
+        problems = together(self.problems, others)[:MOST_PROBLEMS]
+        return located(problems, self._text, self._file) if self._text else problems
+
+
+def together(of_shape: list[Problem], others: list[Problem]) -> list[Problem]:
+    """All problems. Of what has the wrong shape nothing else is said."""
+    wrong = {problem.path for problem in of_shape}
+    return of_shape + [one for one in others if not any(path in wrong for path in _above(one.path))]
+
+
+def _above(path: str) -> list[str]:
+    """A path, and all those that it is below of."""
+    parts = path.split(".")
+    return [".".join(parts[:number]) for number in range(1, len(parts) + 1)]
 
 
 P = ParamSpec("P")
@@ -69,9 +102,21 @@ async def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 # Reading.
 
 
-def read_yaml(text: str, file: str = "") -> dict[str, Document]:
-    """The datasources of a YAML file."""
-    return read_all(parse_yaml(text, file))
+def read_yaml(text: str, file: str = "") -> Documents:
+    """The datasources of a YAML file. Raises what is wrong with their shape."""
+    return _lawful(gather_yaml(text, file))
+
+
+def gather_yaml(text: str, file: str = "") -> Documents:
+    """The same, for somebody who finds more problems."""
+    found = gather_all(parse_yaml(text, file))
+    return Documents(found, found.problems, text, file)
+
+
+def _lawful(found: Documents) -> Documents:
+    if found.problems:
+        raise ConfigError(found.all_problems([]))
+    return found
 
 
 def parse_yaml(text: str, file: str = "") -> Any:
@@ -85,7 +130,8 @@ def parse_yaml(text: str, file: str = "") -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{file or 'YAML'}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        raise ConfigError([Problem(where, error.problem or "not YAML")]) from None
+        said = error.problem or "not YAML"
+        raise ConfigError([Problem(where, said, _hint_for(said, error.context or ""))]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(file, one_line(error))]) from None
     except RecursionError:
@@ -95,6 +141,21 @@ def parse_yaml(text: str, file: str = "") -> Any:
     if _stands_for_more(found, _most_values(text)):
         raise ConfigError([Problem(file, _TOO_MANY, _WRITE_OUT)])
     return found
+
+
+def _hint_for(said: str, context: str) -> str:
+    """What to do about YAML that cannot be read: most often an expression should have been quoted."""
+    if "flow mapping" in context or "flow sequence" in context:
+        return "within { } and [ ], quote a value that has , : [ ] { or } in it, as in total: 'a[0]'"
+    hints = {
+        "mapping values are not allowed": "quote a value that has a colon in it",
+        "expected <block end>": "check the indentation; quote a value that begins with a quote and goes on after it",
+        "could not determine a constructor": "quote a value that begins with !; in an expression, write not",
+        "found undefined alias": "quote a value that begins with *",
+        "found character '\\t'": "indent with spaces",
+        "found character": "quote the value",
+    }
+    return next((hint for begins, hint in hints.items() if said.startswith(begins)), "")
 
 
 def _most_values(text: str) -> int:
@@ -117,36 +178,53 @@ def _stands_for_more(found: Any, most: int) -> bool:
 
 def write_yaml(documents: list[Document]) -> str:
     """The same, as text."""
-    plain = {"datasources": {document.name: document.plain() for document in documents}}
+    plain = {"datasources": {document.name: _with_fixtures(document) for document in documents}}
     return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def read_all(found: Any) -> dict[str, Document]:
-    """Many datasources: `{"datasources": {name: document}}`."""
+def _with_fixtures(document: Document) -> dict[str, Any]:
+    kept = {name: fixtures.plain(one) for name, one in document.fixtures.items()}
+    return {**document.plain(), "fixtures": kept} if kept else document.plain()
+
+
+def read_all(found: Any) -> Documents:
+    """Many datasources: `{"datasources": {name: document}}`. Raises what is wrong with their shape."""
+    return _lawful(gather_all(found))
+
+
+def gather_all(found: Any) -> Documents:
+    """The same, for somebody who finds more problems."""
     if not isinstance(found, dict) or not isinstance(found.get("datasources"), dict):
         raise ConfigError([Problem("", "`datasources` is missing at the top", "datasources: {name: {…}}")])
     problems = [Problem(str(key), "unknown key", "only `datasources`") for key in found if key != "datasources"]
     documents: dict[str, Document] = {}
     for name, raw in found["datasources"].items():
-        try:
-            documents[str(name)] = read_one(name, raw, f"datasources.{name}")
-        except ConfigError as error:
-            problems += error.problems
+        document, wrong = gather_one(name, raw, f"datasources.{name}")
+        if document is not None:
+            documents[str(name)] = document
+        problems += wrong
         if len(problems) >= MOST_PROBLEMS:
             break
-    if problems:
-        raise ConfigError(problems[:MOST_PROBLEMS])
-    return documents
+    return Documents(documents, problems[:MOST_PROBLEMS])
 
 
 def read_one(name: Any, raw: Any, path: str = "") -> Document:
     """One datasource. Only its shape is checked here; `prepare` checks what it says."""
+    document, problems = gather_one(name, raw, path)
+    if problems:
+        raise ConfigError(problems)
+    assert document is not None
+    return document
+
+
+def gather_one(name: Any, raw: Any, path: str = "") -> tuple[Document | None, list[Problem]]:
+    """One datasource without what has the wrong shape, and what that is; nothing if it is wrong as a whole."""
     at = f"{path}." if path else ""
     problems = []
     if not is_name(name):
         problems.append(Problem(path or "name", f"{name!r} is not a name", "lower case, digits, - and _; 100 at most"))
     if not isinstance(raw, dict):
-        raise ConfigError([*problems, Problem(path, "must be a mapping of source, sink and so on")])
+        return None, [*problems, Problem(path, "must be a mapping of source, sink and so on")]
     for part in ("source", "sink"):
         if not isinstance(raw.get(part), dict):
             problems.append(Problem(f"{at}{part}", "is missing" if part not in raw else "must be a mapping", "type: …"))
@@ -154,15 +232,43 @@ def read_one(name: Any, raw: Any, path: str = "") -> Document:
         problems.append(Problem(f"{at}mapping", "must be a mapping"))
     if not isinstance(raw.get("enabled", True), bool):
         problems.append(Problem(f"{at}enabled", "must be true or false"))
-    problems += _strange(raw, path)
-    if problems:
-        raise ConfigError(problems)
+    strange = _strange(raw, path)
+    kept = _fixtures(raw.get("fixtures", {}), f"{at}fixtures", problems)
+    if any(problem.message == _TOO_LARGE for problem in strange):
+        return None, problems + strange
+    if strange:
+        raw = _pruned(raw)
     options = {key: value for key, value in raw.items() if key not in PARTS}
-    return Document(
-        str(name),
-        raw.get("enabled", True),
-        content_of(raw["source"], raw.get("mapping"), raw["sink"], options),
-    )
+    source, mapping, sink = (one if isinstance(one := raw.get(part), dict) else None for part in PARTS[1:4])
+    content = content_of(source or {}, mapping, sink or {}, options)
+    return Document(str(name), raw.get("enabled", True) is True, content, kept), problems + strange
+
+
+def _pruned(value: Any) -> Any:
+    """A value without what JSON cannot express."""
+    if isinstance(value, dict):
+        kept = {key: _pruned(one) for key, one in value.items() if _is_text(key)}
+        return {key: one for key, one in kept.items() if one is not _STRANGE}
+    if isinstance(value, list):
+        return [one for one in map(_pruned, value) if one is not _STRANGE]
+    is_number = isinstance(value, bool | None) or (isinstance(value, int) and value.bit_length() <= MOST_BITS)
+    is_number |= isinstance(value, float) and math.isfinite(value)
+    return value if is_number or _is_text(value) else _STRANGE
+
+
+def _fixtures(raw: Any, path: str, problems: list[Problem]) -> dict[str, Fixture]:
+    if not isinstance(raw, dict) or len(raw) > MOST_FIXTURES:
+        problems.append(Problem(path, f"must be a mapping of at most {MOST_FIXTURES} fixtures by name"))
+        return {}
+    found = {}
+    for name, one in raw.items():
+        try:
+            found[str(name)] = fixtures.from_plain(one)
+        except ValueError as error:
+            problems.append(Problem(f"{path}.{name}", str(error), "headgate export writes it"))
+        if not is_name(name):
+            problems.append(Problem(f"{path}.{name}", "is not a name", "lower case, digits, - and _"))
+    return found
 
 
 def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
@@ -174,7 +280,7 @@ def _strange(raw: dict[str, Any], path: str) -> list[Problem]:
         where, value, depth = waiting.pop()
         taken += 1
         if taken > MOST_VALUES or depth > DEEPEST:
-            return [Problem(path, "is too large, or nested too deeply", f"{MOST_VALUES} values, {DEEPEST} levels")]
+            return [Problem(path, _TOO_LARGE, f"{MOST_VALUES} values, {DEEPEST} levels")]
         at = f"{where}." if where else ""
         if isinstance(value, dict):
             if is_reference(value):

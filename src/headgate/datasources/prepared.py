@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Mapping as TypeMapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -19,8 +21,10 @@ from headgate.connectors.guard import OPEN, Guard
 from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
+from headgate.core.mapping.told import field_types
 from headgate.core.push import PUSH
 from headgate.core.records import OnError
+from headgate.datasources import functions
 from headgate.datasources.references import UNREAD, Examined, Secrets, Unread, examine, resolve
 from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.hidden import error_said, hide
@@ -107,6 +111,7 @@ class Prepared:
     options: DatasourceOptions
     source_guard: Guard = OPEN  # What each side may reach.
     sink_guard: Guard = OPEN
+    field_types: TypeMapping[str, str] = field(default_factory=dict)  # Of records, as far as the mapping tells.
 
     @property
     def source_kind(self) -> SourceKind:
@@ -140,14 +145,41 @@ class Prepared:
 # Checking.
 
 
-def prepare(content: Content, secrets: Secrets, path: str = "") -> Prepared:
-    """Check everything that can be checked without touching the outside; raise all problems at once."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of a version. What is wrong is None, and named among the problems."""
+
+    source: Connector | None
+    source_options: Any
+    sink: Connector | None
+    sink_options: Any
+    mapping: CompiledMapping | None
+    options: DatasourceOptions | None
+    problems: list[Problem]
+
+
+def prepare(content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None) -> Prepared:
+    """A version that is ready to run; raise all problems at once."""
+    found = check(content, secrets, path, guard)
+    if found.problems:
+        raise ConfigError(found.problems)
+    assert found.source is not None
+    assert found.sink is not None
+    assert found.mapping is not None
+    assert found.options is not None
+    sides = (found.source, found.source_options, found.sink, found.sink_options)
+    return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
+
+
+def check(content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None) -> Checked:
+    """Check everything that can be checked without touching the outside. `guard` judges the Python module that the
+    mapping names, before it is imported; without one there is none that may be."""
     at = f"{path}." if path else ""
     problems: list[Problem] = []
     source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
     sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
     options = _own_options(content, path, problems)
-    mapping = _mapping(content, f"{at}mapping", problems)
+    mapping = _mapping(content, f"{at}mapping", problems, guard)
     if mapping is not None and not mapping.key and _needs_key(sink, sink_options, secrets):
         problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
     if mapping is not None and mapping.can_delete and not _can_delete(sink, sink_options, secrets):
@@ -157,13 +189,7 @@ def prepare(content: Content, secrets: Secrets, path: str = "") -> Prepared:
         problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
     if options is not None and options.streams > 1 and source is not None:
         problems += _not_in_parts(source, f"{at}streams")
-    if problems:
-        raise ConfigError(problems)
-    assert source is not None
-    assert sink is not None
-    assert mapping is not None
-    assert options is not None
-    return Prepared(source, source_options, sink, sink_options, mapping, options)
+    return Checked(source, source_options, sink, sink_options, mapping, options, problems)
 
 
 def written_out(content: Content, path: str = "") -> list[Problem]:
@@ -212,13 +238,15 @@ def _own_options(content: Content, path: str, problems: list[Problem]) -> Dataso
     return model
 
 
-def _mapping(content: Content, path: str, problems: list[Problem]) -> CompiledMapping | None:
+def _mapping(content: Content, path: str, problems: list[Problem], guard: Guard | None) -> CompiledMapping | None:
     found = examine(content.mapping, path, None, in_prose=True)
     problems += found.misplaced_problems(None) + found.written_out_problems()
     if found.misplaced:
         return None
     try:
-        return compile_mapping(content.mapping, path)
+        if guard is None:
+            return compile_mapping(content.mapping, path)
+        return compile_mapping(content.mapping, path, partial(functions.load, guard=guard))
     except ConfigError as error:
         problems += [replace(p, hint=p.hint or "docs/reference/mapping.md says how") for p in error.problems]
         return None
@@ -310,12 +338,15 @@ def _model(
 def _problem(where: str, item: Any, model: type[Options]) -> Problem:
     """One of pydantic's findings, in our words and without values, which may be secret."""
     name = str(item["loc"][-1]) if item["loc"] else ""
-    if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, model.model_fields, 1)
-        known = ", ".join(sorted(model.model_fields)) or "none"
+    options = {info.alias or own: info for own, info in model.model_fields.items()}
+    if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+        near = difflib.get_close_matches(name, options, 1)
+        known = ", ".join(sorted(options)) or "none"
         return Problem(where, "unknown option", f"did you mean {near[0]}?" if near else f"options: {known}")
+    if item["type"] == "extra_forbidden":
+        return Problem(where, "unknown option")
     if item["type"] == "missing":
         return Problem(where, "is missing", "required")
     text = hide(item["msg"].removeprefix("Value error, "))
-    about = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
+    about = options.get(str(item["loc"][0])) if item["loc"] else None
     return Problem(where, text[0].lower() + text[1:], (about.description or "") if about else "")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.config import FILE, Settings
+from headgate.connectors.api import SinkKind, SourceKind
 from headgate.connectors.guard import Bound, Guard
 from headgate.connectors.places import Place
 from headgate.core.reach import (
@@ -26,7 +27,7 @@ from headgate.core.reach import (
     network_of,
     rule_from_text,
 )
-from headgate.datasources.prepared import Prepared
+from headgate.datasources.prepared import Checked, Prepared
 from headgate.errors import ConfigError, Problem
 from headgate.store.allowed import Line
 from headgate.store.datasources import Content
@@ -95,15 +96,17 @@ class Reaching:
             sink_guard=self._side(sink, content.sink, is_trusted),
         )
 
-    def problems(self, prepared: Prepared, content: Content, path: str, *, is_trusted: bool) -> list[Problem]:
-        """What a document names that may not be reached."""
+    def problems(self, checked: Checked, content: Content, path: str, *, is_trusted: bool) -> list[Problem]:
+        """What a document's sides name that may not be reached, as far as their options are known."""
         at = f"{path}." if path else ""
         guard, found = self.guard(is_trusted=is_trusted), []
-        for side, raw, named in (
-            ("source", content.source, prepared.source_kind.reaches(prepared.source_options)),
-            ("sink", content.sink, prepared.sink_kind.reaches(prepared.sink_options)),
+        for side, raw, connector, options in (
+            ("source", content.source, checked.source, checked.source_options),
+            ("sink", content.sink, checked.sink, checked.sink_options),
         ):
-            for place in named:
+            kind = None if connector is None else connector.source if side == "source" else connector.sink
+            is_whole = not any(problem.path.startswith(f"{at}{side}.") for problem in checked.problems)
+            for place in () if kind is None or options is None else _named(kind, options, is_whole=is_whole):
                 error = None if _is_secret(raw, place.option) else guard.problem(place)
                 if error is not None:
                     where = ".".join(part for part in (f"{at}{side}", place.option) if part)
@@ -144,6 +147,16 @@ def _folders(start: str, folders: Iterable[str]) -> list[str]:
 
 def _split(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _named(kind: SourceKind | SinkKind, options: Any, *, is_whole: bool) -> Sequence[Place]:
+    """What options name. Of some that are not whole, the connector may not be able to tell."""
+    try:
+        return list(kind.reaches(options))
+    except (AttributeError, TypeError, ValueError):
+        if is_whole:
+            raise
+        return ()
 
 
 def _rule(place: Place) -> AddressRule:

@@ -16,9 +16,9 @@ from uuid import UUID
 from headgate.clock import boot_s
 from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
-from headgate.datasources.documents import MOST_PROBLEMS, Document, apart
+from headgate.datasources.documents import MOST_PROBLEMS, Document, Documents, apart
 from headgate.datasources.planned import PlannedChange, planned
-from headgate.datasources.prepared import Prepared, prepare, written_out
+from headgate.datasources.prepared import Prepared, check, prepare, written_out
 from headgate.datasources.reaching import NodeReach, Reaching, checked
 from headgate.datasources.references import Secrets as Values
 from headgate.datasources.references import Unread
@@ -119,7 +119,12 @@ class Registry:
         entry = self._entries.get(id)
         values = await self.secrets.read(list(found.content.secrets))
         reaching = await self.reaching()
-        prepared = reaching.guarded(prepare(found.content, values), found.content, is_trusted=found.is_trusted)
+        guard = reaching.guard(is_trusted=found.is_trusted)
+        if "python" in (found.content.mapping or {}):  # To import a module may take long.
+            prepared = await apart(prepare, found.content, values, "", guard)
+        else:
+            prepared = prepare(found.content, values, "", guard)
+        prepared = reaching.guarded(prepared, found.content, is_trusted=found.is_trusted)
         return Config(id, entry.name if entry else str(id), version, prepared)
 
     async def reaching(self) -> Reaching:
@@ -349,7 +354,10 @@ class Registry:
             if name in present and present[name].content.hash == document.content.hash
         }
         reaching = await self.reaching()
-        if problems := await apart(_problems, contents, values, reaching, is_admin, kept):
+        problems = await apart(_problems, contents, values, reaching, is_admin, kept)
+        if isinstance(documents, Documents):
+            problems = await apart(documents.all_problems, problems)
+        if problems:
             raise ConfigError(problems)
         existing = {found.name for found in await self.datasources.all()}
         changes = [
@@ -492,11 +500,9 @@ def _problems(
     """Everything that is wrong, by the path of each. A large file takes seconds: not on the event loop."""
     problems: list[Problem] = []
     for path, content in contents.items():
-        try:
-            prepared = prepare(content, values, path)
-            problems += reaching.problems(prepared, content, path, is_trusted=is_admin or path in trusted)
-        except ConfigError as error:
-            problems += error.problems
+        is_trusted = is_admin or path in trusted
+        found = check(content, values, path, reaching.guard(is_trusted=is_trusted))
+        problems += found.problems + reaching.problems(found, content, path, is_trusted=is_trusted)
         if len(problems) >= MOST_PROBLEMS:
             break
     return problems[:MOST_PROBLEMS]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from headgate.datasources.documents import apart, read_yaml
+from headgate.datasources.documents import apart, gather_yaml
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, HeadgateError, StoreError
 
@@ -45,7 +45,7 @@ class RegistryFile:
             raise ConfigError(f"{self._path}: {error.strerror}", hint="HEADGATE_REGISTRY=yaml:FILE") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{self._path} is not UTF-8", hint="save it as UTF-8") from None
-        documents = await apart(read_yaml, text, str(self._path))
+        documents = await apart(gather_yaml, text, str(self._path))
         await self._registry.adopt(documents, f"yaml:{self._path.name}", is_admin=True)
         self._names = frozenset(documents)
 

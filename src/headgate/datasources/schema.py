@@ -11,6 +11,7 @@ from typing import Any
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Options
 from headgate.core.mapping.functions import TYPES
+from headgate.core.mapping.parts import FUNCTION
 from headgate.datasources.prepared import DatasourceOptions
 from headgate.ids import NAME
 
@@ -29,14 +30,20 @@ _OURS = {("title", str), ("identity", str), ("identity", bool)}
 _FIELDS = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
 _MAPPING = {
     "type": "object",
-    "description": "What happens to a record on its way, in this order: unnest, where, set, drop, rename, types.",
+    "description": "What happens to a record on its way, in this order: unnest, where, delete, set, drop, "
+    "rename, types, python.",
     "additionalProperties": False,
     "properties": {
         "unnest": {"type": "string", "description": "The path to a list: each of its elements becomes a record."},
         "where": {"type": ["string", "boolean"], "description": "An expression: only records of which it holds pass."},
+        "delete": {
+            "type": ["string", "boolean"],
+            "description": "An expression: a record of which it holds says that the row with its key is to be deleted.",
+        },
         "set": {
             "type": "object",
             "minProperties": 1,
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
             "description": "The output fields, each with an expression. Without it records pass whole.",
         },
         "drop": _FIELDS | {"description": "Fields to leave out."},
@@ -52,10 +59,28 @@ _MAPPING = {
             "additionalProperties": {"enum": list(TYPES)},
             "description": "Fields with the types that they are converted to.",
         },
+        "python": {
+            "type": "string",
+            "pattern": FUNCTION.pattern,
+            "description": "module:function, called with each record and its metadata. It gives a record, a list of "
+            "records, or None to leave the record out.",
+        },
         "key": {
             "anyOf": [{"type": "string", "minLength": 1}, _FIELDS],
             "description": "The output fields that identify a record.",
         },
+    },
+}
+
+_LINES = {"type": "array", "items": {"type": "string"}}
+_FIXTURE = {
+    "type": "object",
+    "required": ["given", "expected"],
+    "additionalProperties": False,
+    "properties": {
+        "given": _LINES | {"description": "Inputs, each a line of JSON."},
+        "expected": _LINES | {"description": "For each input the list of its results, as JSON."},
+        "masked": _LINES | {"description": "Fields that differ from run to run."},
     },
 }
 
@@ -86,7 +111,7 @@ def document_schema() -> dict[str, Any]:
 
 
 def _definitions() -> dict[str, Any]:
-    found: dict[str, Any] = {"secret": _SECRET, "mapping": _MAPPING}
+    found: dict[str, Any] = {"secret": _SECRET, "mapping": _MAPPING, "fixture": _FIXTURE}
     options = _options(found, "datasource", DatasourceOptions)
     found["datasource"] = options | {
         "required": ["source", "sink"],
@@ -95,6 +120,12 @@ def _definitions() -> dict[str, Any]:
             "source": {"$ref": "#/$defs/source"},
             "mapping": {"anyOf": [{"$ref": "#/$defs/mapping"}, {"type": "null"}]},
             "sink": {"$ref": "#/$defs/sink"},
+            "fixtures": {
+                "type": "object",
+                "description": "Inputs and the results that they should have, as `headgate export` writes them.",
+                "propertyNames": {"pattern": _NAME},
+                "additionalProperties": {"$ref": "#/$defs/fixture"},
+            },
             **options["properties"],
         },
     }

@@ -13,6 +13,7 @@ import structlog
 from headgate.config import Settings
 from headgate.connectors import plugins
 from headgate.connectors.api import INBOX_IDENTITY
+from headgate.datasources.letters import LetterBox
 from headgate.datasources.reaching import NodeReach
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
@@ -29,13 +30,18 @@ from headgate.runtime.cluster.tick import Ticker
 from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups.listener import GroupListener
+from headgate.runtime.harness.fixtures import FixtureShelf
+from headgate.runtime.harness.gate import Gate
+from headgate.runtime.harness.harness import Harness
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.taps.hub import Taps
 from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
+from headgate.store.fixtures import Fixtures
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
@@ -46,6 +52,7 @@ from headgate.store.placement import Placement
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
+from headgate.store.taps import TapTable
 from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
@@ -88,6 +95,7 @@ class Node:
         if self._file is not None:
             await self._file.load()
         self.installation = await self.registry.datasources.installation()
+        self.letter_box = LetterBox(self.letters, self.registry, self.installation)
         for name in await self.registry.datasources.connectors():
             with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
                 plugins.get(name)
@@ -113,6 +121,7 @@ class Node:
                     await self.shipper.ship(self.logs, self.waker)
                     self.waker.wake("streams")
         await self.waker.close()
+        await self.harness.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=LAST_S)
@@ -173,9 +182,13 @@ class Node:
         secrets = Secrets(database, self._keyring)
         self.registry = Registry(database, secrets, self.waker, read_only=read_only, node=reach)
         self._file = RegistryFile(file, self.registry) if file else None
+        shelf = FixtureShelf(Fixtures(database, self._keyring))
+        self.harness = Harness(self.registry, self.inbox, shelf, self.letters, self.settings)
+        self.gate = Gate(self.harness)
 
     def _make_listeners(self) -> None:
         self.inboxes = InboxHub(self.inbox)
+        self.taps = Taps(TapTable(self.database, self._keyring), self.waker, self.name)
         self.groups = GroupListener(self.group_rows, self.waker, lambda: self.incarnation, self.trust_left_s)
         self.push = PushListener(self.streams, self.trust_left_s, lambda: self.incarnations.other_address())
 
@@ -228,6 +241,7 @@ class Node:
             trust_left_s,
             self.inboxes,
             self.lists,
+            self.taps.points,
         )
 
     # Loops.
@@ -243,6 +257,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
@@ -261,6 +276,7 @@ class Node:
         on("inbox", self.inboxes.look)
         on("groups", self.groups.look)
         on("tokens", self.access.forget)
+        on("taps", self.taps.look)
 
     def _woken(self) -> None:
         """The registry or the ownership of streams has changed."""

@@ -17,7 +17,7 @@ from headgate.core.figures import InboxBacklog
 from headgate.store.database import Database, sql
 
 CLEAN_ROWS = 5000  # Per datasource and round, so that cleaning never takes long.
-COUNTED_ROWS = 1000  # InboxBacklog payloads of one inbox that are counted; the number of more of them is estimated.
+COUNTED_ROWS = 1000  # Payloads of one inbox that are counted; the number of more of them is estimated.
 READ_BYTES = 8 * 1024 * 1024  # Of bodies in one read: a thousand large ones must not fill the memory.
 
 
@@ -78,6 +78,11 @@ class InboxTable:
     async def after(self, datasource: UUID, id: int, limit: int) -> list[Stored]:
         """The oldest payloads after `id`."""
         rows = await self._database.fetch(sql("inbox/read"), datasource, id, limit, READ_BYTES)
+        return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
+
+    async def last(self, datasource: UUID, limit: int) -> list[Stored]:
+        """The newest payloads, oldest first; those that have been handled too, while they are kept."""
+        rows = await self._database.fetch(sql("inbox/last"), datasource, limit, READ_BYTES)
         return [Stored(row["id"], row["received_at_s"], _headers(row["headers"]), row["body"]) for row in rows]
 
     async def news(self, positions: dict[UUID, int]) -> set[UUID]:

@@ -17,6 +17,7 @@ import secrets as random
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -92,6 +93,11 @@ class Keyring:
             return _decrypt(key, wrapped, name) if key else None
         except (InvalidTag, ValueError):
             return None
+
+
+def sealed_name(noun: str, owner: UUID, name: str) -> str:
+    """What is authenticated with the ciphertext of something that is no secret. No secret has a slash in its name."""
+    return f"{noun}/{owner}/{name}"
 
 
 def load_keyring(settings: Settings, *, embedded: bool) -> Keyring | None:
@@ -186,5 +192,13 @@ class Secrets:
                     stuck.append(row["name"])
                 elif row["key_id"] != self.keyring.current:
                     await connection.execute(sql("secrets/rewrap"), row["name"], *wrapped)
+                    done += 1
+            for row in await connection.fetch(sql("fixtures/read_keys")):
+                name = sealed_name("fixture", row["datasource"], row["name"])
+                wrapped = self.keyring.rewrap(name, row["key_id"], row["wrapped_key"])
+                if wrapped is None:
+                    stuck.append(name)
+                elif row["key_id"] != self.keyring.current:
+                    await connection.execute(sql("fixtures/rewrap"), row["datasource"], row["name"], *wrapped)
                     done += 1
         return done, stuck

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import UUID, uuid5
 
 import structlog
@@ -23,11 +23,21 @@ def make_context(
     inbox: Inbox | None = None,
     part: str = "",
     guard: Guard = OPEN,
+    field_types: Mapping[str, str] | None = None,
+    note: Callable[..., None] = lambda type, **payload: None,
 ) -> Context:
     """A context whose logger writes through structlog and whose shared things live as long as it does."""
     log = structlog.get_logger().bind(stream=stream)
     return Context(
-        stream=stream, log=log, now_s=now_s, shared=shared or SharedThings(), inbox=inbox, part=part, guard=guard
+        stream=stream,
+        log=log,
+        now_s=now_s,
+        shared=shared or SharedThings(),
+        inbox=inbox,
+        part=part,
+        guard=guard,
+        field_types=field_types or {},
+        note=note,
     )
 
 

@@ -20,11 +20,14 @@ from headgate.web.api import (
     connectors,
     dumps,
     groups,
+    harness,
     health,
+    letters,
     nodes,
     registry,
     secrets,
     streams,
+    taps,
     tokens,
     views,
 )
@@ -109,9 +112,12 @@ def make_api(node: Any, state: State) -> Litestar:
 
     routes = [
         DatasourcesApi,
+        *harness.ROUTES,
         *registry.ROUTES,
         *nodes.ROUTES,
         *streams.ROUTES,
+        *taps.ROUTES,
+        *letters.ROUTES,
         *groups.ROUTES,
         *dumps.ROUTES,
         *secrets.ROUTES,

@@ -23,6 +23,7 @@ _WHY = {
     409: "This is refused now. `code` and `hint` say why and what to do.",
     413: "The body is too large.",
     422: "The body is wrong. `problems` says where.",
+    429: "Too much is under way; try again soon.",
     503: "The database does not answer now; try again later.",
 }
 
@@ -66,6 +67,7 @@ def _describe(handler: HTTPRouteHandler) -> None:
     statuses |= {404} if names else set()
     statuses |= {403, 409} if changes else {403}
     statuses |= {413, 422} if takes_body else set()
+    statuses |= {429} if handler.opt.get("runs_tests") else set()
     if takes_body and inspect.signature(handler.fn).parameters["data"].default is None:
         handler.operation_class = OptionalBody
     problems = {

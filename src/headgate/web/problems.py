@@ -13,7 +13,17 @@ from litestar.exceptions import HTTPException, SerializationException
 from litestar.types import ExceptionHandlersMap
 
 from headgate.core.access import Caller
-from headgate.errors import ConfigError, Forbidden, HeadgateError, NotFound, Problem, Refused, StoreError, Unauthorized
+from headgate.errors import (
+    Busy,
+    ConfigError,
+    Forbidden,
+    HeadgateError,
+    NotFound,
+    Problem,
+    Refused,
+    StoreError,
+    Unauthorized,
+)
 from headgate.hidden import hide
 from headgate.text import one_line
 from headgate.web.auth import Req
@@ -26,6 +36,7 @@ STATUS: list[tuple[type[HeadgateError], int]] = [
     (Refused, 409),
     (Unauthorized, 401),
     (Forbidden, 403),
+    (Busy, 429),
     (StoreError, 503),
 ]
 
@@ -65,7 +76,7 @@ def _respond(body: ProblemDetails, headers: Mapping[str, str] | None = None) -> 
     headers = dict(headers or {})
     if body.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if body.status == 503:
+    if body.status in (429, 503):
         headers["Retry-After"] = "2"
     return Response(encode(body), media_type=MEDIA_TYPE, status_code=body.status, headers=headers)
 
@@ -74,7 +85,7 @@ def headgate_error(request: Req, error: HeadgateError) -> Response[bytes]:
     """One of ours. A missing or wrong token learns nothing more."""
     if isinstance(error, Unauthorized):
         return _respond(problem(401))
-    problems = error.problems if isinstance(error, ConfigError) else ()
+    problems = error.problems if isinstance(error, ConfigError | Refused) else ()
     # A hint may name what is close to what was asked for; a caller with bounds may not know that it exists.
     hint = "" if isinstance(error, NotFound) and _has_bounds(request) else error.hint
     return _respond(problem(status_of(error), error.message, code=error.code, hint=hint, problems=problems))

@@ -63,6 +63,14 @@ async def dump(connection: Connection) -> Subject | None:
     return None if named is None else OfDatasource(named.name)
 
 
+async def letter(connection: Connection) -> Subject | None:
+    """By its id, or the first characters of it: the datasource whose record could not be handled."""
+    try:
+        return OfDatasource((await _node(connection).letters.find(connection.path_params["id"])).name)
+    except (NotFound, Refused):
+        return None
+
+
 def _node(connection: Connection) -> Node:
     found: Node = connection.app.state.node
     return found

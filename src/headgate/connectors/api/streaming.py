@@ -26,9 +26,9 @@ Errors steer the worker: see `headgate.errors`. Anything else that is raised cou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from headgate.connectors.api.options import Options, identity_of
@@ -46,6 +46,7 @@ __all__ = [
     "Context",
     "Feed",
     "Grant",
+    "HasColumns",
     "Inbox",
     "Letter",
     "LetterOutcome",
@@ -97,9 +98,7 @@ class Outgoing:
     deletes: Sequence[int] = ()  # Which of the records are deletions of what has their key, rising.
     letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
     replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
-    # The hash of a record's key, in an upsert that is no replay; and, in a replay, the older letters of the same keys.
-    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None
-    superseded: Sequence[UUID] = ()
+    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
 
 
 class Source(Protocol):
@@ -176,6 +175,14 @@ class LetterSink(Sink, Protocol):
         """Those of these that are open have had this outcome; their content may go."""
 
 
+@runtime_checkable
+class HasColumns(Protocol):
+    """A sink that writes into a table, and can say which columns it has."""
+
+    async def columns(self) -> Sequence[str]:
+        """Their names; none if there is no table yet. It need not be open."""
+
+
 class Received(Protocol):
     """One payload in a webhook's inbox."""
 
@@ -236,6 +243,10 @@ class Shared(Protocol):
         """This user is done with it."""
 
 
+def _note_nothing(type: str, **payload: str) -> None:
+    """Nobody is interested."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the runtime hands to a connector."""
@@ -248,3 +259,7 @@ class Context:
     feed: Feed | None = None  # For the source that programs push to.
     part: str = ""  # The part that this source is to read, if it can be read in parts.
     guard: Guard = OPEN  # What it may reach: files are opened and connections are made through it.
+    field_types: Mapping[str, str] = field(
+        default_factory=dict
+    )  # Of records, as far as the mapping tells: `int`, `date`.
+    note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.

@@ -19,7 +19,7 @@ from headgate.connectors import api
 from headgate.connectors.files.journal import Journal, half_written, kept, note, pieces_of
 from headgate.connectors.files.lines import NOT_JSON, encode, opened
 from headgate.connectors.files.options import FilesSinkOptions
-from headgate.errors import BadRecord, Cause, ConnectorError, Fenced
+from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced
 
 
 class FilesSink:
@@ -100,10 +100,12 @@ class FilesSink:
 
 def _lines(records: list[dict[str, Any]]) -> bytes:
     """The records as JSON Lines."""
-    lines = []
+    lines, bad = [], []
     for index, record in enumerate(records):
         try:
             lines.append(encode(record))
-        except NOT_JSON as error:
-            raise BadRecord(f"record {index} cannot be written as JSON: {error}", index=index) from error
+        except NOT_JSON:
+            bad.append(Bad(index, None, "cannot be written as JSON"))
+    if bad:
+        raise BadRecords(bad)
     return b"\n".join([*lines, b""])

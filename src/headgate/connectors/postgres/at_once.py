@@ -12,15 +12,14 @@ waits for a successor's looks at the epoch again; and rows are inserted only if 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
-from uuid import UUID
+from typing import Any
 
 from asyncpg import Connection, DataError
 
+from headgate.connectors.api import Grant, Progress
+from headgate.connectors.postgres import letters
+from headgate.connectors.postgres.positions import Kept, lock_key, position_of
 from headgate.connectors.sql.quoting import quoted
-
-Position: TypeAlias = tuple[UUID, UUID, int, int, int, str]
-"""Installation, stream, epoch, generation, commits, and where the source stands, as JSON."""
 
 MOST_ROWS = 50  # Of a batch that goes as JSON. Values of a single record go as they are.
 ANSWER_S = 30.0  # The server's limit for locks begins to count when the statement runs: not while the table is locked.
@@ -29,42 +28,47 @@ ANSWER_S = 30.0  # The server's limit for locks begins to count when the stateme
 _STATEMENT = """
 WITH limits AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', '5000', true),
-           pg_advisory_xact_lock($7)
+           pg_advisory_xact_lock($8), $7::bigint[]
 ), moved AS (
-    UPDATE headgate_position SET edits = $4, n = $5, position = $6 FROM limits
-    WHERE installation = $1 AND stream = $2 AND epoch = $3 RETURNING 1
+    UPDATE headgate_position SET edits = $4, n = $5, position = $6{totals} FROM limits
+    WHERE installation = $1 AND stream = $2 AND epoch = $3{unless} RETURNING 1
 ){put}
 SELECT count(*) FROM moved
 """
-_IF_MOVED = " WHERE EXISTS (SELECT FROM moved)"
+FIRST = 9  # The number of the first parameter that is a value.
+IF_MOVED = " WHERE EXISTS (SELECT FROM moved)"
 
 
 def of_row(table: str, columns: list[str]) -> str:
-    """What inserts one row of values, $8 and so on. As with COPY, values of identity columns are taken as they are."""
+    """What inserts one row of values, $9 and so on. As with COPY, values of identity columns are taken as they are."""
     names = ", ".join(map(quoted, columns))
-    values = ", ".join(f"${8 + place}" for place in range(len(columns)))
-    return f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}{_IF_MOVED}"
-
-
-def of_json(table: str, columns: list[str], conflict: str) -> str:
-    """What inserts or replaces the rows that are JSON in $8."""
-    names = ", ".join(map(quoted, columns))
-    return (
-        f"INSERT INTO {table} ({names}) SELECT {names} FROM json_populate_recordset(NULL::{table}, $8::json)"
-        f"{_IF_MOVED}{conflict}"
-    )
+    values = ", ".join(f"${FIRST + place}" for place in range(len(columns)))
+    return f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}{IF_MOVED}"
 
 
 async def write(
-    connection: Connection, position: Position, key: int, insert: str = "", values: Sequence[Any] = ()
+    connection: Connection,
+    grant: Grant,
+    progress: Progress,
+    kept: Kept,
+    insert: str = "",
+    values: Sequence[Any] = (),
+    *,
+    supersedes: bool = False,
 ) -> bool:
-    """Carry it out. False: the stream has another run, and nothing was written.
+    """Carry it out. False: the stream has another run; or, if the rows supersede letters, there are open letters with
+    keys. Nothing was written then.
 
     Raises TypeError for a value that does not fit its column as it is.
     """
-    statement = _STATEMENT.format(put=f", put AS ({insert})" if insert else "")
+    statement = _STATEMENT.format(
+        put=f", put AS ({insert})" if insert else "",
+        totals=kept.set_totals,
+        unless=f" AND NOT EXISTS ({letters.any_with_keys(grant)})" if supersedes else "",
+    )
+    key = lock_key(grant.installation, grant.stream)
     try:
-        found: int = await connection.fetchval(statement, *position, key, *values, timeout=ANSWER_S)
+        found: int = await connection.fetchval(statement, *position_of(grant, progress), key, *values, timeout=ANSWER_S)
     except DataError as error:
         if error.severity is None:  # The driver says so: the server was not asked.
             raise TypeError(str(error)) from None

@@ -35,7 +35,8 @@ SELECT CASE WHEN pg_table_is_visible(c.oid) THEN quote_ident(c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND n.oid NOT IN ({registries})
-  AND c.relname NOT IN ('headgate_dump_chunk', 'headgate_position') AND c.relname !~ '__hg_[0-9a-f]{{8}}$'
+  AND c.relname NOT IN ('headgate_dump_chunk', 'headgate_position', 'headgate_dead_letter')
+  AND c.relname !~ '__hg_[0-9a-f]{{8}}$'
   AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
 ORDER BY 1
 """

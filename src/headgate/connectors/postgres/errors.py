@@ -13,8 +13,11 @@ from enum import Enum, auto
 import asyncpg
 
 from headgate.connectors.api.bulk import StorageError, StorageGone
-from headgate.errors import BadRecord, Cause, ConnectorError, NotConnected
+from headgate.errors import BatchRefused, Cause, ConnectorError, NotConnected
 from headgate.text import one_line
+
+# What the driver raises for a value that it cannot send.
+DRIVERS = (TypeError, ValueError, ArithmeticError, AttributeError)
 
 
 class Fault(Enum):
@@ -24,7 +27,7 @@ class Fault(Enum):
     BUSY = auto()  # Another transaction was in the way, or somebody cancelled the statement: try again.
     DENIED = auto()  # The user may not.
     CONFIG = auto()  # There is no such database, schema, table or column.
-    DATA = auto()  # A value does not fit, or breaks a constraint.
+    DATA = auto()  # A value does not fit, breaks a constraint, or is refused by a trigger.
     OTHER = auto()  # Anything else that the server says.
 
 
@@ -54,8 +57,51 @@ def fault_of(error: BaseException | None) -> Fault | None:
         ):
             return Fault.GONE
         case asyncpg.PostgresError():
-            return Fault.OTHER
+            return Fault.DATA if is_of_record(error.sqlstate or "") else Fault.OTHER
     return None
+
+
+# Classes of codes that the server has for failures that no record can be blamed for. A trigger may raise any other.
+OF_SERVER = (
+    "00",
+    "01",
+    "02",
+    "03",
+    "08",
+    "0A",
+    "25",
+    "28",
+    "2D",
+    "3D",
+    "3F",
+    "40",
+    "42",
+    "53",
+    "55",
+    "57",
+    "58",
+    "XX",
+)
+_OF_RECORD = {"22": "a value does not fit", "54": "the row, or its key in an index, is too large"}
+
+
+def is_of_record(code: str) -> bool:
+    """Whether an error with this code may be a record's fault: of its values, of a constraint, or of a trigger."""
+    return len(code) == 5 and code[:2] not in OF_SERVER and code not in ("54001", "54023")
+
+
+def reason_of(code: str, constraint: str | None, column: str | None) -> str:
+    """Why the server refuses a row, without its message, which repeats values and may be a trigger's own."""
+    match code:
+        case "23502":
+            return "must not be null" if column else "a column must not be null"
+        case _ if constraint:
+            return f"breaks the constraint {constraint}"
+        case "44000":
+            return "is not what the view shows"
+        case _ if code[:2] in _OF_RECORD:
+            return _OF_RECORD[code[:2]]
+    return f"is refused by a trigger or a rule of the table ({code})"
 
 
 def error_text(error: BaseException) -> str:
@@ -89,7 +135,7 @@ def steer_worker(address: str, table: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = one_line(error)
-        fault = Fault.DATA if isinstance(error, TypeError | OverflowError) else fault_of(error)
+        fault = Fault.DATA if isinstance(error, TypeError | ArithmeticError | UnicodeError) else fault_of(error)
         if fault is None and isinstance(error, ValueError):  # About the URL: its text may hold a part of the password.
             raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
         match fault:
@@ -100,7 +146,14 @@ def steer_worker(address: str, table: str) -> Iterator[None]:
             case Fault.CONFIG:
                 raise ConnectorError(f"{table}: {text}", cause=Cause.CONFIG) from error
             case Fault.DATA:
-                raise BadRecord(f"{table}: {text}") from error
+                raise BatchRefused(f"{table}: {_refusal(error)}") from None
             case Fault.BUSY:
                 raise NotConnected(text) from error
         raise NotConnected(f"PostgreSQL at {address}: {text}") from error
+
+
+def _refusal(error: Exception) -> str:
+    """What the server or the driver says of a record, without its values."""
+    if not isinstance(error, asyncpg.PostgresError) or error.sqlstate is None:
+        return "a value does not fit its column"
+    return reason_of(error.sqlstate, error.constraint_name, error.column_name)

@@ -11,6 +11,21 @@ from headgate.connectors.api import Options, identity
 from headgate.connectors.postgres.declared import parse_type
 
 
+class SchemaOptions(Options):
+    """What becomes of records that do not fit the table as it is."""
+
+    new_fields: Literal["add", "ignore", "dead_letter", "fail"] | None = Field(
+        default=None,
+        description="Of a field that the table has no column for. Default: add in a table that Headgate made, else"
+        " dead_letter.",
+    )
+    new_types: Literal["widen", "dead_letter", "fail"] | None = Field(
+        default=None,
+        description="Of a value that does not fit its column's type. Default: widen in a table that Headgate made, else"
+        " dead_letter.",
+    )
+
+
 class PostgresOptions(Options):
     """Options of the PostgreSQL sink."""
 
@@ -18,7 +33,10 @@ class PostgresOptions(Options):
     table: str = identity(description="The table, with its schema if it is not on the search path.")
     mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
     create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
-    columns: dict[str, str] = Field({}, description="Types for a table that is created; others are guessed.")
+    columns: dict[str, str] = Field({}, description="Types for columns that are made; others are guessed.")
+    drift: SchemaOptions = Field(
+        SchemaOptions(), alias="schema", description="What to do with new fields, and with values of other types."
+    )
 
     @field_validator("url")
     @classmethod

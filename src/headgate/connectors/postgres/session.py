@@ -15,7 +15,7 @@ from asyncpg import Connection, Pool
 
 from headgate.connectors.api.bulk import StorageGone
 from headgate.connectors.guard import OPEN, Guard
-from headgate.connectors.postgres.errors import Fault, error_text, fault_of
+from headgate.connectors.postgres.errors import DRIVERS, Fault, error_text, fault_of
 from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
 from headgate.errors import ConfigError, HeadgateError
 
@@ -127,7 +127,7 @@ async def roll_back(connection: Connection, error: BaseException) -> bool:
     Nothing is raised: the error that led here is what people must see.
     """
     # A COPY that was broken off, a cancelled task, or a session that is lost are not worth an answer.
-    is_answered = isinstance(error, asyncpg.PostgresError | HeadgateError | TypeError | OverflowError)
+    is_answered = isinstance(error, (asyncpg.PostgresError, HeadgateError, *DRIVERS))
     if is_answered and not isinstance(error, StorageGone) and fault_of(error) is not Fault.GONE:
         with suppress(Exception):
             await connection.execute("ROLLBACK")

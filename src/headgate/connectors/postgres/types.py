@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -106,6 +107,19 @@ def made_type(column: Column, source: Table) -> str:
     return _MADE[column.type.kind]
 
 
-def type_for_value(value: object) -> str:
-    """The type of a column that is made for records, by the first value seen."""
-    return next((name for kind, name in _OF_VALUES if isinstance(value, kind)), "text")
+def type_for_values(values: Iterable[object]) -> str:
+    """The type of a column that is made for records: one that holds all these values, and loses nothing."""
+    found, is_wide = set(), False
+    for value in values:
+        if value is not None:
+            found.add(next((name for kind, name in _OF_VALUES if isinstance(value, kind)), "text"))
+            is_wide = is_wide or (value.__class__ is int and not -(2**63) <= value < 2**63)
+    if is_wide:
+        found.add("numeric")
+    if len(found) < 2:
+        return found.pop() if found else "text"
+    if found <= {"bigint", "double precision", "numeric"}:
+        return "numeric"
+    if found <= {"date", "timestamptz"}:
+        return "timestamptz"
+    return "jsonb" if "jsonb" in found else "text"

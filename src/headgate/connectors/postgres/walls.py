@@ -20,6 +20,7 @@ from headgate.connectors.sql import ledger
 from headgate.errors import Refused
 
 POSITIONS = "headgate_position"
+LETTERS = "headgate_dead_letter"
 
 # The four tables that every registry has had since its first version.
 REGISTRIES = """
@@ -83,7 +84,7 @@ async def keep_out(connection: Connection, table: str) -> None:
     judged: set[str] = connection.judged
     if table in judged:
         return
-    found = await connection.fetchrow(_JUDGE, table, [POSITIONS, ledger.TABLE])
+    found = await connection.fetchrow(_JUDGE, table, [POSITIONS, LETTERS, ledger.TABLE])
     hint = "name another table, in another schema"
     if found["has_no_place"]:
         raise Refused(
@@ -94,7 +95,11 @@ async def keep_out(connection: Connection, table: str) -> None:
     if found["is_ours"]:
         raise Refused(f"{table} is in Headgate's own schema, or leads into it", code="own_schema", hint=hint)
     if found["is_kept"]:
-        raise Refused(f"{table} is Headgate's own: positions and ledgers are kept there", code="own_schema", hint=hint)
+        raise Refused(
+            f"{table} is Headgate's own: positions, dead letters and ledgers are kept there",
+            code="own_schema",
+            hint=hint,
+        )
     if found["is_servers"]:
         raise Refused(f"{table} is in the server's own schema", code="own_schema", hint=hint)
     judged.add(table)

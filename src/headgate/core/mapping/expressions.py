@@ -17,15 +17,13 @@ written in place.
 from __future__ import annotations
 
 import ast
-import difflib
-import keyword
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headgate.core.mapping import functions, operators
+from headgate.core.mapping import functions, guesses, operators
 from headgate.core.mapping.functions import FORMAT, FUNCTIONS
 from headgate.core.mapping.mistakes import kind
 from headgate.core.mapping.operators import ARITHMETIC, COMPARISONS, INTEGER_BITS, NUMBERS
@@ -50,6 +48,15 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.FloorDiv: ("floor_divide", ""),
     ast.Mod: ("modulo", ""),
     ast.Pow: ("power", ""),
+}
+
+_BITS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.BitOr: ("|", "did you mean or?"),
+    ast.BitAnd: ("&", "did you mean and?"),
+    ast.BitXor: ("^", "a power is written **"),
+    ast.LShift: ("<<", ""),
+    ast.RShift: (">>", ""),
+    ast.MatMult: ("@", ""),
 }
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -77,7 +84,7 @@ _IN_PLACE = {
     ),
 }
 
-_MISSPELT = {"true": "True", "false": "False", "null": "None"}
+_MISSPELT = {"true": "True", "false": "False", "null": "None", "TRUE": "True", "FALSE": "False", "NULL": "None"}
 
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lambda: ("functions cannot be defined", ""),
@@ -85,7 +92,6 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.GeneratorExp: ("a generator is not allowed", "put it in square brackets"),
     ast.SetComp: ("a set comprehension is not allowed", "use unique([… for … in …])"),
     ast.DictComp: ("a dict comprehension is not allowed", "write the keys out"),
-    ast.Set: ("a set is not allowed", "use a list"),
     ast.Starred: ("unpacking with * is not allowed", ""),
     ast.Slice: ("slices are not allowed", "use substring, first or last"),
 }
@@ -139,23 +145,25 @@ class Compiler:
         self._problems = problems
         self._names = {name: name for name in names}
         self._path = ""
+        self._source = ""
         self._temporaries = 0
         self._loops = 0
         self.nodes = 0  # Of all expressions.
 
-    def compile(self, source: object, path: str) -> str:
-        """Give the Python text for an expression; `None`, and a problem, for one that is refused."""
-        self._path = path
+    def compile(self, source: object, path: str, broken: str = "") -> str:
+        """Give the Python text for an expression; `None`, and a problem, for one that is refused. `broken` is the hint
+        for one that cannot be read, where the document tells why."""
+        self._path, self._source = path, ""
         if source is None or isinstance(source, bool | int | float):
             return self._literal(None, source).text
         if not isinstance(source, str):
             return self.refuse(None, f"an expression is text, not {kind(source)}").text
-        tree = self.parse(source, path)
+        tree = self.parse(source, path, broken)
         return NOTHING.text if tree is None else self._emit(tree).text
 
-    def parse(self, source: str, path: str) -> ast.expr | None:
+    def parse(self, source: str, path: str, broken: str = "") -> ast.expr | None:
         """Parse an expression and hold it to its limits, before anything walks it recursively."""
-        self._path = path
+        self._path, self._source = path, source.strip()
         problem, hint = f"the expression has more than {TEXT_LIMIT} characters", "split it into several fields"
         if len(source) <= TEXT_LIMIT:
             try:
@@ -168,7 +176,8 @@ class Compiler:
                         return tree
                     problem, hint = f"the mapping has more than {MAPPING_NODE_LIMIT} nodes in all", ""
             except SyntaxError as error:
-                problem, hint = f"{error.msg} at column {error.offset or 1}", _hint_for_syntax(source)
+                at = guesses.place(self._source, error.lineno or 1, error.offset or 1)
+                problem, hint = guesses.said(error) + at, broken or guesses.guess(source)
             except (ValueError, RecursionError, MemoryError):
                 problem = "the expression cannot be read"
         self.refuse(None, problem, hint)
@@ -176,8 +185,10 @@ class Compiler:
 
     def refuse(self, node: ast.AST | None, message: str, hint: str = "") -> Code:
         """Note a problem and go on with None, so that one reading finds all problems."""
-        column = f" at column {node.col_offset + 1}" if node is not None and hasattr(node, "col_offset") else ""
-        self._problems.append(Problem(self._path, message + column, hint))
+        at = ""
+        if isinstance(node, ast.expr):
+            at = guesses.place(self._source, node.lineno, guesses.column_of(self._source, node))
+        self._problems.append(Problem(self._path, message + at, hint))
         return NOTHING
 
     def guarded(self, function: str, text: str, *, fixed: bool) -> str:
@@ -259,6 +270,13 @@ class Compiler:
             pairs.append(f"{key.value!r}: {self._emit(value).text}")
         return Code(f"{{{', '.join(pairs)}}}")
 
+    def _emit_Set(self, node: ast.Set) -> Code:
+        """Not allowed. Two pairs of braces are another language's way to put a value in."""
+        inner, hint = node.elts[0], "use a list"
+        if isinstance(inner, ast.Set) and len(inner.elts) == 1:
+            hint = f"did you mean `{ast.unparse(inner.elts[0])}`?"
+        return self.refuse(node, "a set is not allowed", hint)
+
     def _emit_JoinedStr(self, node: ast.JoinedStr) -> Code:
         parts = [self._part(part) for part in node.values]
         return Code(self._call("call_deep", "f_format_parts", parts))
@@ -278,7 +296,8 @@ class Compiler:
     def _emit_BinOp(self, node: ast.BinOp) -> Code:
         left, right = self._emit(node.left), self._emit(node.right)
         if type(node.op) not in _ARITHMETIC:
-            return self.refuse(node, f"the operator {type(node.op).__name__} is not allowed")
+            sign, hint = _BITS.get(type(node.op), (type(node.op).__name__, ""))
+            return self.refuse(node, f"the operator {sign} is not allowed", hint)
         name, sign = _ARITHMETIC[type(node.op)]
         if left.is_constant and right.is_constant:
             return self._fold(node, ARITHMETIC[name], left.value, right.value)
@@ -312,7 +331,7 @@ class Compiler:
         if isinstance(node.op, ast.Not):
             return Code(f"(not {operand.text})")
         if isinstance(node.op, ast.Invert):
-            return self.refuse(node, "the operator ~ is not allowed")
+            return self.refuse(node, "the operator ~ is not allowed", "did you mean not?")
         if isinstance(node.op, ast.UAdd):
             return operand
         if operand.is_constant:
@@ -363,11 +382,11 @@ class Compiler:
 
     def _emit_Call(self, node: ast.Call) -> Code:
         if not isinstance(node.func, ast.Name):
-            hint = f"write {node.func.attr}(…)" if isinstance(node.func, ast.Attribute) else ""
+            hint = guesses.guess_method(node.func, node.args) if isinstance(node.func, ast.Attribute) else ""
             return self.refuse(node, "only functions of the fixed list can be called", hint)
         name = node.func.id
         if name not in FUNCTIONS:
-            return self.refuse(node, f"the function {name} does not exist", _hint_for_name(name))
+            return self.refuse(node, f"the function {name} does not exist", guesses.guess_function(name))
         function, given = FUNCTIONS[name], len(node.args)
         if node.keywords or given < function.least or (function.most is not None and given > function.most):
             return self.refuse(node, f"{name} does not take these arguments", f"as in {function.signature}")
@@ -487,14 +506,3 @@ def _measure(tree: ast.AST) -> tuple[int, int]:
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
     return (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr | ast.comprehension))
-
-
-def _hint_for_syntax(source: str) -> str:
-    words = [word for word in source.replace(".", " ").replace("(", " ").split() if keyword.iskeyword(word)]
-    field = next((word for word in words if word not in ("and", "or", "not", "if", "else", "in", "is", "for")), "")
-    return f'a field named {field} is written record["{field}"]' if field else ""
-
-
-def _hint_for_name(name: str) -> str:
-    near = difflib.get_close_matches(name, FUNCTIONS, n=3)
-    return f"did you mean {', '.join(near)}?" if near else "see the list of functions in docs/reference/mapping.md"

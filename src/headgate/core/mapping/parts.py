@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +15,8 @@ from headgate.errors import Problem
 PARTS = ("unnest", "where", "delete", "set", "drop", "rename", "types", "python", "key")
 FIELD_LIMIT = 1_600  # As many as a table of PostgreSQL may have.
 MOVED = {"on_error": "`on_error` now stands next to `mapping`, at the top of the document"}
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+QUOTE = "within { } a comma ends a value: quote the expression"
+FUNCTION = re.compile(r"^[a-zA-Z_]\w*(\.[a-zA-Z_]\w*)*:[a-zA-Z_]\w*$", re.ASCII)
 
 
 class Parts:
@@ -31,7 +33,8 @@ class Parts:
                 answer = document[part] if isinstance(document[part], str) else "dead_letter"
                 self.note(part, MOVED[part], f"{part}: {answer[:20]}, as deep as mapping and sink")
             elif part not in PARTS:
-                self.note(str(part), "unknown part", nearest(part, PARTS))
+                is_rest = document[part] is None and any(sign in str(part) for sign in ")]")
+                self.note(str(part), "unknown part", QUOTE if is_rest else nearest(part, PARTS))
         self.where = document.get("where", True)
         self.delete = document.get("delete")
         self.set = self._dict("set", document.get("set"), "expressions")
@@ -53,6 +56,18 @@ class Parts:
     def renamed(self, field: str) -> str:
         """The name that a field has in the output."""
         return str(self.rename.get(field, field))
+
+    def cut_by_comma(self, field: str) -> str:
+        """What to do about an expression of `set` that YAML has cut in two: within { }, a comma ends it, and the rest
+        is a field without a value."""
+        text = self.set[field]
+        if not isinstance(text, str) or not any(text.count(one) > text.count(other) for one, other in ("()", "[]")):
+            return ""
+        after = list(self.set.items())[list(self.set).index(field) + 1 :]
+        rest = [name for name, _ in itertools.takewhile(lambda pair: pair[1] is None, after)]
+        if not any(")" in name or "]" in name for name in rest):
+            return ""
+        return f"{QUOTE}: {field}: '{', '.join([text, *rest])}'"[:200]
 
     def _dict(self, part: str, value: Any, of: str) -> dict[str, Any]:
         if value is None:
@@ -84,7 +99,7 @@ class Parts:
     def _function(self, value: Any) -> str | None:
         if value is None:
             return None
-        if not isinstance(value, str) or len(value) > 200 or not _FUNCTION.fullmatch(value):
+        if not isinstance(value, str) or len(value) > 200 or not FUNCTION.fullmatch(value):
             self.note("python", "must be a module and a function", "as in shop.cleaning:clean")
             return None
         return value

@@ -47,7 +47,10 @@ class Program:
         before, path = compiler.nodes, parts.path
         self._where = compiler.compile(parts.where, f"{path}.where")
         self._delete = compiler.compile(parts.delete, f"{path}.delete")
-        self._texts = {field: compiler.compile(text, f"{path}.set.{field}") for field, text in parts.set.items()}
+        self._texts = {
+            field: compiler.compile(text, f"{path}.set.{field}", parts.cut_by_comma(field))
+            for field, text in parts.set.items()
+        }
         self._nodes = compiler.nodes - before  # For each element, if there is a list to unnest.
 
     def write(self) -> None:
@@ -125,19 +128,25 @@ class Program:
         add(2, "except Exception as error:")
         add(3, f"{_ENDS} into.read += read; return begin + index")
         add(3, "into.failed.append(failed(error, begin + index, None)); read += 1; continue")
+        add(2, "at = begin + index")
         add(2, "for number, item in enumerate(values):")
         add(3, "try:")
         self._write_record(4)
         add(3, "except Exception as error:")
-        add(4, f"{_ENDS} into.undo(begin + index); into.read += read; return begin + index")
-        add(4, "into.failed.append(failed(error, begin + index, number))")
+        add(4, f"{_ENDS} into.undo(at); into.read += read; return at")
+        add(4, "into.failed.append(failed(error, at, number))")
         add(2, "read += len(values)")
 
     # One record.
 
+    @property
+    def _at(self) -> str:
+        """The index of the input record."""
+        return "at" if self.steps else "begin + index"
+
     def _write_record(self, indent: int) -> None:
         if self._where != "True":
-            self._add(indent, f"if not {self._where}: filtered(begin + index); continue", "where")
+            self._add(indent, f"if not {self._where}: filtered({self._at}); continue", "where")
         if self._delete not in ("None", "False"):
             self._add(indent, f"if {self._delete}:", "delete")
             self._write_fields(indent + 1, "append(", ")", is_key=True)
@@ -147,14 +156,14 @@ class Program:
         if self._python is not None:
             self._write_fields(indent, "row = ", "")
             self._add(indent, "made = python(row, meta, budget)", "python")
-            self._add(indent, f"into.take(begin + index, {'number' if self.steps else 'None'}, made)")
+            self._add(indent, f"into.take({self._at}, {'number' if self.steps else 'None'}, made)")
         else:
             self._write_fields(indent, "append(", ")")
             self._write_origin(indent)
 
     def _write_origin(self, indent: int) -> None:
         if self.has_origins:
-            self._add(indent, f"origins((begin + index, {'number' if self.steps else 'None'}))")
+            self._add(indent, f"origins(({self._at}, {'number' if self.steps else 'None'}))")
 
     def _write_fields(self, indent: int, begin: str, end: str, *, is_key: bool = False) -> None:
         """Write a record, or only its key, between `begin` and `end`. If all fields are known it is one dict display,

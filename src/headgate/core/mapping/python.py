@@ -8,8 +8,8 @@ record.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -19,7 +19,8 @@ from headgate.core.mapping.prices import STEP, Budget
 
 Function: TypeAlias = Callable[[dict[str, Any], Any], object]
 
-_SCALARS = (str, int, float, bool, type(None), Decimal, datetime, date, timedelta, bytes, UUID)
+_MOMENTS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
+_SCALARS = (str, int, float, bool, type(None), Decimal, *_MOMENTS, bytes, UUID)
 _ANYTHING = (object,)
 
 

@@ -21,7 +21,7 @@ from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
 
 HOUSEKEEPING_S = 30.0
-PAUSE_S = 0.1  # Between two pieces of a large inbox.
+PAUSE_S = 0.1  # Between two pieces of a large inbox, or of many letters.
 
 log = structlog.get_logger()
 
@@ -55,7 +55,8 @@ class Housekeeper:
         await self.datasources.purge()
         await self.streams.trim_history()
         await self.groups.clean()
-        await self.letters.clean()
+        while await self.letters.clean():
+            await asyncio.sleep(PAUSE_S)
         await self.sessions.clean()
         if await self.tokens.end_expired():
             self.waker.wake("events")

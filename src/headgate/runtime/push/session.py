@@ -131,6 +131,8 @@ class Session:
 class Pushed:
     """One pushed stream of this node: what the manager tells of it goes to the local registry and to its session."""
 
+    is_brief = False
+
     def __init__(self, listener: PushListener, key: Key, session: Session) -> None:
         self.feed = PushFeed()
         self.session = session

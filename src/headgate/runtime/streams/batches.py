@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from headgate.connectors.api import Batch, Context, Letter, LetterSink, Outgoing, Progress, Sink
@@ -21,8 +22,10 @@ from headgate.core.mapping.mapped import Mapped
 from headgate.core.records import Stage, Totals, add
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
-from headgate.runtime.streams.letters import Desk
+from headgate.runtime.streams.letters import Desk, persist
 from headgate.text import counted, one_line
+
+APART_S = 1e-5  # Between letters of a batch, so that their times tell their order in a database, too.
 
 Write: TypeAlias = Callable[[Outgoing], Awaitable[None]]
 
@@ -74,7 +77,7 @@ class Batches:
         """Make a batch durable, with its letters and its position."""
         culprits = [
             Culprit(
-                one.stage, one.index, one.element, None, _place(batch, one.index, one.element), one.field, one.reason
+                one.stage, one.index, one.element, None, place_of(batch, one.index, one.element), one.field, one.reason
             )
             for one in mapped.failed
         ]
@@ -97,7 +100,7 @@ class Batches:
                 letters = self._letters(batch, mapped, kept, culprits, made)
                 break
         if letters and not self._keeps_letters and not self._prepared.sink_kind.transactional:
-            await self._desk.keep(letters, progress)
+            await persist(partial(self._desk.keep, letters, progress))
         if culprits:
             self._log(culprits)
         return Written(progress, len(kept), culprits, letters)
@@ -107,7 +110,7 @@ class Batches:
         try:
             if letters and not self._keeps_letters and self._prepared.sink_kind.transactional:
                 # The sink's own commit passes them, so they are kept before it, and with no position.
-                await self._desk.keep(letters, replace(outgoing.progress, commits=0))
+                await persist(partial(self._desk.keep, letters, replace(outgoing.progress, commits=0)))
             await self._write(outgoing)
             return (), True
         except BadRecords as error:
@@ -124,7 +127,7 @@ class Batches:
 
     def _outgoing(self, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]) -> Outgoing:
         key = self._prepared.mapping.key
-        supersedes = self._key_of if self._is_upsert and self._keeps_letters else None
+        supersedes = superseding(self._prepared, self._desk)
         kept_letters = letters if self._keeps_letters else ()
         if len(kept) == len(mapped.records):
             records, deletes = mapped.records, mapped.deletes
@@ -151,7 +154,7 @@ class Batches:
         now_s = self._context.now_s()
         for place, one in enumerate(ordered):
             if one not in made:
-                made[one] = self._letter(batch, mapped, one, now_s + place * 1e-6)
+                made[one] = self._letter(batch, mapped, one, now_s + place * APART_S)
         letters = [made[one] for one in ordered]
         if not self._is_upsert:
             return letters
@@ -203,13 +206,21 @@ class Batches:
         self._context.log.warning(text, count=len(culprits), first=str(first))
 
 
+def superseding(prepared: Prepared, desk: Desk) -> Callable[[dict[str, Any]], bytes | None] | None:
+    """What tells the keys of records that supersede letters; None: they do not."""
+    kind, key = prepared.sink_kind, prepared.mapping.key
+    if not kind.keeps_letters or not kind.needs_key(prepared.sink_options):
+        return None
+    return lambda record: desk.key_hash([record.get(field) for field in key])
+
+
 def _culprit(batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:
     """A mapped record that the sink does not take."""
     index, element = mapped.origin(number)
-    return Culprit("sink", index, element, number, _place(batch, index, element), bad.field, bad.reason)
+    return Culprit("sink", index, element, number, place_of(batch, index, element), bad.field, bad.reason)
 
 
-def _place(batch: Batch, index: int, element: int | None) -> str:
+def place_of(batch: Batch, index: int, element: int | None) -> str:
     """What the source calls the place of a record."""
     if batch.place is not None:
         place = batch.place(index)

@@ -25,7 +25,7 @@ from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.beat import RunLabel, label_current
 from headgate.runtime.inbox import InboxHub
-from headgate.runtime.streams import run as worker
+from headgate.runtime.streams import sides
 from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.handle import Handle
@@ -34,6 +34,7 @@ from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
+from headgate.runtime.taps.points import Points
 from headgate.store.letters import Letters
 
 RETRY_S = 1.0
@@ -52,6 +53,7 @@ class Surroundings:
     reporter: Reporter
     checkpoints: Checkpoints
     inboxes: InboxHub
+    taps: Points
     trust_left_s: Callable[[], float]
     is_draining: Callable[[], bool]
     dispatch: Callable[[Handle, lifecycle.Event], None]
@@ -194,6 +196,7 @@ class Effects:
             on_commit=partial(self._committed, handle, run),
             share=handle.share,
             is_settled=held.settled,
+            taps=around.taps,
         )
         handle.run_number = run
         handle.config = None
@@ -208,7 +211,8 @@ class Effects:
         bound = handle.log.bind(**labels)
         inbox = self._around.inboxes.of(handle.datasource)
         feed = handle.pusher.feed if handle.pusher is not None else None
-        return Context(handle.name, bound, unix_s, self._shared, inbox, feed)
+        note = partial(self._around.reporter.event, handle)
+        return Context(handle.name, bound, unix_s, self._shared, inbox, feed, note=note)
 
     async def _drive_and_forget(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """A run refers to its handle: while the handle refers to a run that has ended, neither would be freed."""
@@ -292,12 +296,12 @@ class Effects:
             handle.pusher.committed()
 
     def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
-        failure, before = worker.failure_of(error), handle.state
+        failure, before = sides.failure_of(error), handle.state
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
             handle.last_failure = LastFailure(str(failure.cause), failure.message)
-        if handle.pusher is not None and not handle.holding.is_opened:
+        if handle.pusher is not None and (handle.pusher.is_brief or not handle.holding.is_opened):
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)
@@ -307,9 +311,9 @@ class Effects:
         failure = None
         try:
             config = await self._around.registry.get_datasource_config(handle.datasource, version)
-            await worker.check(config.prepared, self._context(handle, version=version))
+            await sides.check(config.prepared, self._context(handle, version=version))
         except Exception as error:
-            failure = worker.failure_of(error)
+            failure = sides.failure_of(error)
         self._around.dispatch(handle, lifecycle.Checked(version, boot_s(), failure, random.random()))
 
     # Ends.
@@ -368,4 +372,4 @@ class Effects:
 
 def _is_bug(error: BaseException) -> bool:
     """Whether a person should see where it happened."""
-    return worker.failure_of(error).cause == Cause.BUG
+    return sides.failure_of(error).cause == Cause.BUG

@@ -29,6 +29,10 @@ class Pusher(Protocol):
     def feed(self) -> Feed:
         """Its records."""
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether it gives the stream back as soon as a run fails or somebody else asks for it."""
+
     def refused(self, reason: Reason) -> None:
         """The stream could not be acquired, or not be opened."""
 

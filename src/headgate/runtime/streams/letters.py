@@ -8,7 +8,8 @@ transaction with the checkpoint that passes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,9 +18,14 @@ from headgate.core.letters import Contents, Facts, LetterOutcome, key_hash
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.streams import Checkpoint, Progress
 from headgate.datasources.registry import Registry
+from headgate.errors import ConnectorError, StoreError
 from headgate.ids import new_id
+from headgate.runtime.streams.sides import quietly
 from headgate.store.letters import Again, Letters, ToReplay, seal
 
+COPY_S = 0.2  # From one copy of a sink's letters to the next, while there are new ones.
+LAST_COPY_S = 2.0  # For the last one: the end of a run must not wait for a database that is away.
+RETRY_S = 1.0
 COPIED_AT_ONCE = 200  # Letters with their payloads.
 REPLAYED_AT_ONCE = 100
 
@@ -65,9 +71,9 @@ class Desk:
 
     # Replays.
 
-    async def to_replay(self) -> list[ToReplay]:
-        """The next letters that somebody wants to have replayed."""
-        found, closed = await self.rows.to_replay(self.stream, REPLAYED_AT_ONCE)
+    async def to_replay(self, version: int) -> list[ToReplay]:
+        """The next letters that somebody wants to have replayed, and that a run of this version replays."""
+        found, closed = await self.rows.to_replay(self.stream, REPLAYED_AT_ONCE, version)
         if closed:
             await self.rows.failed_again(closed)
         return found
@@ -84,12 +90,54 @@ class Desk:
         """Letters that only the registry has were replayed."""
         await self.rows.save_replayed(self.node, self.stream, ids, self._checkpoint(progress))
 
-    async def older(self, letters: Sequence[ToReplay]) -> list[UUID]:
-        """Open letters of the same keys as these, and older."""
-        return await self.rows.older(self.datasource, [one.id for one in letters if one.key is not None])
-
     def _checkpoint(self, progress: Progress) -> Checkpoint:
         return Checkpoint(self.node, self.epoch, progress.commits, progress.position, progress.totals)
+
+
+class Copier:
+    """Copies letters of a sink into the registry, whenever there may be new ones, as long as a run lasts."""
+
+    def __init__(self, desk: Desk, sink: LetterSink, *, is_due: bool) -> None:
+        self._desk = desk
+        self._sink = sink
+        self._due = asyncio.Event()
+        self._is_done = True
+        if is_due:
+            self._due.set()
+        self._task = asyncio.ensure_future(self._run())
+
+    def due(self) -> None:
+        """There may be something new."""
+        self._due.set()
+
+    async def end(self, *, copies: bool) -> None:
+        """Copy what is left, without waiting long: nobody else does before the next run."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        if copies and (self._due.is_set() or not self._is_done):
+            await quietly(self._desk.copy(self._sink), LAST_COPY_S)
+
+    async def _run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            self._is_done = False
+            try:
+                await self._desk.copy(self._sink)
+                self._is_done = True
+                await asyncio.sleep(COPY_S)
+            except (StoreError, ConnectorError):
+                self._due.set()
+                await asyncio.sleep(RETRY_S)
+
+
+async def persist(note: Callable[[], Awaitable[None]]) -> None:
+    """Note something in the registry, however long that is away: the sink has it, and would get it twice."""
+    while True:
+        try:
+            return await note()
+        except StoreError:
+            await asyncio.sleep(RETRY_S)
 
 
 def _by_outcome(outcomes: Mapping[UUID, LetterOutcome]) -> dict[LetterOutcome, list[UUID]]:

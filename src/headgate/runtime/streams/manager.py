@@ -35,6 +35,8 @@ from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.stats import Stats
+from headgate.runtime.streams.strays import Strays
+from headgate.runtime.taps.points import NOBODY, Points
 from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
@@ -58,6 +60,7 @@ class WorkerManager:
         trust_left_s: Callable[[], float],
         inboxes: InboxHub,
         is_listed: Callable[[str], bool] = lambda name: True,
+        taps: Points = NOBODY,
     ) -> None:
         self.node = node
         self._registry = registry
@@ -81,6 +84,7 @@ class WorkerManager:
             reporter=self._reporter,
             checkpoints=self._checkpoints,
             inboxes=inboxes,
+            taps=taps,
             trust_left_s=trust_left_s,
             is_draining=lambda: self._draining,
             dispatch=self._dispatch,
@@ -90,6 +94,7 @@ class WorkerManager:
             is_current=lambda handle: self._handles.get(handle.stream, handle) is handle,
         )
         self._effects = Effects(around)
+        self._strays = Strays(letters, node, self.claim, self.give_back)
         self._draining = False
         self.is_stopping = False
         self._over = False  # The incarnation has ended: no event changes anything any more.
@@ -132,6 +137,7 @@ class WorkerManager:
             self._take(offer)
         for stream in asked:
             self._replay(stream)
+        await self._strays.look()
         self.synced.set()
 
     def _replay(self, stream: UUID) -> None:
@@ -206,7 +212,9 @@ class WorkerManager:
     def claim(self, stream: UUID, datasource: UUID, label: str, pusher: Pusher) -> Handle | Reason:
         """Begin to run a stream that a program pushes through this node; or say why not."""
         entry = self._registry.entry_of(datasource)
-        if stream in self._handles:
+        if (present := self._handles.get(stream)) is not None:
+            if present.pusher is not None and present.pusher.is_brief:
+                self.give_back(present)
             return "busy"
         if entry is None or self._wanted(entry, is_pushed=True) is None:
             return "draining" if self._draining else "not_ready"

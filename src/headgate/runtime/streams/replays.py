@@ -5,22 +5,24 @@ a sink that keeps letters, a row and the outcome of its letter commit together: 
 that was superseded or discarded meanwhile is left out. Elsewhere the outcome follows the write, and after a crash
 between the two the letter is replayed again.
 
-A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
+A run of an older version leaves letters to the published one: people publish a repair, ask for a replay at once, and
+mean the repair. A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
 from headgate.connectors.api import Context, LetterSink, Outgoing, Progress, Sink
 from headgate.core.mapping.document import Mapping
 from headgate.datasources.prepared import Prepared
-from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound
-from headgate.runtime.streams.batches import Write, search
-from headgate.runtime.streams.letters import Desk
+from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
+from headgate.runtime.streams.batches import Write, search, superseding
+from headgate.runtime.streams.letters import Desk, persist
 from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
 
@@ -34,6 +36,14 @@ class _Mapped:
     replays: list[UUID] = field(default_factory=list)  # The letter of each record.
     filtered: list[UUID] = field(default_factory=list)
     failed: list[Again] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Some letters were replayed."""
+
+    progress: Progress
+    is_noted: bool = True  # The registry knows what became of them.
 
 
 class Replays:
@@ -50,17 +60,15 @@ class Replays:
         self._desk = desk
         self._keeps_letters = prepared.sink_kind.keeps_letters
 
-    async def some(self, before: Progress) -> Progress | None:
-        """Replay the next letters. Returns the new progress, or None if none are left."""
-        letters = await self._desk.to_replay()
+    async def some(self, before: Progress) -> Replayed | None:
+        """Replay the next letters. None: none are left."""
+        letters = await self._desk.to_replay(self._version)
         if not letters:
             return None
         mapped = await self._map(letters)
-        older = await self._desk.older(letters)
         progress = replace(before, commits=before.commits + 1)
-        outgoing = Outgoing(
-            mapped.records, progress, self._prepared.mapping.key, mapped.deletes, (), mapped.replays, None, older
-        )
+        key, supersedes = self._prepared.mapping.key, superseding(self._prepared, self._desk)
+        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, (), mapped.replays, supersedes)
         is_written = not outgoing.records
         while not is_written:
             bad, is_written = await self._try(outgoing)
@@ -68,9 +76,13 @@ class Replays:
             mapped.failed += [self._again(id, "sink", one.field, one.reason) for id, one in failed.items()]
             outgoing = _without(outgoing, failed)
             is_written = is_written or not outgoing.records
-        await self._resolve(mapped, list(dict.fromkeys(outgoing.replays)), progress)
         self._context.log.info("letters replayed", count=len(letters) - len(mapped.failed), failed=len(mapped.failed))
-        return progress if outgoing.records or not self._keeps_letters else before
+        progress = progress if outgoing.records or not self._keeps_letters else before
+        try:
+            await self._resolve(mapped, list(dict.fromkeys(outgoing.replays)), progress)
+        except StoreError:
+            return Replayed(progress, is_noted=False)
+        return Replayed(progress)
 
     async def _map(self, letters: Sequence[ToReplay]) -> _Mapped:
         mappings: dict[int | None, Mapping | str] = {None: self._prepared.mapping}
@@ -124,11 +136,12 @@ class Replays:
             return await search(self._sink, outgoing, error, self._write, rehearses=self._keeps_letters)
 
     async def _resolve(self, mapped: _Mapped, done: Sequence[UUID], progress: Progress) -> None:
+        """Note what became of the letters. What the sink knows may be noted later, too."""
         if mapped.failed:
             await self._desk.failed_again(mapped.failed)
         if not self._keeps_letters:
             if done or mapped.filtered:
-                await self._desk.replayed([*done, *mapped.filtered], progress)
+                await persist(partial(self._desk.replayed, [*done, *mapped.filtered], progress))
             return
         sink = cast("LetterSink", self._sink)
         if mapped.filtered:

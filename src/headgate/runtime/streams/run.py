@@ -14,17 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from types import TracebackType
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
 from headgate.clock import unix_s
 from headgate.connectors.api import Backlog, Batch, Context, Grant, LetterSink, Outgoing, Progress, Sink, Source
 from headgate.core import letters
-from headgate.core.lifecycle import Failure
 from headgate.core.mapping.mapped import Mapped
 from headgate.core.streams import agree
 from headgate.datasources.prepared import Prepared
@@ -32,124 +29,28 @@ from headgate.errors import (
     BadRecords,
     BatchRefused,
     Cause,
-    ConfigError,
     ConnectorError,
     EndOfStream,
     Fenced,
-    HeadgateError,
     NotConnected,
     RetryLater,
     StoreError,
 )
-from headgate.hidden import hide
 from headgate.runtime.streams import parts
 from headgate.runtime.streams.batches import Batches, Written
-from headgate.runtime.streams.hosting import Threaded
-from headgate.runtime.streams.letters import Desk
+from headgate.runtime.streams.letters import Copier, Desk
 from headgate.runtime.streams.parts import Share
-from headgate.runtime.streams.replays import Replays
+from headgate.runtime.streams.replays import Replayed, Replays
+from headgate.runtime.streams.sides import build_sink, build_source, close
 from headgate.runtime.streams.slices import map_all
 from headgate.runtime.streams.stats import Stats
-from headgate.text import error_line
+from headgate.runtime.streams.trusted import while_trusted
+from headgate.runtime.taps.points import NOBODY, Points
 
-CLOSE_S = 2.0
-COPY_S = 0.2  # From one copy of the sink's letters to the next, while there are new ones.
-LAST_COPY_S = 2.0  # For the last one: the end of a run must not wait for a database that is away.
 RETRY_S = 1.0
-CHECK_S = 30.0
 TRUST_POLL_S = 0.1
-RENEW_S = 0.1
 BACKLOG_S = 1.0
 WHOLE = Share()
-
-T = TypeVar("T")
-
-
-class while_trusted:
-    """Let something last as long as this node may act, and cut it off when it may no longer.
-
-    Trust is renewed every second, so a long write goes on while beats are answered. Every write has one of these, so it
-    is one timer, and nothing is left behind that refers to itself.
-    """
-
-    __slots__ = ("_limit", "_timer", "_trust_left_s")
-
-    def __init__(self, trust_left_s: Callable[[], float], left_s: float) -> None:
-        self._trust_left_s = trust_left_s
-        self._limit = asyncio.timeout(None)
-        self._timer = asyncio.get_running_loop().call_later(_until_next_look(left_s), self._look)
-
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        await self._limit.__aexit__(kind, error, trace)
-
-    def _look(self) -> None:
-        left_s, loop = self._trust_left_s(), asyncio.get_running_loop()
-        if left_s > 0.0:
-            self._timer = loop.call_later(_until_next_look(left_s), self._look)
-        else:
-            self._limit.reschedule(loop.time())
-
-
-def _until_next_look(left_s: float) -> float:
-    """Half of what is left, so that a renewal is seen in time; the whole when it is little."""
-    return max(left_s / 2, min(left_s, RENEW_S))
-
-
-def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
-    """The source, or that of one part, made awaitable if its methods block."""
-    context = replace(context, part=part, guard=prepared.source_guard)
-    prepared.source_guard.check(prepared.source_kind.reaches(prepared.source_options))
-    source = prepared.source_kind.build(prepared.source_options, context)
-    return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
-
-
-def build_sink(prepared: Prepared, context: Context) -> Sink:
-    """The sink, made awaitable if its methods block."""
-    prepared.sink_guard.check(prepared.sink_kind.reaches(prepared.sink_options))
-    sink = prepared.sink_kind.build(prepared.sink_options, replace(context, guard=prepared.sink_guard))
-    return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
-
-
-async def check(prepared: Prepared, context: Context) -> None:
-    """Whether this version could be opened, without taking anything that a running one holds."""
-    source, sink = build_source(prepared, context), build_sink(prepared, context)
-    try:
-        async with asyncio.timeout(CHECK_S):
-            await asyncio.gather(source.check(), sink.check())
-    except TimeoutError:
-        raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
-    finally:
-        await _close(source, sink)
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What to write down about an error, without any secret, and what it means for the next try."""
-    found = _failure_of(error)
-    # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
-    text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-    return Failure(found.cause, hide(text))
-
-
-def _failure_of(error: BaseException) -> Failure:
-    match error:
-        case ConnectorError():
-            return Failure(error.cause, error_line(error))
-        case ConfigError():
-            return Failure(Cause.CONFIG, error.message)
-        case StoreError():
-            return Failure(Cause.NETWORK, error.message)
-        case HeadgateError():
-            return Failure(Cause.CONFIG, error.message)
-        case OSError():
-            return Failure(Cause.NETWORK, error_line(error))
-        case _:
-            return Failure(Cause.BUG, error_line(error))
 
 
 class Asked(Exception):
@@ -171,6 +72,7 @@ class Run:
         on_commit: Callable[[Progress, Written | None], None],
         share: Share = WHOLE,
         is_settled: bool = False,
+        taps: Points = NOBODY,
     ) -> None:
         self._prepared = prepared
         self._version = version
@@ -181,13 +83,13 @@ class Run:
         self._on_opened = on_opened
         self._on_commit = on_commit
         self._share = share
+        self._taps = taps
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
-        self._copying: asyncio.Task[None] | None = None
-        self._has_letters = asyncio.Event()  # The sink has some that the registry may not know of.
-        self._are_copied = True
+        self._copier: Copier | None = None  # If the sink keeps letters.
         self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
-        self._tally, self._stop_after = letters.Tally(), prepared.stop_after
+        self._recent, self._stop_after = letters.Recent(), prepared.stop_after
         self._draining = False
+        self._has_written = False  # A part of the batch in hand, at least.
         self._source: Source | None = None  # While it is open, and if it knows its backlog.
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
@@ -203,7 +105,7 @@ class Run:
         """Somebody wants letters of this stream replayed, or has discarded some: see to it between two batches."""
         if not self._asked.done():
             self._asked.set_result(None)
-        self._has_letters.set()
+        self._has_new_letters()
 
     async def run(self) -> bool:
         """Move records until drained (False) or until the source has ended (True); raise if it cannot go on."""
@@ -213,7 +115,9 @@ class Run:
             # The sink first: it fences the run before this one, whatever may be wrong with the source.
             progress = self.progress = agree(self._grant.progress, await sink.open(self._grant))
             self.is_settled = True
-            self._begin_copying(sink, progress)
+            if self._prepared.sink_kind.keeps_letters:
+                # A run before this one may have left some.
+                self._copier = Copier(self._desk, cast(LetterSink, sink), is_due=_has_letters(progress))
             source = await self._build_source()
             await source.open(progress.position)
             self._source = source if self._prepared.source_kind.knows_backlog else None
@@ -226,8 +130,9 @@ class Run:
             if self._reading is not None:
                 self._reading.cancel()
                 self._reading = None  # Its error would keep this run alive, and this run its error.
-            await self._end_copying(sink)
-            await _close(*([source, sink] if source is not None else [sink]))
+            if self._copier is not None:
+                await self._copier.end(copies=not self.abandoned)
+            await close(*([source, sink] if source is not None else [sink]))
 
     @property
     def knows_backlog(self) -> bool:
@@ -273,6 +178,7 @@ class Run:
             except Asked:
                 continue
             except EndOfStream:
+                await self._replay(replays, progress)  # Asked for while the source was about to end.
                 return True
             except RetryLater as later:
                 self._reading = None
@@ -303,24 +209,33 @@ class Run:
         batch = await source.read()
         self._stats.has_read(batch)
         _check_position(batch.position)
-        return batch, await map_all(self._prepared.mapping, batch.records, batch.meta)
+        if self._taps.active:
+            self._taps.read(self._grant, batch)
+        mapped = await map_all(self._prepared.mapping, batch.records, batch.meta)
+        if self._taps.active:
+            self._taps.mapped(self._grant, batch, mapped)
+        return batch, mapped
 
     async def _write(self, batches: Batches, batch: Batch, mapped: Mapped, before: Progress) -> Progress:
         stats = self._stats
         began = time.perf_counter()
         stats.writes()
+        self._has_written = False
         written = await batches.write(batch, mapped, before)
         stats.committed(batch, written.records, time.perf_counter() - began)
+        self.progress, self.is_settled = written.progress, True
         if written.letters:
-            self._has_letters.set()
+            self._has_new_letters()
         bad, now_s = len(written.culprits), unix_s()
-        self._tally = letters.note(self._tally, self._stop_after, bad, written.records, now_s)
+        self._recent = letters.note(self._recent, self._stop_after, bad, written.records, now_s)
+        if self._taps.active:
+            self._taps.written(self._grant, self._prepared.mapping, batch, mapped, written)
         self._on_commit(written.progress, written)
         return written.progress
 
     def _stop_if_too_many(self) -> None:
         """What was handled stays handled: the stream stops behind it."""
-        why = letters.is_too_many(self._tally, self._stop_after)
+        why = letters.is_too_many(self._recent, self._stop_after)
         if why is not None:
             hint = "headgate dlq list says why; a publish or a restart goes on"
             raise ConnectorError(why, cause=Cause.TOO_MANY_DEAD_LETTERS, hint=hint)
@@ -330,47 +245,25 @@ class Run:
     async def _replay(self, replays: Replays, progress: Progress) -> Progress:
         """Replay what somebody wants, a few letters at a time. A registry that is away is asked again later."""
         while not self._draining:
+            self._has_written = False
             try:
                 found = await replays.some(progress)
             except StoreError:
-                asyncio.get_running_loop().call_later(RETRY_S, self.replay)
-                return progress
+                found = Replayed(progress, is_noted=False)
             if found is None:
                 return progress
-            progress = found
-            self._has_letters.set()
+            progress = self.progress = found.progress
+            self.is_settled = True
+            self._has_new_letters()
             self._on_commit(progress, None)
+            if not found.is_noted:
+                asyncio.get_running_loop().call_later(RETRY_S, self.replay)
+                return progress
         return progress
 
-    def _begin_copying(self, sink: Sink, progress: Progress) -> None:
-        if self._prepared.sink_kind.keeps_letters:
-            if _has_letters(progress):
-                self._has_letters.set()  # A run before this one may have left some.
-            self._copying = asyncio.ensure_future(self._copy_letters(cast(LetterSink, sink)))
-
-    async def _copy_letters(self, sink: LetterSink) -> None:
-        """Bring the registry in line with the sink, whenever there may be something new."""
-        while True:
-            await self._has_letters.wait()
-            self._has_letters.clear()
-            self._are_copied = False
-            try:
-                await self._desk.copy(sink)
-                self._are_copied = True
-                await asyncio.sleep(COPY_S)
-            except (StoreError, ConnectorError):
-                self._has_letters.set()
-                await asyncio.sleep(RETRY_S)
-
-    async def _end_copying(self, sink: Sink) -> None:
-        """Copy what is left: nobody else does before the next run."""
-        if self._copying is None:
-            return
-        self._copying.cancel()
-        await asyncio.wait((self._copying,))
-        if self.abandoned or (self._are_copied and not self._has_letters.is_set()):
-            return
-        await _quietly(self._desk.copy(cast(LetterSink, sink)), LAST_COPY_S)
+    def _has_new_letters(self) -> None:
+        if self._copier is not None:
+            self._copier.due()
 
     async def _write_durably(self, sink: Sink, outgoing: Outgoing) -> None:
         while True:
@@ -379,13 +272,13 @@ class Run:
                 async with while_trusted(self._grant.trust_left_s, left_s):
                     self.is_settled = False
                     await sink.write(outgoing)
-                    self.progress, self.is_settled = outgoing.progress, True
+                    self._has_written = True
                     return
             except RetryLater as later:
-                self.is_settled = True
+                self.is_settled = not self._has_written
                 await asyncio.sleep(later.after_s)
             except (BadRecords, BatchRefused):
-                self.is_settled = True  # Nothing of the batch was written.
+                self.is_settled = not self._has_written  # Nothing of what was tried now has been written.
                 raise
             except TimeoutError:
                 raise NotConnected("our trust ended during a write") from None
@@ -420,17 +313,3 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _close(*sides: Source | Sink) -> None:
-    """Close both. If one hangs or fails, the other is closed all the same."""
-    for side in sides:
-        await _quietly(side.close())
-
-
-async def _quietly(closing: Awaitable[T], within_s: float = CLOSE_S) -> None:
-    try:
-        async with asyncio.timeout(within_s):
-            await closing
-    except Exception as error:  # A run that has ended has nothing more to lose.
-        del error

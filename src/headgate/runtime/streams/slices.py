@@ -2,8 +2,8 @@
 
 The core says where a slice ends and which record is dear (`core.mapping.prices`). Dear records of all streams share one
 thread: a sender of many of them waits behind them, and others share the interpreter with one such record at most. A
-mapping that calls a function in Python is run in threads altogether, since nobody knows what the function does; it has
-other threads, so that one that never returns holds up such mappings alone.
+mapping that calls a function in Python is run in threads altogether, since nobody knows what the function does; these
+are others (`runtime.streams.threads`), so that one that never returns holds up its own stream alone.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headgate.core.mapping.document import Mapped, Mapping
+from headgate.runtime.streams.threads import Threads
 
-PYTHON_THREADS = 4
+PYTHON_AT_ONCE = 4
 _thread = ThreadPoolExecutor(1, "mapping")  # It starts with the first dear record.
-_python = ThreadPoolExecutor(PYTHON_THREADS, "mapping-python")
+_python = Threads(PYTHON_AT_ONCE, "mapping-python")
 
 
 async def map_all(mapping: Mapping, records: list[Any], meta: list[Any] | None = None) -> Mapped:
     """Map a batch, and let others have their turn after each slice."""
     if mapping.calls_python:
-        return await asyncio.get_running_loop().run_in_executor(_python, mapping.apply, records, meta)
+        return await _python.run(lambda: mapping.apply(records, meta))
     mapped = Mapped()
     done = 0
     while True:

@@ -32,7 +32,6 @@ CREATE TABLE headgate.dead_letter (
 );
 CREATE INDEX dead_letter_stream ON headgate.dead_letter (stream, id);
 CREATE INDEX dead_letter_datasource ON headgate.dead_letter (datasource, last_at DESC, id);
-CREATE INDEX dead_letter_key ON headgate.dead_letter (datasource, key) WHERE outcome = 'open' AND key IS NOT NULL;
 CREATE INDEX dead_letter_asked ON headgate.dead_letter (stream) WHERE replay IS NOT NULL;
 CREATE INDEX dead_letter_open ON headgate.dead_letter (last_at) WHERE outcome = 'open';
 CREATE INDEX dead_letter_over ON headgate.dead_letter (outcome_at) WHERE outcome <> 'open';

@@ -1,13 +1,19 @@
-"""Connectors, with the JSON Schema of their options."""
+"""Connectors, with the JSON Schema of their options, and that of whole documents."""
 
 from __future__ import annotations
 
-from litestar import get
+from functools import cache
+
+import msgspec
+from litestar import Response, get
 
 from headgate.connectors import plugins
+from headgate.datasources import schema
 from headgate.errors import HeadgateError
 from headgate.web.auth import Needs
 from headgate.web.bodies import datasources
+
+SCHEMA = "application/schema+json"
 
 
 @get("/api/connectors", guards=[Needs("learn")], tags=["connectors"], summary="All connectors", sync_to_thread=False)
@@ -31,6 +37,25 @@ def show(name: str) -> datasources.ConnectorOptions:
     )
 
 
+@get(
+    "/api/documents/schema",
+    guards=[Needs("learn")],
+    tags=["connectors"],
+    summary="The JSON Schema of a file of datasources",
+    media_type=SCHEMA,
+    sync_to_thread=True,
+)
+def document_schema(one: bool = False) -> Response[bytes]:
+    """With the options of every connector that this node has; `one`: of one datasource without its name."""
+    return Response(_schema(one), media_type=SCHEMA)
+
+
+@cache
+def _schema(one: bool) -> bytes:
+    """Made once: it takes a while, and what is installed stays."""
+    return msgspec.json.encode(schema.document_schema() if one else schema.file_schema())
+
+
 def _line(name: str) -> datasources.Connector:
     """A connector in one line; one that cannot be loaded says why."""
     try:
@@ -41,4 +66,4 @@ def _line(name: str) -> datasources.Connector:
     return datasources.Connector(name=name, summary=found.summary, sides=sides)
 
 
-ROUTES = [list_all, show]
+ROUTES = [list_all, show, document_schema]

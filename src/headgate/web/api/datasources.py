@@ -15,12 +15,13 @@ from headgate.core.access import may
 from headgate.datasources.documents import Document, read_one
 from headgate.datasources.health import explain, health
 from headgate.datasources.planned import diff
-from headgate.errors import ConfigError, NotFound, Refused
+from headgate.errors import ConfigError, NotFound, Problem, Refused
 from headgate.runtime.dumps import backfill
 from headgate.runtime.node import Node
 from headgate.store.datasources import Version
 from headgate.web import sse, subjects
-from headgate.web.api import documents, views
+from headgate.web.api import documents, harness, views
+from headgate.web.api.harness import RUNS_TESTS
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
 
@@ -29,6 +30,14 @@ SEE, OPERATE = [Needs("see", subjects.datasource)], [Needs("operate", subjects.d
 
 def _document(name: object, data: Object) -> Document:
     return read_one(name, {key: value for key, value in data.items() if key != "name"})
+
+
+def _alone(name: object, data: Object) -> Document:
+    """A document that is written by itself. Its fixtures are kept by tests, or come with a file."""
+    document = _document(name, data)
+    if document.fixtures:
+        raise ConfigError([Problem("fixtures", "come with apply and import only", "headgate apply FILE")])
+    return document
 
 
 def _wish(data: datasources.Backfill) -> backfill.Wish:
@@ -56,7 +65,7 @@ class DatasourcesApi(Controller):
     @post("/", guards=[Needs("operate_listed")], summary="Create a datasource with a draft")
     async def create(self, node: Node, request: Req, data: documents.NamedDocument) -> datasources.Datasource:
         """A new datasource. Its draft runs once it is published."""
-        document = _document(data.get("name", ""), data)
+        document = _alone(data.get("name", ""), data)
         subjects.check_each(request, "operate", [document.name])
         await node.registry.create(document, request.user.name)
         return await views.whole(node, str(data["name"]))
@@ -69,7 +78,7 @@ class DatasourcesApi(Controller):
     @put("/{name:str}", guards=OPERATE, summary="Create a datasource, or replace its draft")
     async def replace(self, node: Node, request: Req, name: str, data: documents.Document) -> datasources.Datasource:
         """Idempotent: the same call twice leaves the same draft."""
-        document = _document(name, data)
+        document = _alone(name, data)
         if await node.registry.datasources.find(name) is None:
             await node.registry.create(document, request.user.name)
         else:
@@ -88,32 +97,36 @@ class DatasourcesApi(Controller):
         self, node: Node, request: Req, name: str, data: documents.Document, expected_hash: str | None = None
     ) -> datasources.Version:
         """`expected_hash` is the hash of what the author saw; another one is a 409."""
-        content = _document(name, data).content
+        content = _alone(name, data).content
         return views.version(await node.registry.put_draft(name, content, request.user.name, expected_hash))
 
-    @post("/{name:str}/validate", guards=SEE, status_code=200, summary="Everything that is wrong with a document")
+    @post(
+        "/{name:str}/validate",
+        guards=SEE,
+        status_code=200,
+        summary="Everything that is wrong with a document",
+        opt=RUNS_TESTS,
+    )
     async def validate(
-        self, node: Node, request: Req, name: str, data: documents.Document | None = None
+        self, node: Node, request: Req, name: str, data: documents.Document | None = None, connect: bool = False
     ) -> datasources.Problems:
         """The document in the body, or the draft if there is none. What a viewer is told does not depend on the values
-        of secrets."""
+        of secrets. For an operator its fixtures are run, and with `connect` its source and its sink are reached."""
         try:
-            content = (await _version(node, name, "draft")).content if data is None else _document(name, data).content
-            problems = await node.registry.problems(content, **views.sees_as(request.user))
+            problems = await harness.problems(node, request, name, data, connect=connect)
         except ConfigError as error:
             problems = error.problems
         return datasources.Problems(
             problems=[datasources.Problem(path=p.path, message=p.message, hint=p.hint) for p in problems]
         )
 
-    @post("/{name:str}/publish", guards=OPERATE, status_code=200, summary="Publish the draft")
+    @post("/{name:str}/publish", guards=OPERATE, status_code=200, summary="Publish the draft", opt=RUNS_TESTS)
     async def publish(
         self, node: Node, request: Req, name: str, data: datasources.Publish | None = None
     ) -> datasources.Version:
-        """`hash`, if given, must be the draft's."""
-        seen = None if data is None else data.hash
-        is_admin = may(request.user, "administer")
-        return views.version(await node.registry.publish(name, request.user.name, seen, is_admin=is_admin))
+        """`hash`, if given, must be the draft's. Its fixtures are run first: what changes an expected result is refused
+        unless `accept` is true."""
+        return views.version(await harness.publish(node, request, name, data or datasources.Publish()))
 
     @post("/{name:str}/rollback", guards=OPERATE, status_code=200, summary="Publish an old version again")
     async def rollback(self, node: Node, request: Req, name: str, data: datasources.Rollback) -> datasources.Version:

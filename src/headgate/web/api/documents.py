@@ -48,6 +48,11 @@ _PROPERTIES = {
     "source": _side("source"),
     "mapping": Schema(type=OpenAPIType.OBJECT, description="From record to row.", additional_properties=True),
     "sink": _side("sink"),
+    "fixtures": Schema(
+        type=OpenAPIType.OBJECT,
+        description="Inputs and the results that they should have. They come with `/api/apply` only.",
+        additional_properties=True,
+    ),
     **{name: _schema(one, _OPTIONS.get("$defs", {})) for name, one in _OPTIONS["properties"].items()},
 }
 

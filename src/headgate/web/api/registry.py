@@ -8,12 +8,12 @@ from litestar import MediaType, Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
 
 from headgate.core.access import Action, may
-from headgate.datasources.documents import Document, apart, read_all, read_yaml, write_yaml
+from headgate.datasources.documents import Document, apart, gather_all, gather_yaml, write_yaml
 from headgate.datasources.planned import PlannedChange
 from headgate.errors import Forbidden
 from headgate.runtime.node import Node
 from headgate.web import sse, subjects
-from headgate.web.api import views
+from headgate.web.api import harness, views
 from headgate.web.api.documents import Documents
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
@@ -28,8 +28,8 @@ OPERATE = [Needs("operate", subjects.datasource)]
 
 async def _documents(data: Object) -> dict[str, Document]:
     if isinstance(data.get("yaml"), str):
-        return await apart(read_yaml, data["yaml"], str(data.get("file", "")))
-    return await apart(read_all, data)
+        return await apart(gather_yaml, data["yaml"], str(data.get("file", "")))
+    return await apart(gather_all, data)
 
 
 @post("/api/plan", guards=[Needs("list")], status_code=200, tags=["registry"], summary="What applying would change")
@@ -41,14 +41,22 @@ async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -
     return _changes(changes)
 
 
-@post("/api/apply", guards=[Needs("operate_listed")], status_code=200, tags=["registry"], summary="Apply a document")
-async def apply(node: Node, request: Req, data: Documents, prune: bool = False) -> datasources.Changes:
-    """All of it or nothing."""
+@post(
+    "/api/apply",
+    guards=[Needs("operate_listed")],
+    status_code=200,
+    tags=["registry"],
+    summary="Apply a document",
+    opt=harness.RUNS_TESTS,
+)
+async def apply(
+    node: Node, request: Req, data: Documents, prune: bool = False, connect: bool = False, accept: bool = False
+) -> datasources.Changes:
+    """All of it or nothing. With `connect`, only if the sources and sinks that are new can be reached. Fixtures are run
+    first: what changes an expected result is refused unless `accept` is true."""
     documents = await _documents(data)
     _check(request, "operate", documents, prune=prune)
-    is_admin = may(request.user, "administer")
-    changes = await node.registry.apply(documents, request.user.name, prune=prune, is_admin=is_admin)
-    return _changes(changes)
+    return _changes(await harness.apply(node, request, documents, prune=prune, connect=connect, accept=accept))
 
 
 @get(
@@ -58,10 +66,12 @@ async def apply(node: Node, request: Req, data: Documents, prune: bool = False) 
     summary="All published datasources as YAML",
     media_type="text/yaml",
 )
-async def export(node: Node, request: Req) -> Response[str]:
-    """Lossless; secrets by name only."""
+async def export(node: Node, request: Req, fixtures: bool = False) -> Response[str]:
+    """Lossless; secrets by name only. `fixtures`: with those of what the caller may operate, as plain text."""
     documents = await node.registry.export()
     seen = [one for one in documents if subjects.sees(request.user, one.name)]
+    if fixtures:
+        seen = await harness.with_fixtures(node, request, seen)
     text = await apart(write_yaml, seen)
     return Response(text, media_type="text/yaml")
 

@@ -39,9 +39,10 @@ async def delete_secret(node: Node, request: Req, name: str) -> None:
 
 @post("/api/secrets/rotate", guards=ADMIN, status_code=200, tags=["secrets"], summary="Rotate the master key")
 async def rotate(node: Node) -> bodies.Rotated:
-    """No worker notices."""
+    """Secrets and the records of dead letters. No worker notices."""
     done, stuck = await node.registry.secrets.rotate()
-    return bodies.Rotated(rewrapped=done, stuck=stuck)
+    letters, letters_stuck = await node.letters.rotate()
+    return bodies.Rotated(rewrapped=done, stuck=stuck, letters=letters, letters_stuck=letters_stuck)
 
 
 ROUTES = [list_secrets, put_secret, delete_secret, rotate]

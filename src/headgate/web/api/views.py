@@ -20,11 +20,12 @@ from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
 from headgate.store import events, logs
 from headgate.store.datasources import Datasource, Version
+from headgate.store.letters import Numbers
 from headgate.store.listed import Unable
 from headgate.store.nodes import Node as NodeRow
 from headgate.store.states import Listing, StreamState
 from headgate.web import bodies
-from headgate.web.bodies import datasources
+from headgate.web.bodies import datasources, letters
 from headgate.web.slices import SLICE, sliced
 from headgate.web.subjects import sees
 
@@ -165,7 +166,13 @@ async def whole(node: Node, name: str) -> datasources.Datasource:
         draft=None if draft is None else version(draft),
         published=None if facts.published is None else version(facts.published),
         states=[state(row, facts) for row in facts.states],
+        letters=letter_numbers(await node.letters.numbers(found.id)),
     )
+
+
+def letter_numbers(found: Numbers) -> letters.LetterNumbers:
+    """What became of dead letters."""
+    return letters.LetterNumbers(**{name: getattr(found, name) for name in found.__slots__})
 
 
 def event(row: events.Recorded) -> datasources.Event:

@@ -45,6 +45,8 @@ class Rotated(Answer):
 
     rewrapped: int
     stuck: list[str]  # Secrets that no key fits.
+    letters: int = 0  # Dead letters whose records were rewrapped,
+    letters_stuck: int = 0  # and those that no key fits.
 
 
 Reachable = Literal["folder", "address", "module"]

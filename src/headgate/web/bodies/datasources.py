@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from headgate.core.figures import Figures, LastFailure
 from headgate.web.bodies import Answer, Json, Object, Request
+from headgate.web.bodies.letters import LetterNumbers
 
 
 class Version(Answer):
@@ -71,6 +72,7 @@ class Datasource(Summary):
     draft: Version | None
     published: Version | None
     states: list[StreamState]
+    letters: LetterNumbers  # What became of its dead letters.
 
 
 class Datasources(Answer):
@@ -239,6 +241,8 @@ class Publish(Request):
     """Publish the draft, if it is the one that was seen."""
 
     hash: str | None = None
+    accept: bool = False  # Even if it changes what its fixtures expect, which then expect what it gives.
+    connect: bool = False  # Only if its source and its sink can be reached.
 
 
 class Rollback(Request):

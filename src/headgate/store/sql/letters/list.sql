@@ -1,5 +1,7 @@
--- Letters of some datasources, the latest first, after the one that was shown last.
-SELECT l.*, d.name, coalesce(s.label, s.index::text) AS part FROM headgate.dead_letter l
+-- Letters of some datasources, the latest first, after the one that was shown last. The record stays where it is.
+SELECT l.id, l.datasource, l.stream, l.place, l.stage, l.field, l.reason, l.cause, l.version, l.key, l.attempts, l.first_at, l.last_at,
+       l.size_bytes, l.outcome, l.outcome_at, l.actor, l.replay, d.name, coalesce(s.label, s.index::text) AS part
+FROM headgate.dead_letter l
 JOIN headgate.datasource d ON d.id = l.datasource AND NOT d.deleted
 JOIN headgate.stream s ON s.id = l.stream
 WHERE ($1::uuid[] IS NULL OR l.datasource = ANY ($1))

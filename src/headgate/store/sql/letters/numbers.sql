@@ -1,8 +1,15 @@
--- What became of the letters of each datasource.
-SELECT datasource, outcome, sum(letters)::bigint AS letters FROM (
-    SELECT datasource, outcome, count(*) AS letters FROM headgate.dead_letter
-    WHERE $1::uuid IS NULL OR datasource = $1 GROUP BY datasource, outcome
+-- What became of all letters of a datasource, those whose rows are gone and those that were discarded at once included.
+SELECT coalesce(sum(letters) FILTER (WHERE outcome = 'open'), 0)::bigint AS open,
+       coalesce(sum(letters) FILTER (WHERE outcome = 'replayed'), 0)::bigint AS replayed,
+       coalesce(sum(letters) FILTER (WHERE outcome = 'superseded'), 0)::bigint AS superseded,
+       coalesce(sum(letters) FILTER (WHERE outcome = 'discarded'), 0)::bigint AS discarded,
+       coalesce(sum(letters) FILTER (WHERE outcome = 'expired'), 0)::bigint AS expired,
+       coalesce(sum(waiting), 0)::bigint AS waiting
+FROM (
+    SELECT outcome, count(*) AS letters, count(*) FILTER (WHERE replay IS NOT NULL) AS waiting
+    FROM headgate.dead_letter WHERE datasource = $1 GROUP BY outcome
     UNION ALL
-    SELECT s.datasource, p.outcome, p.letters FROM headgate.dead_letter_past p JOIN headgate.stream s ON s.id = p.stream
-    WHERE $1::uuid IS NULL OR s.datasource = $1
-) AS letters GROUP BY datasource, outcome
+    SELECT p.outcome, p.letters, 0 FROM headgate.dead_letter_past p JOIN headgate.stream s ON s.id = p.stream WHERE s.datasource = $1
+    UNION ALL
+    SELECT 'discarded', records_skipped, 0 FROM headgate.stream WHERE datasource = $1
+) AS letters

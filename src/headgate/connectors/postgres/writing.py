@@ -1,0 +1,203 @@
+"""The rows of a batch, into a transaction that is under way: by COPY, or as JSON; and whose fault it is if they are
+refused. It knows the table, and no positions, letters or sessions.
+
+What it learns of a stream stays: once a value needed converting, all batches go as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import asyncpg
+from asyncpg import Connection
+
+from headgate.connectors.api import Context, Grant, Outgoing
+from headgate.connectors.postgres.batches import Split, last_of, last_rows, null_keys, picked, units_of
+from headgate.connectors.postgres.culprits import Unit, judged, refused_rows
+from headgate.connectors.postgres.errors import DRIVERS, Fault, fault_of
+from headgate.connectors.postgres.judge import NOT_OF_TYPE, Field
+from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.statements import Statements
+from headgate.connectors.postgres.tables import Table
+from headgate.connectors.postgres.values import fitted, json_texts
+from headgate.errors import Bad, BadRecords
+
+VALUES_AT_ONCE = 40_000  # What goes to the driver in one go: five milliseconds by COPY, ten as JSON.
+ROWS_AT_ONCE = 1_000  # What is made ready for it in one go. Values may be long, and are JSON by then.
+
+
+class Writing:
+    """One stream's rows."""
+
+    def __init__(self, options: PostgresOptions, context: Context) -> None:
+        self._name = options.table
+        self.table = Table(options, context)
+        self.is_upsert = options.mode == "upsert"
+        self.as_json = self.is_upsert
+
+    async def put(self, connection: Connection, columns: list[str], batch: Outgoing) -> None:
+        """The rows, into the transaction that is under way."""
+        schema, _, table = self._name.rpartition(".")
+        statements = self.statements(columns, batch)
+        if batch.deletes:
+            batch, keys = last_of(batch)
+            if keys and self.table.columns:
+                for text in json_texts(batch.key, keys):
+                    await connection.execute(statements.delete(), text)
+        if not batch.records:
+            return
+        rows = self.last(columns, await self.rows(columns, batch.records), batch)
+        most = _most_rows(columns)
+        for begin in range(0, len(rows), most):
+            some = rows[begin : begin + most]
+            if self.as_json:
+                for text in json_texts(columns, some):
+                    await connection.execute(statements.insert(), text)
+            else:
+                await connection.copy_records_to_table(table, schema_name=schema or None, columns=columns, records=some)
+
+    def last(self, columns: list[str], rows: list[Any], batch: Outgoing) -> list[Any]:
+        return last_rows(columns, rows, batch.key) if self.is_upsert else rows
+
+    def statements(self, columns: Sequence[str], batch: Outgoing) -> Statements:
+        return Statements(self._name, columns, self._key(batch))
+
+    # Rows.
+
+    async def columns(self, connection: Connection, grant: Grant | None, batch: Outgoing, parts: Split) -> list[str]:
+        """The fields of all records, which the table has, or gets now."""
+        if parts.bad:
+            raise BadRecords(parts.bad)
+        records, table = parts.records, self.table
+        if not records:
+            return list(batch.key)
+        if not table.columns:
+            key = self._key(batch)
+            await table.look(connection)
+            if not table.columns and (bad := parts.unmakeable(key)):
+                raise BadRecords(bad)
+            await table.make(connection, records, key)
+        columns = list(records[0])
+        if len(set().union(*records)) > len(columns):
+            columns = list(dict.fromkeys(chain.from_iterable(records)))
+        if unknown := [column for column in columns if column not in table.columns]:
+            policy = (await table.policy(connection)).new_fields
+            if policy == "fail":
+                raise table.lacks(unknown[0])
+            if policy == "add":
+                await table.add(connection, grant, unknown, records)
+            columns = [column for column in columns if column in table.columns]
+            if bad := parts.without_columns(table.columns, unknown, ignores=policy == "ignore"):
+                raise BadRecords(bad)
+        stamps = table.days_with_times(columns, records)
+        if stamps and (await table.policy(connection)).new_types == "widen":
+            await table.widen(connection, grant, stamps)
+        return columns
+
+    async def rows(self, columns: list[str], records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        """The batch as tuples. One payload may have become any number of records: others have turns in between."""
+        most = min(ROWS_AT_ONCE, _most_rows(columns))
+        rows = self._some_rows(columns, records[:most])
+        for begin in range(most, len(records), most):
+            await asyncio.sleep(0)
+            rows += self._some_rows(columns, records[begin : begin + most])
+        return rows
+
+    def _some_rows(self, columns: list[str], records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        rows = picked(columns, records)
+        for index, column in enumerate(columns):
+            rows = fitted(rows, index, self.table.columns[column].plain, as_json=self.as_json)
+        return rows
+
+    # Bad ones.
+
+    async def isolated(
+        self, connection: Connection, batch: Outgoing, parts: Split, columns: list[str], error: Exception
+    ) -> Sequence[Bad]:
+        """Find out whose fault it is that a batch was refused, in a transaction that is not committed.
+
+        Returns what a wider column would hold; if that is nothing, the batch is worth another try as it is.
+        """
+        fields = [self.table.columns[column] for column in columns if column in self.table.columns]
+        if bad := await self._judged(connection, batch, parts, fields):
+            return bad
+        if not self.as_json and not _is_servers(error):
+            self.as_json = True  # A value needs converting: let PostgreSQL do it, from now on.
+            return ()
+        if _is_servers(error):
+            was_json, self.as_json = self.as_json, True
+            units = units_of(
+                replace(batch, key=self._key(batch)), columns, await self.rows(columns, parts.records), parts.indexes
+            )
+            await connection.execute("SAVEPOINT headgate_search")
+            if found := await refused_rows(connection, self.statements(columns, batch), units):
+                self.as_json = was_json
+                raise BadRecords(found)
+            await connection.execute("ROLLBACK TO headgate_search")
+            if not was_json:
+                return ()
+        raise error
+
+    async def _judged(
+        self, connection: Connection, batch: Outgoing, parts: Split, fields: Sequence[Field]
+    ) -> Sequence[Bad]:
+        """The records with bad values, if there are any: raised, or returned if a wider column would hold them."""
+        found = {bad.index: bad for bad in null_keys(batch)} if self.is_upsert else {}
+        if parts.records:
+            units = map(Unit, parts.indexes, picked([field.name for field in fields], parts.records))
+            for bad in await judged(connection, self.table.path, fields, list(units), as_json=self.as_json):
+                found.setdefault(bad.index, bad)
+        if batch.deletes:
+            keys = [self.table.columns[name] for name in batch.key if name in self.table.columns]
+            gone = [Unit(at, tuple(batch.records[at].get(field.name) for field in keys)) for at in batch.deletes]
+            for bad in await judged(connection, self.table.path, keys, gone):
+                found.setdefault(bad.index, bad)
+        bads = [found[index] for index in sorted(found)]
+        if not bads:
+            return ()
+        policy = (await self.table.policy(connection)).new_types
+        if policy == "fail" and (drifted := next((bad for bad in bads if bad.reason not in NOT_OF_TYPE), None)):
+            raise self.table.misfit(drifted)
+        if policy == "widen" and self.table.would_widen(_values(batch, bads)):
+            return bads
+        raise BadRecords(bads)
+
+    async def changed(self, connection: Connection, grant: Grant | None, batch: Outgoing, bads: Sequence[Bad]) -> None:
+        """Widen what these records need. If that cannot be, they are bad."""
+        if bads and not await self.table.widen(connection, grant, _values(batch, bads)):
+            raise BadRecords(bads)
+
+    def _key(self, batch: Outgoing) -> tuple[str, ...]:
+        return batch.key if self.is_upsert else ()
+
+
+def _values(batch: Outgoing, bads: Sequence[Bad]) -> dict[str, list[Any]]:
+    """The values that do not fit, by their fields."""
+    found: dict[str, list[Any]] = {}
+    for bad in bads:
+        if bad.field is not None:
+            found.setdefault(bad.field, []).append(batch.records[bad.index].get(bad.field))
+    return found
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a record may be at fault."""
+    return isinstance(error, (asyncpg.DatatypeMismatchError, *DRIVERS)) or fault_of(error) is Fault.DATA
+
+
+def _is_servers(error: Exception) -> bool:
+    """Whether the server has judged the values, and not the driver."""
+    return (
+        isinstance(error, asyncpg.PostgresError)
+        and error.severity is not None
+        and not isinstance(error, asyncpg.DatatypeMismatchError)
+    )
+
+
+def _most_rows(columns: Sequence[str]) -> int:
+    """How many rows of these columns go to the driver in one go."""
+    return max(1, VALUES_AT_ONCE // max(1, len(columns)))

@@ -1,0 +1,88 @@
+"""The two sides of a version: built, checked and closed; and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TypeVar
+
+from headgate.connectors.api import Context, Sink, Source
+from headgate.core.lifecycle import Failure
+from headgate.datasources.prepared import Prepared
+from headgate.errors import Cause, ConfigError, ConnectorError, HeadgateError, NotConnected, StoreError
+from headgate.hidden import hide
+from headgate.runtime.streams.hosting import Threaded
+from headgate.text import error_line
+
+CLOSE_S = 2.0
+CHECK_S = 30.0
+
+T = TypeVar("T")
+
+
+def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
+    """The source, or that of one part, made awaitable if its methods block."""
+    context = replace(context, part=part, guard=prepared.source_guard)
+    prepared.source_guard.check(prepared.source_kind.reaches(prepared.source_options))
+    source = prepared.source_kind.build(prepared.source_options, context)
+    return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
+
+
+def build_sink(prepared: Prepared, context: Context) -> Sink:
+    """The sink, made awaitable if its methods block."""
+    prepared.sink_guard.check(prepared.sink_kind.reaches(prepared.sink_options))
+    context = replace(context, guard=prepared.sink_guard, field_types=prepared.field_types)
+    sink = prepared.sink_kind.build(prepared.sink_options, context)
+    return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
+
+
+async def check(prepared: Prepared, context: Context) -> None:
+    """Whether this version could be opened, without taking anything that a running one holds."""
+    source, sink = build_source(prepared, context), build_sink(prepared, context)
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await asyncio.gather(source.check(), sink.check())
+    except TimeoutError:
+        raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
+    finally:
+        await close(source, sink)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What to write down about an error, without any secret, and what it means for the next try."""
+    found = _failure_of(error)
+    # A file name that is not UTF-8, or a NUL in a message, must not keep anything from being written down.
+    text = found.message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return Failure(found.cause, hide(text))
+
+
+def _failure_of(error: BaseException) -> Failure:
+    match error:
+        case ConnectorError():
+            return Failure(error.cause, error_line(error))
+        case ConfigError():
+            return Failure(Cause.CONFIG, error.message)
+        case StoreError():
+            return Failure(Cause.NETWORK, error.message)
+        case HeadgateError():
+            return Failure(Cause.CONFIG, error.message)
+        case OSError():
+            return Failure(Cause.NETWORK, error_line(error))
+        case _:
+            return Failure(Cause.BUG, error_line(error))
+
+
+async def close(*sides: Source | Sink) -> None:
+    """Close both. If one hangs or fails, the other is closed all the same."""
+    for side in sides:
+        await quietly(side.close())
+
+
+async def quietly(closing: Awaitable[T], within_s: float = CLOSE_S) -> None:
+    """Wait for the end of something that nobody needs any more, but not long, and whether it fails or not."""
+    try:
+        async with asyncio.timeout(within_s):
+            await closing
+    except Exception as error:  # A run that has ended has nothing more to lose.
+        del error

@@ -1,0 +1,1 @@
+"""Taps: live records for a person who looks, from the nodes that run the streams."""

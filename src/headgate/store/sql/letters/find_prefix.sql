@@ -1,5 +1,0 @@
--- An id may be given by its first characters, as lists show it.
-SELECT l.*, d.name, coalesce(s.label, s.index::text) AS part FROM headgate.dead_letter l
-JOIN headgate.datasource d ON d.id = l.datasource AND NOT d.deleted
-JOIN headgate.stream s ON s.id = l.stream
-WHERE l.id::text LIKE $1 || '%' LIMIT 2

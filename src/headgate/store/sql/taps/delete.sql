@@ -1,0 +1,1 @@
+DELETE FROM headgate.tap WHERE id = ANY ($1::uuid[])

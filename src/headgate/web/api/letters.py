@@ -1,0 +1,298 @@
+"""Dead letters: what could not be handled, its record, and what is to become of it.
+
+A letter's record is data, so all of it needs the role operator; a token with bounds sees and touches the letters of the
+datasources that it names. Lists have the facts only. An export is a stream: a piece of it is read when the last one has
+been taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from litestar import get, post, put
+from litestar.di import Provide
+from litestar.exceptions import ValidationException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
+from litestar.response import Stream
+from msgspec import UNSET
+
+from headgate.core.letters import Contents, LetterOutcome, plain, text_of
+from headgate.core.records import Stage, Unreadable
+from headgate.datasources import letters as boxes
+from headgate.errors import ConfigError, Problem
+from headgate.ids import as_id
+from headgate.runtime.node import Node
+from headgate.store.letters import Filter, Kept, pieces
+from headgate.web import subjects
+from headgate.web.api import views
+from headgate.web.auth import Needs, Req
+from headgate.web.bodies import letters as bodies
+from headgate.web.bodies.problems import ProblemDetails
+from headgate.web.problems import MEDIA_TYPE
+
+OF_DATASOURCE = [Needs("operate", subjects.datasource)]
+OF_LETTER = [Needs("operate", subjects.letter)]
+
+PATH = "/api/dead-letters/{id:str}"
+ALL = "/api/datasources/{name:str}/dead-letters"
+JSONL = "text/jsonl"  # Which generated clients read.
+PAGE = 1000  # Letters of an export whose facts are read together.
+KEYLESS = "their keys are not known, so they may be older than the rows that they would overwrite; `overwrite` does so"
+NOT_OPEN = "they are not open, or not of this datasource"
+UNKNOWN = {
+    404: ResponseSpec(
+        ProblemDetails, description="A datasource does not exist.", media_type=MEDIA_TYPE, generate_examples=False
+    )
+}
+LINES = {
+    200: ResponseSpec(
+        str, description="A letter with its record on each line.", media_type=JSONL, generate_examples=False
+    )
+}
+
+Text = Annotated[str | None, Parameter(max_length=bodies.MOST_TEXT)]
+Number = Annotated[int | None, Parameter(ge=1, le=2**31 - 1)]
+
+
+def filter_of(
+    stage: Stage | None = None,
+    field: Text = None,
+    reason: Text = None,
+    version: Number = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Filter:
+    """Which letters a query asks for."""
+    with _in_query():
+        return _checked(Filter(None, stage, field, reason, version, _moment("since", since), _moment("until", until)))
+
+
+@contextmanager
+def _in_query() -> Iterator[None]:
+    """What is wrong with a parameter is answered as the framework answers it."""
+    try:
+        yield
+    except ConfigError as error:
+        extra = [{"key": one.path, "message": one.message, "source": "query"} for one in error.problems]
+        raise ValidationException(error.message, extra=extra) from None
+
+
+BY_QUERY = {"which": Provide(filter_of, sync_to_thread=False)}
+
+
+@get(
+    "/api/dead-letters",
+    guards=[Needs("operate_listed")],
+    dependencies=BY_QUERY,
+    tags=["dead letters"],
+    summary="Records that could not be handled, and why",
+    responses=UNKNOWN,
+)
+async def list_letters(
+    node: Node,
+    request: Req,
+    which: Filter,
+    datasource: list[str] | None = None,
+    outcome: bodies.Outcomes = "open",
+    limit: Annotated[int, Parameter(ge=1, le=PAGE)] = 100,
+    after: str | None = None,
+) -> bodies.LetterList:
+    """The latest first; of all datasources, or of those that are named. `reason` is a part of it, `since` and `until`
+    are about the last try, `after` is that of the answer before. The records are not in it."""
+    which = replace(which, datasources=await seen(node, request, datasource or []))
+    wanted: LetterOutcome | None = None if outcome == "all" else outcome
+    with _in_query():
+        cursor = _cursor(after)
+    found = await node.letters.page(which, wanted, limit + 1, cursor)
+    next_ = _cursor_text(found[limit - 1]) if len(found) > limit else None
+    return bodies.LetterList(items=[letter(one) for one in found[:limit]], after=next_)
+
+
+@get(PATH, guards=OF_LETTER, tags=["dead letters"], summary="One letter, with its record")
+async def show_letter(node: Node, id: str) -> bodies.LetterDetails:
+    """By its id, or by the first characters of it."""
+    return details(*await node.letters.read(id))
+
+
+@put(PATH, guards=OF_LETTER, tags=["dead letters"], summary="Edit the record of a letter")
+async def edit_letter(node: Node, request: Req, id: str, data: bodies.EditLetter) -> bodies.LetterDetails:
+    """`payload` takes the place of what was read. Refused unless the letter is open and nobody wants it replayed."""
+    await node.letter_box.edit(id, data.payload, request.user.name)
+    return details(*await node.letters.read(id))
+
+
+@get(ALL, guards=OF_DATASOURCE, tags=["dead letters"], summary="What became of the dead letters of a datasource")
+async def letter_numbers(node: Node, name: str) -> bodies.LetterState:
+    """Also how many wait for their replay, and why."""
+    found = await node.registry.get(name)
+    counted = await node.letters.numbers(found.id)
+    waits = await node.letter_box.why_waiting(found) if counted.waiting else None
+    shown = msgspec.structs.asdict(views.letter_numbers(counted))
+    return bodies.LetterState(**shown, datasource=found.name, waits=waits)
+
+
+@post(f"{ALL}/replay", guards=OF_DATASOURCE, status_code=200, tags=["dead letters"], summary="Replay dead letters")
+async def replay_letters(node: Node, request: Req, name: str, data: bodies.Replay | None = None) -> bodies.Replaying:
+    """The stream's own run does it, between two batches; without a filter it replays all open ones. In a sink that has
+    one row for each key, letters whose key is not known are left alone without `overwrite`."""
+    found, body = await node.registry.get(name), data or bodies.Replay()
+    version = None if body.with_version is UNSET else body.with_version
+    done = await node.letter_box.replay(found, boxes.Replay(_which(body), version, body.overwrite), request.user.name)
+    return replaying(found.name, done)
+
+
+@post(f"{ALL}/discard", guards=OF_DATASOURCE, status_code=200, tags=["dead letters"], summary="Discard dead letters")
+async def discard_letters(node: Node, request: Req, name: str, data: bodies.Discard) -> bodies.Discarded:
+    """Their records are gone at once. Without a filter only with `all`."""
+    found, which = await node.registry.get(name), _which(data)
+    done = await node.letter_box.discard(found, which, request.user.name, everything=data.all)
+    return bodies.Discarded(datasource=found.name, letters=done)
+
+
+@get(
+    f"{ALL}/export",
+    guards=OF_DATASOURCE,
+    dependencies=BY_QUERY,
+    tags=["dead letters"],
+    summary="Dead letters with their records, as JSON Lines",
+    responses=LINES,
+)
+async def export_letters(node: Node, name: str, which: Filter, outcome: bodies.Outcomes = "open") -> Stream:
+    """The latest first. Those that are not open any more have no record."""
+    found = await node.registry.get(name)
+    wanted: LetterOutcome | None = None if outcome == "all" else outcome
+    lines = _lines(node, replace(which, datasources=[found.id]), wanted)
+    return Stream(lines, media_type=JSONL)
+
+
+# What is asked for.
+
+
+async def seen(node: Node, request: Req, names: list[str]) -> list[UUID] | None:
+    """The datasources that are named, or that the caller sees; None: all."""
+    if names:
+        subjects.check_each(request, "operate", names)
+        return [(await node.registry.get(name)).id for name in names]
+    if request.user.bounds is None:
+        return None
+    return [one.id for one in await node.registry.datasources.all() if subjects.sees(request.user, one.name)]
+
+
+def _which(body: bodies.Which) -> Filter:
+    given: dict[str, Any] = {name: value for name in _NARROW if (value := getattr(body, name)) is not UNSET}
+    for path in ("since", "until"):
+        given[path] = _moment(path, given.get(path))
+    return _checked(Filter(**given))
+
+
+_NARROW = ("ids", "stage", "field", "reason", "version", "since", "until")
+
+
+def _checked(which: Filter) -> Filter:
+    texts = {"field": which.field, "reason": which.reason}
+    problems = [Problem(path, "must have no zero byte") for path, text in texts.items() if "\0" in (text or "")]
+    if problems:
+        raise ConfigError(problems)
+    return which
+
+
+def _moment(path: str, given: datetime | None) -> datetime | None:
+    if given is None:
+        return None
+    if given.tzinfo is None or not 1900 <= given.year <= 9000:  # Beyond that, not every zone can say it.
+        raise ConfigError([Problem(path, "must be a time with a zone, as in 2026-07-01T12:00:00Z")])
+    return given.astimezone(UTC)
+
+
+def _cursor(text: str | None) -> tuple[datetime, UUID] | None:
+    if text is None:
+        return None
+    at, _, id = text.partition("_")
+    try:
+        moment, found = _moment("after", datetime.fromisoformat(at)), as_id(id)
+    except ValueError:
+        found = None
+    if found is None or moment is None:
+        raise ConfigError([Problem("after", "must be the `after` of an answer")])
+    return moment, found
+
+
+def _cursor_text(last: Kept) -> str:
+    return f"{last.last_at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}_{last.id}"
+
+
+# What is answered.
+
+
+def letter(found: Kept) -> bodies.Letter:
+    """A letter without its record."""
+    return bodies.Letter(**_facts(found))
+
+
+def details(found: Kept, contents: Contents | None) -> bodies.LetterDetails:
+    """A letter with its record."""
+    return bodies.LetterDetails(**_facts(found), **_record(contents))
+
+
+def replaying(name: str, done: boxes.Asked) -> bodies.Replaying:
+    """What comes of a wish."""
+    left = [(done.keyless, KEYLESS), (done.not_open, NOT_OPEN)]
+    return bodies.Replaying(
+        datasource=name,
+        letters=done.letters,
+        left_alone=[bodies.LeftAlone(letters=number, reason=reason) for number, reason in left if number],
+        waits=done.waits,
+        before=views.letter_numbers(done.before),
+    )
+
+
+_SAME = [name for name in Kept.__slots__ if name not in ("datasource", "name", "stream", "stream_name", "is_asked")]
+
+
+def _facts(found: Kept) -> dict[str, Any]:
+    same = {name: getattr(found, name) for name in _SAME}
+    return {**same, "datasource": found.name, "stream": found.stream_name, "is_waiting": found.is_asked}
+
+
+def _record(contents: Contents | None) -> Mapping[str, Any]:
+    if contents is None:
+        return {"is_kept": False}
+    shown: dict[str, Any] = {"is_kept": True, "meta": _plain(contents.meta), "mapped": _plain(contents.mapped)}
+    payload = contents.payload
+    if isinstance(payload, Unreadable):
+        return {**shown, "base64": plain(payload.body), "text": text_of(payload.body)}
+    return {**shown, "payload": _plain(payload)}
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain(value)
+    except RecursionError:
+        return "nested too deeply to be shown"
+
+
+async def _lines(node: Node, which: Filter, outcome: LetterOutcome | None) -> AsyncIterator[bytes]:
+    after: tuple[datetime, UUID] | None = None
+    while page := await node.letters.page(which, outcome, PAGE, after):
+        for some in pieces(page):
+            records = await node.letters.contents(some)
+            yield b"".join(msgspec.json.encode(details(one, records.get(one.id))) + b"\n" for one in some)
+        after = page[-1].last_at, page[-1].id
+
+
+ROUTES = [
+    list_letters,
+    show_letter,
+    edit_letter,
+    letter_numbers,
+    replay_letters,
+    discard_letters,
+    export_letters,
+]

@@ -1,0 +1,213 @@
+"""A connector that misbehaves in every way a test of the harness needs, and how it is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headgate.connectors.api import (
+    Batch,
+    Connector,
+    Context,
+    Grant,
+    Options,
+    Outgoing,
+    Position,
+    Progress,
+    SinkKind,
+    SourceKind,
+)
+from headgate.errors import Bad, BadRecords, BatchRefused, NotConnected
+
+
+class RogueOptions(Options):
+    """What to do."""
+
+    does: str = "nothing"
+    value: str = ""
+
+
+class RogueSource:
+    """Does it when it is read."""
+
+    def __init__(self, options: RogueOptions, context: Context) -> None:
+        self._options = options
+        self._context = context
+
+    async def check(self) -> None:
+        if self._options.does == "refuse":
+            raise NotConnected("the rogue is away")
+
+    async def parts(self) -> Sequence[str]:
+        return [""]
+
+    async def open(self, position: Position) -> None:
+        self._context.log.info("opened", secret=self._options.value)
+
+    async def read(self) -> Batch:
+        result = DEEDS[self._options.does](self._options.value)
+        if asyncio.iscoroutine(result):
+            result = await result
+        records = result if isinstance(result, list) else [{"value": result}]
+        return Batch(records, len(records))
+
+    async def ack(self, position: Position) -> None:
+        raise AssertionError("a test acknowledges nothing")
+
+    async def close(self) -> None:
+        pass
+
+
+class RogueSink:
+    """Takes everything back. Refuses records by their field `refuse`."""
+
+    def __init__(self, options: RogueOptions, context: Context) -> None:
+        self._options = options
+
+    async def check(self) -> None:
+        if self._options.does == "refuse":
+            raise NotConnected("the rogue is away")
+
+    async def open(self, grant: Grant) -> Progress | None:
+        raise AssertionError("a test opens no sink")
+
+    async def columns(self) -> list[str]:
+        return ["id", "refuse"]
+
+    async def write(self, batch: Outgoing) -> None:
+        raise AssertionError("a test writes nothing")
+
+    async def rehearse(self, batch: Outgoing) -> None:
+        named = [i for i, one in enumerate(batch.records) if one.get("refuse") == "by name"]
+        if named:
+            raise BadRecords([Bad(i, "refuse", "is refused by name") for i in named])
+        if any(one.get("refuse") == "silently" for one in batch.records):
+            raise BatchRefused("a constraint is broken")
+
+    async def close(self) -> None:
+        pass
+
+
+def _loop(value: str) -> None:
+    while True:
+        pass
+
+
+def _fork(value: str) -> None:
+    while True:
+        try:
+            if os.fork() == 0 and value:
+                os.setsid()
+        except OSError:
+            time.sleep(0.001)
+
+
+def _children(value: str) -> str:
+    """Leave some behind that nobody waits for."""
+    for _ in range(3):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(600)
+            os._exit(0)
+    return "left"
+
+
+def _memory(value: str) -> int:
+    kept = []
+    while True:
+        kept.append(bytearray(b"x" * 10_000_000))
+        time.sleep(0.001)
+    return len(kept)
+
+
+def _write(value: str) -> None:
+    while True:
+        sys.stdout.write("x" * 100_000)
+
+
+def _ignore(value: str) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    time.sleep(600)
+
+
+async def _sleep(value: str) -> None:
+    await asyncio.sleep(600)
+
+
+def _who(value: str) -> dict[str, Any]:
+    readable = os.access(value, os.R_OK) if value else None
+    return {
+        "uid": os.getuid(),
+        "groups": os.getgroups(),
+        "environment": sorted(os.environ),
+        "files": len(os.listdir("/proc/self/fd")),
+        "parent": os.getppid(),
+        "can_read": readable,
+        "privileges": [line for line in Path("/proc/self/status").read_text().splitlines() if "NoNewPrivs" in line],
+    }
+
+
+def _connect(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    with socket.create_connection((host, int(port)), 2):
+        return "connected"
+
+
+def _raise(value: str) -> None:
+    raise RuntimeError(f"a bug that says {value}")
+
+
+def never_ends(record: dict[str, Any], meta: Any) -> dict[str, Any]:
+    """A mapping's own function."""
+    _loop("")
+    return record
+
+
+DEEDS: dict[str, Callable[[str], Any]] = {
+    "nothing": lambda value: "nothing",
+    "refuse": lambda value: "nothing",
+    "loop": _loop,
+    "fork": _fork,
+    "children": _children,
+    "memory": _memory,
+    "many": lambda value: [{"id": i} for i in range(1_000_000)],
+    "sleep": _sleep,
+    "exit": lambda value: os._exit(3),
+    "segfault": lambda value: ctypes.string_at(0),
+    "write": _write,
+    "ignore": _ignore,
+    "who": _who,
+    "connect": _connect,
+    "raise": _raise,
+    "flood": lambda value: [{"id": i, "text": "x" * 100_000} for i in range(1000)],
+}
+
+
+def _build_source(options: RogueOptions, context: Context) -> RogueSource:
+    return RogueSource(options, context)
+
+
+CONNECTOR = Connector(
+    name="rogue",
+    summary="Does what it should not",
+    source=SourceKind(RogueOptions, _build_source),
+    sink=SinkKind(RogueOptions, RogueSink, transactional=True, keeps_letters=True),
+)
+
+
+def install(folder: Path) -> None:
+    """As pip would, for a process that has this folder on its path."""
+    package = folder / "rogue-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rogue\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[headgate.connectors]\nrogue = tests.harness_connector:CONNECTOR\n")
