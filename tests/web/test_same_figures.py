@@ -76,7 +76,9 @@ def check_views(web: Web, name: str, expected: dict[str, int], *others: Web) -> 
     """Every view has these totals, and they add up."""
     assert expected["read"] == expected["written"] + expected["filtered"] + expected["dead_lettered"]
     for one in (web, *others):
-        assert [totals(view) for view in (one.show(name), listed(one, name), overviewed(one, name))] == [expected] * 3
+        assert [totals(view) for view in (one.show(name), listed(one, name))] == [expected] * 2
+        # What all who look share is read once a second.
+        one.until(lambda one=one: totals(overviewed(one, name)), lambda found: found == expected)
     series = {total: [float(number)] for total, number in expected.items()}
     web.until(lambda: scraped(web, *others).get(name), lambda found: found == series)
 
@@ -125,9 +127,11 @@ def test_a_stream_that_moves_counts_on_and_one_node_reports_it(databases: Databa
             for home in ("second", this(first)["name"]):
                 first.call("POST", "/api/streams/orders:0/move", {"node": home})
                 first.until(lambda: stream(first, "orders:0"), lambda found, home=home: found["node"] == home)
-                for web in (first, second):
-                    found = web.wait_for("orders", lambda found, home=home: found["node"] == home)
-                    assert found["metrics"]["records_written"] >= written
+                for web in (first, second):  # The one that does not run it is a checkpoint behind.
+                    web.wait_for("orders", lambda found, home=home: found["node"] == home)
+                    found = web.wait_for(
+                        "orders", lambda found, written=written: found["metrics"]["records_written"] >= written
+                    )
                     written = found["metrics"]["records_written"]
                 (series,) = first.until(
                     lambda: scraped(first, second)["orders"]["written"], lambda found: len(found) == 1
