@@ -91,7 +91,7 @@ def quarantine(web: Web, name: str) -> None:
 def test_a_datasource_goes_from_draft_to_published_to_gone(web: Web, name: str) -> None:
     created = draft(web, name, description="first")
     assert created["draft"]["document"] == {"source": GENERATOR, "sink": BLACKHOLE, "description": "first"}
-    assert (created["published"], created["health"], created["detail"]) == (None, "stopped", "not started")
+    assert (created["published"], created["health"], created["detail"]) == (None, "unpublished", "not started")
 
     assert web.call("POST", f"/api/datasources/{name}/validate") == {"problems": []}
     published = web.call("POST", f"/api/datasources/{name}/publish")
