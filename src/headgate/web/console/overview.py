@@ -82,7 +82,7 @@ def _row(summary: Summary) -> dict[str, object]:
         "lag": words.lag(metrics.lag_s),
         "ago": words.ago(None if last_s is None else unix_s() - last_s),
         "node": summary.node or words.NOTHING,
-        "why": summary.why,
+        "why": words.why(summary),
     }
 
 
