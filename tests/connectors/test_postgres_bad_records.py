@@ -67,6 +67,9 @@ BAD = [
     ("bigint", Decimal("1.5"), "an integer is expected, not a fraction"),
     ("integer", math.nan, "integer has no NaN and no infinity"),
     ("bigint", math.inf, "bigint has no NaN and no infinity"),
+    ("integer", Decimal("sNaN"), "integer has no NaN and no infinity"),
+    ("integer", Decimal("1e999999"), "is too large for integer"),
+    ("bigint", Decimal("-1e999999"), "is too small for bigint"),
     ("integer", [1], "an integer is expected, not a list"),
     ("integer", {"a": SECRET}, "an integer is expected, not an object"),
     ("text", f"{SECRET} \0 byte", "has a NUL character"),
@@ -395,3 +398,22 @@ async def test_names_of_columns_cannot_break_out_of_the_search(empty_url: str, m
     records = [{"id": id, **dict.fromkeys(odd, 9 if id == 6 else 1)} for id in range(40)]
     assert set(await found_in(empty_url, mode, records)) == {6}
     assert await rows(empty_url, "SELECT * FROM canary") == []
+
+
+async def test_a_value_that_nobody_can_write_down_is_its_records_fault_and_no_wrong_url(empty_url: str) -> None:
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v numeric)")
+    sink = make_sink(empty_url, "upsert")
+    await sink.open(make_grant(epoch=1, stream=uuid4()))
+    with pytest.raises(BatchRefused):
+        await sink.write(Outgoing([{"id": 1, "v": 10**5000}], Progress(0, 1, 1), ("id",)))
+    await sink.write(Outgoing([{"id": 1, "v": 1}], Progress(0, 1, 1), ("id",)))
+    await sink.close()
+
+
+async def test_a_search_is_cut_so_that_its_cost_grows_with_the_batch_and_no_faster(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(culprits, "SEARCHED", 7)
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int CHECK (v % 3 > 0))")
+    found = await found_in(empty_url, "insert", [{"id": n, "v": n} for n in range(100)])
+    assert sorted(found) == [n for n in range(100) if n % 3 == 0]

@@ -162,3 +162,10 @@ def test_a_value_is_shown_as_json_or_as_text(value: object, shown: object) -> No
 def test_bytes_are_text_if_they_are() -> None:
     assert text_of("grün".encode()) == "grün"
     assert text_of(b"\xff") is None
+
+
+def test_a_number_of_thousands_of_digits_has_a_key_and_a_form() -> None:
+    """Python refuses to write it in decimal digits."""
+    assert key_hash([10**5000], UUID(int=1)) != key_hash([10**5000 + 1], UUID(int=1))
+    assert plain(10**5000).startswith("0x")
+    assert unpack(pack(Contents(10**5000, None, None))).payload == 10**5000

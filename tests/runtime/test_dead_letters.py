@@ -222,6 +222,24 @@ async def test_too_many_letters_stop_the_stream_behind_them(hg: Harness, plug: P
     assert await totals(hg) == Totals(80, 40, 0, 40)
 
 
+async def test_a_payload_that_would_be_repeated_too_often_stops_the_stream_before_it(
+    hg: Harness, plug: Plug, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each letter repeats what surrounds the list: a megabyte, for each of a hundred thousand elements."""
+    monkeypatch.setattr("headgate.runtime.streams.batches.MOST_BYTES", 1_000_000)
+    sink = Taking(names=True)
+    payload = {"note": "x" * 10_000, "lines": [{"n": "x"} for _ in range(1000)]}
+    plug(Given([{"lines": [{"n": 1}]}, payload], at_once=1).connector())
+    plug(sink.connector())
+    mapping = {"unnest": "lines", "set": {"n": "int(item.n)"}}
+    await hg.apply(orders={"source": {"type": "given"}, "mapping": mapping, "sink": TAKING})
+    state = await hg.until("orders", status="ERROR", detail="quarantined")
+    assert state["error"]["cause"] == "too_many_dead_letters"
+    assert "1,000 records of one batch cannot be handled" in state["error"]["message"]
+    assert await totals(hg) == Totals(1, 1)
+    assert await open_letters(hg) == []
+
+
 async def test_a_hundred_in_a_row_stop_the_stream(hg: Harness, plug: Plug) -> None:
     plug(Given([{"id": n, "bad": True} for n in range(500)]).connector())
     plug(Taking(names=True).connector())

@@ -36,6 +36,7 @@ LONGEST = 500  # Characters of a place, a field or a reason.
 IN_A_ROW = 100  # Letters without one record that could be written.
 LONGEST_S = 7 * 86400.0  # In which letters are counted.
 _BUCKETS = 60  # In which letters of a span are counted.
+_WIDE = 10**1000
 _STOP_AFTER = re.compile(r"(\d{1,9}) in (\S+)")
 
 
@@ -80,7 +81,7 @@ _EXTENSIONS: tuple[tuple[type, Any, Any], ...] = (
     (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
     (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
-    (int, str, int),
+    (int, hex, lambda text: int(text, 16)),
     (
         Unreadable,
         lambda one: msgspec.json.encode(one).decode(),
@@ -147,7 +148,7 @@ def plain(value: Any) -> Any:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
         case int():
-            return value if -(2**63) <= value < 2**64 else str(value)
+            return value if -(2**63) <= value < 2**64 else written(value)
         case float():
             return value if math.isfinite(value) else str(value)
         case dict():
@@ -160,6 +161,11 @@ def plain(value: Any) -> Any:
             return value.isoformat()
         case _:
             return plain(str(value))
+
+
+def written(number: int) -> str:
+    """An integer as text. Of one with thousands of digits, Python writes only the hexadecimal ones."""
+    return str(number) if -_WIDE < number < _WIDE else hex(number)
 
 
 def text_of(body: bytes) -> str | None:
@@ -183,7 +189,9 @@ def key_hash(values: Sequence[Any] | None, installation: UUID) -> bytes | None:
 
 def _key_text(value: Any) -> str:
     """`1`, `1.0` and `"1"` are the same key in a table."""
-    return str(int(value)) if value.__class__ is float and value.is_integer() else str(value)
+    if value.__class__ is float and value.is_integer():
+        value = int(value)
+    return written(value) if value.__class__ is int else str(value)
 
 
 # Too many.

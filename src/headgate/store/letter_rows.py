@@ -61,6 +61,7 @@ class ToReplay:
     place: str
     key: bytes | None
     version: int | None  # With this version's mapping; None: with the present one.
+    overwrites: bool = False  # Also a row that may be newer.
 
 
 @dataclass(frozen=True, slots=True)

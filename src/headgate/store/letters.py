@@ -123,7 +123,8 @@ class Letters:
                 reason = "the payload cannot be decrypted: its master key is not here"
                 closed.append(Again(row["id"], row["stage"], None, reason, "config", row["version"]))
             else:
-                found.append(ToReplay(row["id"], contents, row["place"], row["key"], row["with_version"]))
+                wish = row["with_version"], row["overwrites"]
+                found.append(ToReplay(row["id"], contents, row["place"], row["key"], *wish))
         return found, closed
 
     async def failed_again(self, letters: Sequence[Again]) -> None:

@@ -157,9 +157,10 @@ class LetterSink(Sink, Protocol):
     """A transactional sink that keeps dead letters next to the data.
 
     `write` commits `batch.letters` with the position. Records of a batch with `replays` are written only if their
-    letter is still open, and its outcome becomes `replayed` with them; the position stays. Where `batch.supersedes` is
-    given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded` in
-    the same transaction; in a replay, only those that are older than the letter of the record.
+    letter is still open, and its outcome becomes `replayed` with them; the position stays. The `letters` of such a
+    batch are some that it replays and that were kept elsewhere: they are kept before it looks. Where `batch.supersedes`
+    is given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded`
+    in the same transaction; in a replay, only those that are older than the letter of the record.
     """
 
     async def rehearse(self, batch: Outgoing) -> None:

@@ -37,6 +37,7 @@ from headgate.errors import Bad
 
 AT_ONCE = 32  # Rows that are tried together. Of a hundred rows one is bad, say: then most of these are accepted.
 ASKS = 16  # The first version of PostgreSQL that says what is wrong with a text, without an error.
+SEARCHED = 1_000  # Rows of one search: what it has found is copied for each that it finds.
 VALUES = 40_000  # What is judged, or sent to the server, in one go.
 FOREIGN_KEY = "23503"
 
@@ -218,7 +219,7 @@ async def _search(connection: Connection, statements: Statements, units: Sequenc
 async def _in_one(connection: Connection, statements: Statements, units: Sequence[Unit]) -> list[_Refusal]:
     """All in one round trip, or a few if there is much to send."""
     text = as_json_rows(statements.columns, [unit.row for unit in units])
-    if len(text) > LONGEST_JSON and len(units) > 1:
+    if (len(text) > LONGEST_JSON or len(units) > SEARCHED) and len(units) > 1:
         middle = len(units) // 2
         first = await _in_one(connection, statements, units[:middle])
         second = await _in_one(connection, statements, units[middle:])

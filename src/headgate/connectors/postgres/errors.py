@@ -127,7 +127,7 @@ def translate_errors(where: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def steer_worker(address: str, table: str) -> Iterator[None]:
+def steer_worker(address: str, table: str, *, writes: bool = False) -> Iterator[None]:
     """For a stream. What a value of its records makes the driver raise is their fault, too."""
     try:
         yield
@@ -135,7 +135,8 @@ def steer_worker(address: str, table: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = one_line(error)
-        fault = Fault.DATA if isinstance(error, TypeError | ArithmeticError | UnicodeError) else fault_of(error)
+        of_values = DRIVERS if writes else (TypeError, ArithmeticError, UnicodeError)
+        fault = Fault.DATA if isinstance(error, of_values) else fault_of(error)
         if fault is None and isinstance(error, ValueError):  # About the URL: its text may hold a part of the password.
             raise ConnectorError("the URL cannot be used", cause=Cause.CONFIG) from None
         match fault:

@@ -96,6 +96,16 @@ class Field:
         return tuple(int(part) for part in re.findall(r"-?\d+", self.plain.partition("(")[2]))
 
 
+def is_finite(value: int | float | Decimal) -> bool:
+    """Whether it is a number. Asked for a signalling NaN, `math` raises."""
+    return isinstance(value, int) or (value.is_finite() if isinstance(value, Decimal) else math.isfinite(value))
+
+
+def is_vast(value: object) -> bool:
+    """Whether it is a decimal that no integer column holds: written out, it may have a thousand million digits."""
+    return isinstance(value, Decimal) and value.is_finite() and value.adjusted() > SURE_DIGITS
+
+
 def kind_of(value: object) -> str:
     """What a value is, in words, without the value."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "a value of another kind")
@@ -152,8 +162,10 @@ def _judge_of(field: Field, as_json: bool) -> Callable[[Any], Verdict]:
 
 def _whole(field: Field, value: Any) -> Verdict:
     if isinstance(value, float | Decimal):
-        if not math.isfinite(value):
+        if not is_finite(value):
             return f"{field.type} has no NaN and no infinity"
+        if is_vast(value):
+            return f"is too {'large' if value > 0 else 'small'} for {field.type}"
         if value != int(value):
             return "an integer is expected, not a fraction"
         value = int(value)
@@ -171,7 +183,7 @@ def _number(field: Field, value: Any) -> Verdict:
     if not isinstance(value, int | float | Decimal):
         return _other(field, value)
     value = int(value) if isinstance(value, bool) else value
-    if isinstance(value, int) or math.isfinite(value):
+    if is_finite(value):
         sizes = field.sizes
         digits = sizes[0] - (sizes[1] if len(sizes) > 1 else 0) if sizes else SURE_DIGITS
         most = 10**37 if field.type == "real" else 10**300 if field.type in FLOATS else 10 ** max(digits, 0) - 1

@@ -87,7 +87,7 @@ class PostgresSink:
         assert grant is not None
         if batch.letters or batch.replays:
             self._must_keep_letters()
-        with steer_worker(self._address, self._options.table):
+        with steer_worker(self._address, self._options.table, writes=True):
             async with self._session() as connection:
                 await self._keep_out(connection)
                 while not await self._written(connection, grant, batch):
@@ -96,7 +96,7 @@ class PostgresSink:
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
         writing = Writing(self._options, self._context)
-        with steer_worker(self._address, self._options.table):
+        with steer_worker(self._address, self._options.table, writes=self._pool is not None):
             async with self._session() if self._pool is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
@@ -252,6 +252,8 @@ class PostgresSink:
         also = letters.any_with_keys(grant) if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
         gone: list[UUID] = []
+        if batch.replays and batch.letters:  # They come from another database.
+            await letters.keep(connection, grant, batch.letters)
         if has_keys or batch.replays:
             keys = list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
             locked = await letters.lock(connection, grant, batch.replays, [key for key in keys if key is not None])
@@ -262,7 +264,7 @@ class PostgresSink:
         await self._writing.put(connection, columns, batch)
         if batch.replays:
             await letters.resolve(connection, grant, list(set(batch.replays)), "replayed")
-        if batch.letters:
+        elif batch.letters:
             await letters.keep(connection, grant, batch.letters)
         if not await positions.advance(connection, positions.position_of(grant, batch.progress), self._kept):
             return False

@@ -16,7 +16,6 @@ because everybody who writes to the table waits behind it. Inside batches two ch
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from headgate.connectors.postgres import positions
 from headgate.connectors.postgres.catalog import columns_of, find, quoted_path
 from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.declared import parse_type, resolve
-from headgate.connectors.postgres.judge import BITS, Field
+from headgate.connectors.postgres.judge import BITS, Field, is_finite, is_vast
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.types import WHOLE, type_for_values
 from headgate.connectors.sql.quoting import literal, quoted
@@ -105,14 +104,10 @@ def widened(type: str, values: Iterable[object]) -> str | None:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not is_finite(value):
             continue
-        if value != int(value) or not -(2**63) <= value < 2**63:
+        if is_vast(value) or value != int(value) or not -(2**63) <= value < 2**63:
             return "numeric"
         bits = max(bits, 31 if -(2**31) <= value < 2**31 else 63)
     return next(name for name, of in BITS.items() if of == bits) if bits > BITS[type] else None
-
-
-def is_finite(value: int | float | Decimal) -> bool:
-    return isinstance(value, int) or math.isfinite(value)
 
 
 class Table:

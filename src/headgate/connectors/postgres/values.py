@@ -59,8 +59,8 @@ def _integer_of(value: object) -> object:
             return int(value)
         case float() if not value.is_integer():
             raise Unfit("a fraction in a column of integers")
-        case Decimal() if not value.is_finite() or value != value.to_integral_value():
-            raise Unfit("a fraction in a column of integers")
+        case Decimal() if not value.is_finite() or value.adjusted() > 30 or value != value.to_integral_value():
+            raise Unfit("a fraction in a column of integers, or far too large for it")
         case float() | Decimal():
             return int(value)
     return value

@@ -10,6 +10,7 @@ counted, or the first of them stops the stream. Never is a good record held back
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +27,11 @@ from headgate.runtime.streams.letters import Desk, persist
 from headgate.store.letter_rows import dated
 from headgate.text import counted, one_line
 
+MOST_BYTES = 256 * 2**20  # Of the letters of a batch. One payload may stand for many records, and each repeats it.
+SEALED_AT_ONCE = 2_000_000  # Bytes: a few milliseconds,
+LETTER_BYTES = 20_000  # that of a small one included.
 APART_S = 1e-5  # Between letters of a batch, so that their times tell their order in a database, too.
+TOO_LARGE = "publish a mapping that can handle them, or on_error: skip"
 
 Write: TypeAlias = Callable[[Outgoing], Awaitable[None]]
 
@@ -87,7 +92,7 @@ class Batches:
         made: dict[Culprit, Letter] = {}
         while True:
             progress = self._progress(batch, mapped, before, len(kept), len(culprits))
-            letters = self._letters(batch, mapped, kept, culprits, made)
+            letters = await self._letters(batch, mapped, kept, culprits, made)
             outgoing = self._outgoing(mapped, kept, progress, letters)
             bad, is_written = await self._try(outgoing, letters)
             culprits += [_culprit(batch, mapped, kept[one.index], one) for one in bad]
@@ -98,7 +103,7 @@ class Batches:
             kept = [number for index, number in enumerate(kept) if index not in out]
             if is_written:
                 progress = self._progress(batch, mapped, before, len(kept), len(culprits))
-                letters = self._letters(batch, mapped, kept, culprits, made)
+                letters = await self._letters(batch, mapped, kept, culprits, made)
                 break
         if letters and not self._keeps_letters and not self._prepared.sink_kind.transactional:
             await persist(partial(self._desk.keep, letters, progress))
@@ -140,7 +145,7 @@ class Batches:
 
     # Culprits and letters.
 
-    def _letters(
+    async def _letters(
         self,
         batch: Batch,
         mapped: Mapped,
@@ -152,9 +157,7 @@ class Batches:
         if not culprits or self._prepared.options.on_error != "dead_letter":
             return ()
         ordered = sorted(culprits, key=lambda one: (one.index, one.element or 0))
-        for one in ordered:
-            if one not in made:
-                made[one] = self._letter(batch, mapped, one)
+        await self._make(batch, mapped, ordered, made)
         # Which ones there are becomes known bit by bit, and their times tell their order.
         now_s = self._context.now_s()
         letters = [dated(made[one], now_s + place * APART_S) for place, one in enumerate(ordered)]
@@ -170,6 +173,23 @@ class Batches:
             else letter
             for letter, one in zip(letters, ordered, strict=True)
         ]
+
+    async def _make(
+        self, batch: Batch, mapped: Mapped, ordered: Sequence[Culprit], made: dict[Culprit, Letter]
+    ) -> None:
+        """The letters that are not made yet, with turns for others in between."""
+        size, work = sum(len(one.content) for one in made.values()), 0
+        for one in ordered:
+            if one in made:
+                continue
+            made[one] = letter = self._letter(batch, mapped, one)
+            size, work = size + len(letter.content), work + LETTER_BYTES + len(letter.content)
+            if size > MOST_BYTES:
+                text = f"{counted(len(ordered), 'record')} of one batch cannot be handled, which is too much to be kept"
+                raise ConnectorError(f"{text}; {ordered[0]}", cause=Cause.TOO_MANY_DEAD_LETTERS, hint=TOO_LARGE)
+            if work > SEALED_AT_ONCE:
+                work = 0
+                await asyncio.sleep(0)
 
     def _letter(self, batch: Batch, mapped: Mapped, culprit: Culprit) -> Letter:
         mapping = self._prepared.mapping
@@ -188,7 +208,7 @@ class Batches:
             0,
         )
         key = None
-        if self._is_upsert and culprit.stage != "source":
+        if self._is_upsert and self._keeps_letters and culprit.stage != "source":  # Else nothing supersedes it.
             key = self._key_of(record) if record is not None else self._desk.key_hash(mapping.key_of(payload, meta))
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)

@@ -9,6 +9,7 @@ transaction with the checkpoint that passes them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -24,7 +25,8 @@ from headgate.runtime.streams.sides import quietly
 from headgate.store.letter_rows import seal
 from headgate.store.letters import Again, Letters, ToReplay
 
-COPY_S = 0.2  # From one copy of a sink's letters to the next, while there are new ones.
+COPY_S = 0.2  # From one copy of a sink's letters to the next, while there are new ones,
+REST = 9  # and this many times as long as it took: it compares them all.
 LAST_COPY_S = 2.0  # For the last one: the end of a run must not wait for a database that is away.
 RETRY_S = 1.0
 COPIED_AT_ONCE = 200  # Letters with their payloads.
@@ -70,6 +72,13 @@ class Desk:
         for outcome, ids in _by_outcome(closed).items():
             await sink.resolve(ids, outcome)
 
+    async def note(self, sink: LetterSink, ids: Sequence[UUID]) -> None:
+        """What the sink says became of these."""
+        found = {letter.id: letter.outcome for letter in await sink.letters(ids)}
+        for outcome, some in _by_outcome(found).items():
+            if outcome != "open":
+                await self.rows.resolve(some, outcome)
+
     # Replays.
 
     async def to_replay(self, version: int) -> list[ToReplay]:
@@ -86,6 +95,10 @@ class Desk:
     async def failed_again(self, letters: Sequence[Again]) -> None:
         """These stay open."""
         await self.rows.failed_again(letters)
+
+    async def are_done(self, ids: Sequence[UUID]) -> None:
+        """Of these there is nothing to write any more, and the sink need not know them."""
+        await self.rows.resolve(ids, "replayed")
 
     async def replayed(self, ids: Sequence[UUID], progress: Progress) -> None:
         """Letters that only the registry has were replayed."""
@@ -123,10 +136,11 @@ class Copier:
             await self._due.wait()
             self._due.clear()
             self._is_done = False
+            began_s = time.perf_counter()
             try:
                 await self._desk.copy(self._sink)
                 self._is_done = True
-                await asyncio.sleep(COPY_S)
+                await asyncio.sleep(max(COPY_S, REST * (time.perf_counter() - began_s)))
             except (StoreError, ConnectorError):
                 self._due.set()
                 await asyncio.sleep(RETRY_S)

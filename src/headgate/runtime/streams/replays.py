@@ -5,6 +5,10 @@ a sink that keeps letters, a row and the outcome of its letter commit together: 
 that was superseded or discarded meanwhile is left out. Elsewhere the outcome follows the write, and after a crash
 between the two the letter is replayed again.
 
+A letter that the sink does not have was kept in another one, before the datasource got this sink: it is put there with
+its replay, so that it is replayed once, too. Where a row of its key may be newer and nobody has compared the two,
+because that letter was elsewhere, or because its key is another one by now, it is replayed only over newer rows.
+
 A run of an older version leaves letters to the published one: people publish a repair, ask for a replay at once, and
 mean the repair. A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
 """
@@ -17,7 +21,7 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from headgate.connectors.api import Context, LetterSink, Outgoing, Progress, Sink
+from headgate.connectors.api import Context, Letter, LetterSink, Outgoing, Progress, Sink
 from headgate.core.mapping.document import Mapping
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
@@ -25,6 +29,9 @@ from headgate.runtime.streams.batches import Write, search, superseding
 from headgate.runtime.streams.letters import Desk, persist
 from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
+
+ELSEWHERE = "it was kept in another database, and rows of its key may be newer here: only `overwrite` replays it"
+OTHER_KEY = "its key is another one than when it failed, and rows of it may be newer: only `overwrite` replays it"
 
 
 @dataclass(slots=True)
@@ -59,16 +66,19 @@ class Replays:
         self._write = write
         self._desk = desk
         self._keeps_letters = prepared.sink_kind.keeps_letters
+        self._is_upsert = prepared.sink_kind.needs_key(prepared.sink_options)
 
     async def some(self, before: Progress) -> Replayed | None:
         """Replay the next letters. None: none are left."""
         letters = await self._desk.to_replay(self._version)
         if not letters:
             return None
-        mapped = await self._map(letters)
+        strange = await self._strange(letters)
+        mapped = await self._map(letters, strange)
+        adopted = [Letter(one.id, b"", one.key) for one in letters if one.id in strange & {*mapped.replays}]
         progress = replace(before, commits=before.commits + 1)
         key, supersedes = self._prepared.mapping.key, superseding(self._prepared, self._desk)
-        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, (), mapped.replays, supersedes)
+        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, adopted, mapped.replays, supersedes)
         is_written = not outgoing.records
         while not is_written:
             bad, is_written = await self._try(outgoing)
@@ -79,12 +89,19 @@ class Replays:
         self._context.log.info("letters replayed", count=len(letters) - len(mapped.failed), failed=len(mapped.failed))
         progress = progress if outgoing.records or not self._keeps_letters else before
         try:
-            await self._resolve(mapped, list(dict.fromkeys(outgoing.replays)), progress)
+            await self._resolve(mapped, outgoing, progress)
         except StoreError:
             return Replayed(progress, is_noted=False)
         return Replayed(progress)
 
-    async def _map(self, letters: Sequence[ToReplay]) -> _Mapped:
+    async def _strange(self, letters: Sequence[ToReplay]) -> set[UUID]:
+        """Those that a sink which keeps letters does not have."""
+        ids = [letter.id for letter in letters]
+        if not self._keeps_letters:
+            return set()
+        return set(ids) - {letter.id for letter in await cast("LetterSink", self._sink).letters(ids)}
+
+    async def _map(self, letters: Sequence[ToReplay], strange: Collection[UUID]) -> _Mapped:
         mappings: dict[int | None, Mapping | str] = {None: self._prepared.mapping}
         found = _Mapped()
         for letter in letters:
@@ -94,6 +111,8 @@ class Replays:
             mapping = mappings[letter.version]
             if isinstance(mapping, str):
                 found.failed.append(self._again(letter.id, "mapping", None, mapping, Cause.CONFIG))
+            elif letter.id in strange and self._is_upsert and not letter.overwrites:
+                found.failed.append(self._again(letter.id, "sink", None, ELSEWHERE))
             else:
                 await self._map_one(letter, mapping, found)
         return found
@@ -117,11 +136,18 @@ class Replays:
             wanted = wanted[contents.only : contents.only + 1]
         if not wanted:
             into.filtered.append(letter.id)
+        chosen = (mapped.records[number] for number in wanted)
+        if self._is_upsert and not letter.overwrites and any(self._has_other_key(letter, one) for one in chosen):
+            into.failed.append(self._again(letter.id, "sink", None, OTHER_KEY))
+            return
         for number in wanted:
             if number in mapped.deletes:
                 into.deletes.append(len(into.records))
             into.records.append(mapped.records[number])
             into.replays.append(letter.id)
+
+    def _has_other_key(self, letter: ToReplay, record: dict[str, Any]) -> bool:
+        return self._desk.key_hash([record.get(field) for field in self._prepared.mapping.key]) != letter.key
 
     async def _try(self, outgoing: Outgoing) -> tuple[Sequence[Bad], bool]:
         """Write them. Returns those that cannot be written, and whether the others have been."""
@@ -135,10 +161,11 @@ class Replays:
                 raise
             return await search(self._sink, outgoing, error, self._write, rehearses=self._keeps_letters)
 
-    async def _resolve(self, mapped: _Mapped, done: Sequence[UUID], progress: Progress) -> None:
+    async def _resolve(self, mapped: _Mapped, outgoing: Outgoing, progress: Progress) -> None:
         """Note what became of the letters. What the sink knows may be noted later, too."""
         if mapped.failed:
             await self._desk.failed_again(mapped.failed)
+        done = list(dict.fromkeys(outgoing.replays))
         if not self._keeps_letters:
             if done or mapped.filtered:
                 await persist(partial(self._desk.replayed, [*done, *mapped.filtered], progress))
@@ -146,7 +173,10 @@ class Replays:
         sink = cast("LetterSink", self._sink)
         if mapped.filtered:
             await sink.resolve(mapped.filtered, "replayed")
-        await self._desk.copy(sink)  # Now, so that no letter is found among those to be replayed again.
+        # Now, so that no letter is found among those to be replayed again.
+        await self._desk.note(sink, done)
+        if mapped.filtered:
+            await self._desk.are_done(mapped.filtered)
 
     def _again(self, id: UUID, stage: str, field: str | None, reason: str, cause: Cause = Cause.BAD_RECORD) -> Again:
         return Again(id, stage, field, reason, cause, self._version)
@@ -161,4 +191,5 @@ def _without(outgoing: Outgoing, letters: Collection[UUID]) -> Outgoing:
         records=[outgoing.records[number] for number in kept],
         deletes=[places[number] for number in outgoing.deletes if number in places],
         replays=[outgoing.replays[number] for number in kept],
+        letters=[letter for letter in outgoing.letters if letter.id not in letters],
     )

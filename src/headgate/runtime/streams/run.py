@@ -165,11 +165,11 @@ class Run:
         if _has_letters(progress):
             self.replay()  # Some may have been waiting for a run.
         while not self._draining:
-            if self._asked.done():
-                self._asked = asyncio.get_running_loop().create_future()
-                progress = await self._replay(replays, progress)
             if self._reading is None:
                 self._reading = self._read(source)
+            if self._asked.done():
+                self._asked = asyncio.get_running_loop().create_future()
+                progress = await self._replay(replays, progress, self._reading.done)
             try:
                 batch, mapped = await self._read_or_asked()
             except asyncio.CancelledError:
@@ -243,8 +243,11 @@ class Run:
 
     # Letters.
 
-    async def _replay(self, replays: Replays, progress: Progress) -> Progress:
-        """Replay what somebody wants, a few letters at a time. A registry that is away is asked again later."""
+    async def _replay(
+        self, replays: Replays, progress: Progress, is_enough: Callable[[], bool] = lambda: False
+    ) -> Progress:
+        """Replay what somebody wants, a few letters at a time, until there is something else to do: however many there
+        are, the stream goes on. A registry that is away is asked again later."""
         while not self._draining:
             self._has_written = False
             try:
@@ -259,6 +262,9 @@ class Run:
             self._on_commit(progress, None)
             if not found.is_noted:
                 asyncio.get_running_loop().call_later(RETRY_S, self.replay)
+                return progress
+            if is_enough():
+                self.replay()  # The rest after the next batch.
                 return progress
         return progress
 
