@@ -134,16 +134,6 @@ class RetryLater(ConnectorError):
         self.after_s = after_s
 
 
-class BadRecord(ConnectorError):
-    """One record of the batch cannot be handled; nothing of the batch was written."""
-
-    cause = Cause.BAD_RECORD
-
-    def __init__(self, message: str, *, index: int | None = None, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.index = index
-
-
 @dataclass(frozen=True, slots=True)
 class Bad:
     """A record that cannot be handled: which one, where in it, and why. It repeats no value of the record."""

@@ -155,4 +155,6 @@ def version(number: int = 3, **changes: Any) -> dict[str, Any]:
 
 def full(name: str = "orders", **changes: Any) -> dict[str, Any]:
     """A datasource on its own."""
-    return {**summary(name), "draft": None, "published": version(), "states": [], **changes}
+    letters = dict.fromkeys(("open", "replayed", "superseded", "discarded", "expired", "waiting"), 0)
+    found = {"draft": None, "published": version(), "states": [], "letters": letters}
+    return {**summary(name), **found, **changes}

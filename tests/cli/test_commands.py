@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -210,7 +211,7 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("ds logs orders", ["warning", "slow\\x1b[31m", "after_s=2"]),
     ("ds delete orders --yes", ["deleted orders"]),
     ("explain orders", ["orders: ok", "It is running."]),
-    ("top --once --every 0.2", ["NAME", "PER SECOND", "orders", "12,340", "alpha"]),
+    ("top --once --every 0.2", ["NAME", "WRITTEN/S", "DEAD", "BACKLOG", "orders", "12,340", "alpha"]),
     ("plan all.yaml", ["+ create new", "~ update orders", "~ sink.table: a → b", "1 to create, 1 to update"]),
     ("apply all.yaml", ["1 created, 1 updated, 1 unchanged"]),
     ("import all.yaml", ["1 created, 1 updated, 1 unchanged"]),
@@ -342,6 +343,13 @@ def test_pruning_asks_before_it_deletes(run: Run, node: FakeNode) -> None:
     assert node.asked[-1].query == {"prune": "true", "connect": "false"}
 
 
+def test_an_export_has_fixtures_unless_they_are_left_out(run: Run, node: FakeNode) -> None:
+    run("export")
+    assert node.asked[-1].query == {"fixtures": "true"}
+    run("export", "--no-fixtures")
+    assert node.asked[-1].query == {}
+
+
 def test_a_test_sends_what_it_was_given(run: Run, node: FakeNode, tmp_path: Path) -> None:
     run("ds", "test", "orders", "--payload", "payload.json", "--version", "2", "--sink", "rollback")
     assert node.asked[-1].body == {"version": 2, "payload": '{"id": 1}', "sink": "rollback"}
@@ -378,12 +386,44 @@ def test_one_that_fails_does_not_keep_the_others_from_being_done(run: Run, node:
 
 
 def test_a_list_says_what_is_wrong_below_it(run: Run, node: FakeNode) -> None:
-    error = {"cause": "network", "message": "connection\nrefused"}
-    bad = summary("billing", health="error", error=error, has_draft=True, running_version=2)
-    node.on("GET", "/api/datasources", {"items": [summary(), bad]})
+    error = {"cause": "network", "message": "refused", "next_try_at_s": time.time() + 100}
+    bad = summary("billing", health="error", why="network:\nrefused", error=error, has_draft=True, running_version=2)
+    resting = summary("archive", health="stopped", why="somebody stopped it")
+    notices = ["the registry file of alpha is not usable"]
+    node.on("GET", "/api/datasources", {"items": [summary(), resting, bad], "notices": notices})
     lines = run("ds", "list").stdout.splitlines()
-    assert "3, 2 runs, draft" in lines[2]
-    assert lines[3] == "! billing: network: connection refused (headgate explain billing)"
+    assert lines[0].split() == ["NAME", "HEALTH", "WRITTEN", "DEAD", "VERSION", "FLOW"]
+    assert lines[1].split()[:4] == ["orders", "ok", "12,340", "2"]
+    assert "3, 2 runs, draft" in lines[3]
+    assert lines[4:] == [
+        "! the registry file of alpha is not usable",
+        "! billing: network: refused; tries again in 100 s (headgate explain billing)",
+        "  archive: somebody stopped it",
+    ]
+
+
+def test_a_datasource_says_what_became_of_its_records_and_what_waits(run: Run, node: FakeNode) -> None:
+    metrics = {
+        "records_read": 1234,
+        "records_written": 1000,
+        "records_filtered": 200,
+        "records_dead_lettered": 34,
+        "records_skipped": 4,
+        "read_per_s": 12.34,
+        "written_per_s": 10.0,
+        "lag_s": 90.0,
+        "backlog_records": 1,
+        "backlog_bytes": 2500,
+        "last_event_delay_s": 0.5,
+        "last_record_at_s": time.time() - 60,
+    }
+    node.on("GET", "/api/datasources/orders", full("orders", metrics=metrics))
+    said = dict(line.split("  ", 1) for line in run("ds", "show", "orders").stdout.splitlines() if "  " in line)
+    said = {key.strip(): value.strip() for key, value in said.items()}
+    assert said["records"] == "1,234 read: 1,000 written, 200 filtered, 34 dead-lettered (4 of them skipped)"
+    assert said["rate"] == "12.3 read and 10.0 written in a second"
+    assert (said["backlog"], said["lag"]) == ("1 record, 2.5 kB", "90 s")
+    assert said["last record"] == "60 s ago, 500 ms after it happened"
 
 
 def test_an_empty_list_says_what_to_do_next(run: Run, node: FakeNode) -> None:

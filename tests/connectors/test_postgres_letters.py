@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from headgate.connectors.api import Grant, Letter, Outgoing, Progress, Totals
-from headgate.connectors.postgres import at_once
+from headgate.connectors.postgres import at_once, letters
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import BadRecords, ConnectorError, Fenced
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
@@ -44,7 +44,8 @@ def key(record: dict[str, Any]) -> bytes | None:
 
 
 def letter(name: str, id: object = None, **options: Any) -> Letter:
-    return Letter(uuid5(INSTALLATION, name), name.encode(), None if id is None else str(id).encode(), **options)
+    key = None if id is None else str(id).encode()
+    return Letter(uuid5(INSTALLATION, name), name.encode(), key, **{"remains": b"remains", **options})
 
 
 def batch(*records: dict[str, Any], commits: int = 1, **options: Any) -> Outgoing:
@@ -82,8 +83,14 @@ async def test_a_table_of_an_older_release_gets_the_totals_and_keeps_its_rows(ur
     assert await rows(url, "SELECT n, totals FROM headgate_position") == [(10, [10, 6, 1, 3, 1])]
 
 
-async def test_a_user_who_may_not_change_the_table_works_without_totals_and_without_letters(url: str) -> None:
+@pytest.mark.parametrize("has_letters", [False, True])
+async def test_a_user_who_may_not_change_the_table_works_without_totals_and_without_letters(
+    url: str, has_letters: bool
+) -> None:
+    """Somebody else may have made the table of letters, and this user has no right on it."""
     await older_table(url)
+    if has_letters:
+        await rows(url, letters.create("")[0])
     await rows(url, "CREATE ROLE plain LOGIN")
     try:
         for statement in ("REVOKE CREATE ON SCHEMA public FROM PUBLIC",
@@ -135,7 +142,7 @@ async def test_letters_are_kept_with_the_batch_or_not_at_all(url: str) -> None:
     assert await sink.outcomes() == {letter("a").id: "open", letter("b").id: "superseded"}
     found = {one.id: one for one in await sink.letters([letter("a").id, letter("b").id, uuid4()])}
     assert found[letter("a").id] == letter("a", 5)
-    assert found[letter("b").id].content == b""
+    assert found[letter("b").id].content == b"remains"
     await sink.close()
 
 
@@ -159,7 +166,7 @@ async def test_a_letter_that_is_resolved_loses_its_content_at_once_and_its_row_a
     await sink.write(batch(letters=[letter("a"), letter("b"), letter("c")]))
     await sink.resolve([letter("a").id, letter("b").id], "expired")
     contents = await rows(url, "SELECT content FROM headgate_dead_letter ORDER BY content")
-    assert contents == [(b"c",), (None,), (None,)]
+    assert contents == [(b"c",), (b"remains",), (b"remains",)]
     late = "UPDATE headgate_dead_letter SET created_at = now() - interval '40 days', resolved_at = resolved_at - {}"
     await rows(url, late.format("interval '31 days'"))
     await sink.write(batch(commits=2, letters=[letter("d")]))
@@ -280,6 +287,27 @@ async def test_a_replay_supersedes_older_letters_of_its_key_and_no_newer_ones(ur
     assert await sink.outcomes() == {
         letter("old").id: "superseded", letter("mid").id: "replayed", letter("new").id: "open",
     }  # fmt: skip
+    await sink.close()
+
+
+async def test_a_letter_of_another_database_supersedes_nothing(url: str) -> None:
+    """Nobody knows here how old it is."""
+    sink = await opened(url)
+    await sink.write(batch(letters=[letter("newer", 1)]))
+    await sink.write(
+        batch({"id": 1, "v": "older"}, commits=2, letters=[letter("strange", 1)], replays=[letter("strange").id])
+    )
+    assert await sink.outcomes() == {letter("newer").id: "open", letter("strange").id: "replayed"}
+    await sink.close()
+
+
+async def test_what_the_registry_may_have_forgotten_is_not_named_any_more(url: str) -> None:
+    sink = await opened(url)
+    await sink.write(batch(letters=[letter("old", 1), letter("new", 2), letter("open", 3)]))
+    await sink.resolve([letter("old").id, letter("new").id], "discarded")
+    age = "UPDATE headgate_dead_letter SET resolved_at = now() - interval '29 days 1 minute' WHERE id = $1 RETURNING id"
+    await rows(url, age, letter("old").id)
+    assert set(await sink.outcomes()) == {letter("new").id, letter("open").id}
     await sink.close()
 
 

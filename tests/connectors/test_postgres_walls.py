@@ -44,6 +44,7 @@ TABLES = [
     "pg_catalog.pg_authid",
     "information_schema.sql_features",
     "headgate_position",
+    "headgate_dead_letter",
     "public.headgate_dump_chunk",
 ]
 

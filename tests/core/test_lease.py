@@ -17,6 +17,7 @@ from headgate.core.lease import (
     LEASE_S,
     MARGIN_S,
     OBSERVE_S,
+    SILENT_S,
     Expired,
     NodeBeat,
     Observer,
@@ -26,6 +27,7 @@ from headgate.core.lease import (
     addresses,
     beat_answered,
     beat_refused,
+    is_heard,
     observed,
     unanswered,
 )
@@ -144,7 +146,26 @@ def test_an_answer_that_is_just_in_time_is_proof() -> None:
 def test_a_node_that_is_gone_is_forgotten() -> None:
     observer, _ = look(NOBODY, 0.0, row(7), row(1, OTHER))
     observer, _ = look(observer, 1.0, row(2, OTHER))
-    assert observer == Observer({OTHER: Sighting(2, 1.0)})
+    assert observer == Observer({OTHER: Sighting(2, 1.0)}, frozenset({OTHER}))
+
+
+def test_a_node_is_heard_once_its_beat_has_risen_before_our_eyes_and_until_it_is_silent() -> None:
+    """The row of one that was killed just before we began to look is there, and says nothing."""
+    observer, _ = look(NOBODY, 0.0, row(7), row(1, OTHER))
+    assert [is_heard(observer, node, 0.1) for node in (NODE, OTHER)] == [False, False]
+    observer, _ = look(observer, 1.0, row(7), row(2, OTHER))
+    assert [is_heard(observer, node, 1.1) for node in (NODE, OTHER)] == [False, True]
+    assert not is_heard(observer, OTHER, 1.0 + SILENT_S + 0.1)
+
+
+def test_who_was_heard_before_the_database_went_away_is_heard_when_it_is_back() -> None:
+    observer, _ = look(NOBODY, 0.0, row(1))
+    observer, _ = look(observer, 1.0, row(2))
+    observer, _ = look(unanswered(observer), 9.0, row(2))
+    assert is_heard(observer, NODE, 9.1)
+    observer, _ = look(observer, 10.0)
+    observer, _ = look(observer, 11.0, row(3))
+    assert not is_heard(observer, NODE, 11.1)
 
 
 def test_a_restart_of_the_database_expires_nobody() -> None:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from headgate.core.letters import (
@@ -20,6 +21,7 @@ from headgate.core.letters import (
     pack,
     parse_stop_after,
     plain,
+    text_of,
     unpack,
 )
 from headgate.core.records import Unreadable
@@ -126,6 +128,40 @@ def test_a_recent_stays_small() -> None:
     for second in range(100_000):
         recent = note(recent, rule, 1, 1, float(second))
     assert len(recent.buckets) <= 61
+
+
+# Showing.
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, None),
+        (True, True),
+        (2**63, 2**63),
+        (2**64, str(2**64)),
+        (-(2**70), str(-(2**70))),
+        (1.5, 1.5),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        ("a\x00b", "a\x00b"),
+        ("\ud800", "\\ud800"),
+        (b"\xff{", "/3s="),
+        (Decimal("9.50"), "9.50"),
+        (date(2026, 7, 1), "2026-07-01"),
+        (datetime(2026, 7, 1, 12, tzinfo=UTC), "2026-07-01T12:00:00+00:00"),
+        (UUID(int=1), str(UUID(int=1))),
+        ({1: (b"a", {"b": Decimal(1)})}, {"1": ["YQ==", {"b": "1"}]}),
+    ],
+)
+def test_a_value_is_shown_as_json_or_as_text(value: object, shown: object) -> None:
+    assert plain(value) == shown
+    assert msgspec.json.decode(msgspec.json.encode(plain(value))) == shown
+
+
+def test_bytes_are_text_if_they_are() -> None:
+    assert text_of("grün".encode()) == "grün"
+    assert text_of(b"\xff") is None
 
 
 def test_a_number_of_thousands_of_digits_has_a_key_and_a_form() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.connectors import plugins
+from headgate.core.letters import StopAfter
 from headgate.datasources.documents import (
     MOST_PROBLEMS,
     Document,
@@ -342,21 +343,21 @@ def test_a_mapping_says_where_on_error_stands_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letters", "limit", "keep_s"),
+    ("letters", "rule", "keep"),
     [
-        ({}, (1000, 600.0), 30 * 86400.0),
-        ({"stop_after": "5 in 30s", "keep": "1h"}, (5, 30.0), 3600.0),
-        ({"stop_after": "never", "keep": "3650d"}, None, 3650 * 86400.0),
+        ({}, StopAfter(1000, 600.0), "30d"),
+        ({"stop_after": "5 in 30s", "keep": "1h"}, StopAfter(5, 30.0), "1h"),
+        ({"stop_after": "never", "keep": "3650d"}, StopAfter(None), "3650d"),
     ],
 )
 def test_a_document_says_when_dead_letters_are_too_many_and_how_long_they_stay(
-    letters: dict[str, str], limit: tuple[int, float] | None, keep_s: float
+    letters: dict[str, str], rule: StopAfter, keep: str
 ) -> None:
     content = {"source": SOURCE, "sink": SINK, "on_error": "skip", "dead_letters": letters}
-    options = prepare(read_all({"datasources": {"orders": content}})["orders"].content, {}).options
-    assert options.on_error == "skip"
-    assert options.dead_letters is not None
-    assert (options.dead_letters.limit, options.dead_letters.keep_s) == (limit, keep_s)
+    prepared = prepare(read_all({"datasources": {"orders": content}})["orders"].content, {})
+    assert prepared.options.on_error == "skip"
+    assert prepared.options.dead_letters is not None
+    assert (prepared.stop_after, prepared.options.dead_letters.keep) == (rule, keep)
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def failed(next_try_at_s: float | None) -> StreamState:
 @pytest.mark.parametrize(
     ("next_try_at_s", "why", "explained"),
     [
-        (NOW_S + 12.0, "network: refused; tries again in 12 s", "It failed (network) and tries again in 12 s,"),
-        (NOW_S - 1.0, "network: refused; tries again now", "It failed (network) and tries again now,"),
+        (NOW_S + 12.0, "network: refused", "It failed (network) and tries again in 12 s,"),
+        (NOW_S - 1.0, "network: refused", "It failed (network) and tries again now,"),
         (None, "network: refused", "It failed (network) and is not tried again by itself,"),
     ],
 )  # fmt: skip
@@ -93,6 +93,12 @@ def test_the_next_try_is_told(next_try_at_s: float | None, why: str, explained: 
     found = facts(failed(next_try_at_s))
     assert judged(found) == Verdict("error", why)
     assert explain(found)[0].startswith(explained)
+
+
+def test_while_it_is_being_tried_again_it_is_not_said_to_be_starting() -> None:
+    found = facts(stream("STARTING", "opening", error=LastFailure("network", "refused")))
+    assert judged(found) == Verdict("error", "network: refused")
+    assert explain(found)[0].startswith("It failed (network) and is being tried again (opening), ")
 
 
 # Hanging.

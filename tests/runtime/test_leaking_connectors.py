@@ -10,7 +10,7 @@ import structlog
 from pydantic import SecretStr
 
 from headgate.connectors.api import Connector, Context, Grant, Options, Outgoing, Progress, SinkKind
-from headgate.errors import BadRecord, Cause, ConfigError, ConnectorError, NotConnected, Refused
+from headgate.errors import Bad, BadRecords, Cause, ConfigError, ConnectorError, NotConnected, Refused
 from headgate.telemetry import logs
 from tests.runtime.conftest import Harness, generator
 
@@ -62,7 +62,7 @@ class Leak:
 
     async def write(self, batch: Outgoing) -> None:
         if self._fails == "write":
-            raise BadRecord(f"password {PASSWORD} of record 0", index=0)
+            raise BadRecords([Bad(0, PASSWORD, f"password {PASSWORD} of record 0")])
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from itertools import pairwise
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import pytest
 
 from headgate.connectors.api import Connector, Options, Outgoing, SinkKind
 from headgate.core.tap import MOST_TAPS, RECORDS_A_SECOND, At, Tap
-from headgate.errors import Bad, BadRecords, ConfigError, Refused
+from headgate.errors import Bad, BadRecords, ConfigError, Refused, StoreError
 from headgate.ids import new_id
 from headgate.runtime.taps import hub
 from headgate.runtime.taps.hub import View
+from headgate.store.taps import Parcel, TapTable
 from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres
 from tests.waiting import LONG_S
 
@@ -139,11 +139,11 @@ async def test_a_payload_that_could_not_be_read_is_seen_as_text(hg: Harness, tmp
 
 
 async def test_a_condition_and_a_sample_say_which(hg: Harness) -> None:
-    await hg.apply(orders={"source": generator(rate=2000), "sink": BLACKHOLE})
+    source = generator(rate=None, count=1000, batch=1000)
+    await hg.apply(orders={"source": source, "sink": BLACKHOLE, "enabled": False})
     view = await tapped(hg, where="id % 10 == 3", sample=4)
-    ids = [one["record"]["id"] for one in await seen(view, 20)]
-    assert all(id % 10 == 3 for id in ids)
-    assert {after - before for before, after in pairwise(ids)} == {40}
+    await hg.node.registry.start("orders", "tester")
+    assert [one["record"]["id"] for one in await seen(view, 25)] == list(range(3, 1000, 40))
 
 
 async def test_a_condition_that_is_wrong_is_refused_and_leaves_nothing(hg: Harness) -> None:
@@ -308,12 +308,40 @@ async def test_a_tap_is_found_without_wake_ups(join: Join, monkeypatch: pytest.M
 
 
 async def test_a_database_that_loses_the_taps_is_told_again(join: Join) -> None:
-    left, right = await join("left"), await join("right")
+    left, _ = await join("left"), await join("right")
     await left.apply(orders={"source": generator(), "sink": BLACKHOLE})
     await left.until("orders", status="RUNNING")
     await move(left, "orders", "right")
     view = await tapped(left)
     await seen(view, 3)
     await left.sql("TRUNCATE headgate.tap CASCADE")
-    await right.until_true(lambda: not right.node.taps.points.active)
-    await seen(view, 300)
+
+    async def is_back() -> bool:
+        return bool(await left.sql("SELECT FROM headgate.tap"))
+
+    await left.until_true(is_back)
+    await seen(view, 1000)
+
+
+async def test_what_the_database_does_not_take_is_dropped_and_counted(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = await join("left"), await join("right")
+    await left.apply(orders={"source": generator(), "sink": BLACKHOLE})
+    await left.until("orders", status="RUNNING")
+    await move(left, "orders", "right")
+    lost: list[Parcel] = []
+
+    async def away(self: TapTable, parcels: Sequence[Parcel]) -> None:
+        lost.extend(parcels)
+        raise StoreError("the database is away")
+
+    view = await tapped(left)
+    with monkeypatch.context() as patched:
+        patched.setattr(TapTable, "send", away)
+        await right.until_true(lambda: len(lost) > 1)
+    dropped = 0
+    async with asyncio.timeout(LONG_S):
+        while not dropped:
+            dropped += (await view.look(1.0)).dropped
+    assert dropped >= lost[-1].dropped + len(lost[-1].records) > 0

@@ -91,7 +91,7 @@ def quarantine(web: Web, name: str) -> None:
 def test_a_datasource_goes_from_draft_to_published_to_gone(web: Web, name: str) -> None:
     created = draft(web, name, description="first")
     assert created["draft"]["document"] == {"source": GENERATOR, "sink": BLACKHOLE, "description": "first"}
-    assert (created["published"], created["health"], created["detail"]) == (None, "stopped", "not started")
+    assert (created["published"], created["health"], created["detail"]) == (None, "unpublished", "not started")
 
     assert web.call("POST", f"/api/datasources/{name}/validate") == {"problems": []}
     published = web.call("POST", f"/api/datasources/{name}/publish")
@@ -647,8 +647,9 @@ def test_explain_says_that_it_is_stopped_and_how_to_start_it(web: Web, name: str
 def test_explain_says_that_it_runs_and_when_it_last_moved(web: Web, name: str) -> None:
     web.publish(name)
     web.publish(f"{name}-quiet", source={"type": "webhook"})
-    assert re.search(r"version 1 on .*[1-9]\d* records? written", explained(web, name, "It is running .* ago"))
-    explained(web, f"{name}-quiet", "none yet: the source has had nothing")
+    text = explained(web, name, "It is running .* ago")
+    assert re.search(r"version 1 on .*; [1-9]\d* records? read: [1-9]\d* written", text)
+    explained(web, f"{name}-quiet", "the source has had nothing yet")
 
 
 def test_explain_says_that_it_is_tried_again_and_why(web: Web, name: str) -> None:
@@ -751,9 +752,9 @@ def test_the_master_key_is_rotated_while_datasources_run_and_the_old_one_is_then
         web.running("orders")
         web.node.end()
     with started(tmp_path, database, HEADGATE_MASTER_KEY=f"{NEW},{OLD}") as web:
-        epoch = web.running("orders")["states"][0]["epoch"]
-        assert web.call("POST", "/api/secrets/rotate") == {"rewrapped": 1, "stuck": []}
-        assert web.call("POST", "/api/secrets/rotate") == {"rewrapped": 0, "stuck": []}
+        epoch, no_letters = web.running("orders")["states"][0]["epoch"], {"letters": 0, "letters_stuck": 0}
+        assert web.call("POST", "/api/secrets/rotate") == {"rewrapped": 1, "stuck": [], **no_letters}
+        assert web.call("POST", "/api/secrets/rotate") == {"rewrapped": 0, "stuck": [], **no_letters}
         written = web.show("orders")["metrics"]["records_written"]
         found = web.wait_for("orders", lambda d: d["metrics"]["records_written"] > written)
         assert (found["states"][0]["epoch"], web.events("orders").count("restarted")) == (epoch, 0)

@@ -303,6 +303,34 @@ def test_nothing_runs_over_the_edge(
 
 
 @needs_chromium
+def test_a_row_says_what_became_of_its_records_and_what_waits(node: NodeProcess, context: BrowserContext) -> None:
+    """What was read is written, filtered or dead; and of a webhook whose sink is away, what waits and for how long."""
+    fields = {"id": "sequence", "kind": ["a", "7", "x"]}
+    mixed = {
+        "source": {"type": "generator", "count": 1200, "fields": fields},
+        "mapping": {"where": "kind != 'a'", "set": {"size": "int(kind)"}},
+        "sink": {"type": "blackhole"},
+    }
+    node.apply({"mixed": mixed, "hooks": {**BROKEN, "source": {"type": "webhook"}}})
+    page, watch = _open(context, node)
+    row = _row(page, "mixed")
+    expect(row.locator("[data-cell=health]")).to_have_text("ended")
+    found = node.call("GET", "/api/datasources/mixed")["metrics"]
+    expect(row.locator("[data-cell=total]")).to_have_text(f"{found['records_written']:,}")
+    expect(row.locator("[data-cell=read]")).to_have_text("1,200 read")
+    expect(row.locator("[data-cell=filtered]")).to_have_text(f"{found['records_filtered']:,} filtered")
+    expect(row.locator("[data-cell=dead]")).to_have_text(f"{found['records_dead_lettered']:,}")
+    expect(row.locator("[data-cell=why]")).to_have_text("its source has ended")
+    node.request("POST", "/hooks/hooks", content=b"{}").raise_for_status()
+    row = _row(page, "hooks")
+    expect(row.locator("[data-cell=backlog]")).to_have_text("1")
+    expect(row.locator("[data-cell=backlog_bytes]")).to_have_text("2 B")
+    expect(row.locator("[data-cell=lag]")).to_have_text(re.compile(r"\d s"))
+    expect(row.locator("[data-cell=why]")).to_contain_text("tries again")
+    assert watch.complaints == []
+
+
+@needs_chromium
 def test_without_scripts_the_page_shows_everything(node: NodeProcess, browser: Browser) -> None:
     """Rendered by the server."""
     node.apply({"orders": OFF})
@@ -310,7 +338,7 @@ def test_without_scripts_the_page_shows_everything(node: NodeProcess, browser: B
     page = context.new_page()
     page.goto(sign_in_link(node))
     expect(_row(page, "orders").locator("[data-cell=health]")).to_have_text("stopped")
-    expect(page.locator("#headline")).to_have_text("All is stopped")
+    expect(page.locator("#headline")).to_have_text("Nothing runs")
     context.close()
 
 
@@ -323,6 +351,7 @@ def _hostile_summary() -> dict[str, Any]:
         "name": HOSTILE,
         "enabled": True,
         "health": "error",
+        "why": HOSTILE,
         "worker_status": "ERROR",
         "detail": HOSTILE,
         "published_version": 2,
@@ -343,9 +372,8 @@ def test_the_server_escapes_what_strangers_wrote() -> None:
     """In every field of a row."""
     row = overview._row(msgspec.convert(_hostile_summary(), Summary))
     counts = dict.fromkeys(HEALTHS, 1)
-    answer = pages.page(
-        "overview.html", holder=HOSTILE, headline="", counts=counts, rows=[row], blank=overview.BLANK, nodes=[HOSTILE]
-    )
+    values = {"holder": HOSTILE, "headline": "", "nodes": [HOSTILE], "notices": [HOSTILE]}
+    answer = pages.page("overview.html", counts=counts, rows=[row], blank=overview.BLANK, **values)
     assert "<script>" not in answer.content
     assert "<img src=x" not in answer.content
     assert "&lt;script&gt;" in answer.content
@@ -357,14 +385,15 @@ def test_the_browser_runs_nothing_that_strangers_wrote(node: NodeProcess, contex
     node.apply({"described": {**OFF, "description": HOSTILE}})
 
     def answer(route: Route) -> None:
-        nodes = [{"name": HOSTILE, "streams": 1}]
-        body = json.dumps({"datasources": [_hostile_summary()], "nodes": nodes, "is_whole": True, "gone": []})
-        route.fulfill(content_type="text/event-stream", body=f"data: {body}\n\n")
+        nodes = [{"name": HOSTILE, "streams": 1, "registry_problem": HOSTILE}]
+        body = {"datasources": [_hostile_summary()], "nodes": nodes, "at_s": 1.0, "is_whole": True, "gone": []}
+        route.fulfill(content_type="text/event-stream", body=f"data: {json.dumps(body)}\n\n")
 
     context.route("**/api/overview", answer)
     page = context.new_page()
     page.goto(sign_in_link(node))
-    expect(page.locator("[data-cell=why]")).to_have_text(f"config: {HOSTILE}")
+    expect(page.locator("[data-cell=why]")).to_have_text(HOSTILE)
+    expect(page.locator("#notices")).to_contain_text(HOSTILE)
     assert page.evaluate("window.pwned") is None
     assert page.locator("table script, table img").count() == 0
 

@@ -333,6 +333,15 @@ def test_fixtures_travel_in_export_and_import(web: Web, name: str) -> None:
     assert found["problems"][0]["path"] == f"datasources.{copy}.fixtures.basic"
 
 
+def test_a_file_that_is_wrong_in_its_shape_is_not_applied_in_part(web: Web, name: str) -> None:
+    tried(web, name, payload=PAYLOAD, save="basic")
+    good, bad = f"good-{next(numbers)}", f"bad-{next(numbers)}"
+    body = {"datasources": {good: DOCUMENT, bad: {**DOCUMENT, "enabled": "yes"}}}
+    for path in ("/api/apply", "/api/apply?connect=true"):
+        assert refused(web, path, 422, body)["problems"][0]["path"] == f"datasources.{bad}.enabled"
+        assert web.ask("GET", f"/api/datasources/{good}").status_code == 404
+
+
 def test_a_deleted_datasource_leaves_no_records_behind(web: Web, name: str) -> None:
     tried(web, name, payload=PAYLOAD, save="basic")
     web.call("DELETE", f"/api/datasources/{name}")

@@ -38,6 +38,8 @@ LISTS = {
     ("POST", "/api/plan"),
     ("GET", "/dumps"),
     ("GET", "/groups"),
+    ("GET", "/letters"),
+    ("POST", "/letters"),
 }
 
 # Each caller: its role, and whether it has bounds. None: whoever it was, it is nobody now.

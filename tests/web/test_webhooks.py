@@ -142,7 +142,7 @@ def test_headers_are_kept_but_credentials_and_signatures_are_not(web: Web, name:
 
 def test_a_datasource_in_error_still_takes_what_comes(web: Web, name: str) -> None:
     web.execute(f"CREATE TABLE {name.replace('-', '_')} (other int)")
-    path = hook(web, name, table(name))
+    path = hook(web, name, {**table(name), "schema": {"new_fields": "fail"}})
     assert web.ask("POST", path, content=ORDER).status_code == 202
     web.until(lambda: web.events(name), lambda types: "worker_quarantined" in types)
     assert web.ask("POST", path, content=ORDER).status_code == 202

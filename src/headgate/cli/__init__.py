@@ -15,6 +15,7 @@ from headgate.cli import (
     apply,
     connectors,
     console,
+    dlq,
     doctor,
     drafts,
     ds,
@@ -94,6 +95,7 @@ command(app, "top")(top.top)
 command(app, "console")(console.console)
 app.add_typer(fixtures.app, name="fixtures")
 app.add_typer(streams.app, name="streams")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")
 command(app, "dump", asks_node=False)(dump.dump)

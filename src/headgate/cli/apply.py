@@ -102,8 +102,8 @@ def export(
 
         return direct.export(url, fixtures=not no_fixtures)
 
-    path = "/api/export" if no_fixtures else "/api/export?fixtures=true"
-    text = _either(lambda: call.node.get_text(path), straight, database)
+    fixtures = None if no_fixtures else True
+    text = _either(lambda: call.node.get_text("/api/export", fixtures=fixtures), straight, database)
     if "\n    fixtures:\n" in text:
         complain("headgate: the export has fixtures, with records in plain text (--no-fixtures leaves them out)")
     if call.as_json:

@@ -31,13 +31,11 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
         found.append(await _guarded("clock", _clock(database)))
-        schema = await _guarded("schema", _schema(database))
-        found.append(schema)
+        found.append(await _guarded("schema", _schema(database)))
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
             found.append(await _guarded("secrets", _secrets(database, settings)))
-            if schema.state == "ok":  # An older one has no such columns.
-                found.append(await _guarded("nodes", _nodes(database)))
-                found += await _registry_files(database)
+            found.append(await _guarded("nodes", _nodes(database)))
+            found += await _registry_files(database)
             return found, str(await Datasources(database).installation())
         return found, None
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from headgate.cli import home as homes
@@ -139,9 +139,30 @@ class Client:
         """Read."""
         return self._read(self.send("GET", path, params=params), kind)
 
-    def get_text(self, path: str) -> str:
+    def get_text(self, path: str, **params: Any) -> str:
         """Read what is not JSON."""
-        return str(self._checked(self.send("GET", path)).text)
+        return str(self._checked(self.send("GET", path, params=params)).text)
+
+    def download(self, path: str, out: BinaryIO, **params: Any) -> int:
+        """Write what is not JSON, piece by piece. Returns how many bytes there were."""
+        import httpx
+
+        given, written = {key: value for key, value in params.items() if value is not None}, 0
+        try:
+            with self._http.stream(
+                "GET", path, params=given, headers=self._credentials, timeout=_timeout(ANSWER_S)
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    self._checked(response)
+                for piece in response.iter_bytes():
+                    written += out.write(piece)
+        except httpx.ConnectError as error:
+            raise self._unreachable(error) from error
+        except httpx.TransportError as error:
+            raise Interrupted(f"{self.url} broke off: {one_line(error)}") from error
+        out.flush()
+        return written
 
     def post(self, path: str, kind: type[T], body: Any = None, **params: Any) -> Reply[T]:
         """Do."""

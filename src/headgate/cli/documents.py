@@ -99,10 +99,10 @@ def pick(text: str, file: str, name: str) -> dict[str, Any]:
     return written.document
 
 
-def edit(text: str, name: str) -> tuple[str, Path]:
+def edit(text: str, name: str, suffix: str = ".yaml") -> tuple[str, Path]:
     """Let a person edit the text. Returns it, and the file that keeps it until the caller removes it."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    descriptor, path = tempfile.mkstemp(prefix=f"{name}-", suffix=".yaml")
+    descriptor, path = tempfile.mkstemp(prefix=f"{name}-", suffix=suffix)
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
         out.write(text)
     file = Path(path)

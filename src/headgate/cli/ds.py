@@ -11,7 +11,9 @@ from headgate.cli.call import Call, Name, Yes, command, confirm, datasource, nou
 from headgate.cli.client import Unreachable
 from headgate.cli.failures import code_of, report
 from headgate.cli.output import DASH, ago, one_line, pairs, table, to_yaml, visible
+from headgate.clock import unix_s
 from headgate.errors import HeadgateError
+from headgate.text import tries_again
 
 if TYPE_CHECKING:
     from headgate.web.bodies.datasources import Datasource, Datasources, Summary, Version
@@ -163,8 +165,10 @@ def _version(one: Summary) -> str:
 
 def _reason(one: Summary) -> str:
     """Why it is not `ok`, and how to know more where somebody should."""
+    at_s = one.error.next_try_at_s if one.error else None
+    again = "" if at_s is None else f"; {tries_again(at_s - unix_s())}"
     if one.health in ALARMING:
-        return one_line(f"! {one.name}: {one.why} (headgate explain {one.name})")
+        return one_line(f"! {one.name}: {one.why}{again} (headgate explain {one.name})")
     return one_line(f"  {one.name}: {one.why}")
 
 
@@ -180,6 +184,7 @@ def _page(one: Datasource) -> str:
             ("error", one_line(f"{error.cause}: {error.message}") if error else None),
             ("quarantined", one.quarantine),
             *figures.lines(one.metrics),
+            ("letters", figures.letters(one.letters)),
             ("version", _version(one)),
             ("published", _written(one.published)),
             ("draft", _written(one.draft)),

@@ -10,6 +10,7 @@ from headgate.text import ago, counted, duration, size
 
 if TYPE_CHECKING:
     from headgate.core.figures import Figures
+    from headgate.web.bodies.letters import LetterNumbers
 
 
 def lines(found: Figures) -> Iterator[tuple[str, str | None]]:
@@ -27,6 +28,13 @@ def records(found: Figures) -> str:
     words = [f"{found.records_written:,} written", *(f"{number:,} {word}" for word, number in became.items() if number)]
     skipped = f" ({found.records_skipped:,} of them skipped)" if found.records_skipped else ""
     return f"{found.records_read:,} read: {', '.join(words)}{skipped}"
+
+
+def letters(found: LetterNumbers) -> str | None:
+    """`2 open, 1 replayed`: what became of the dead letters."""
+    became = {"open": found.open, "replayed": found.replayed, "superseded": found.superseded}
+    became |= {"discarded": found.discarded, "expired": found.expired}
+    return ", ".join(f"{number:,} {word}" for word, number in became.items() if number) or None
 
 
 def backlog(found: Figures) -> str | None:

@@ -1,7 +1,7 @@
 """`headgate top`: all datasources, what is wrong first, again and again.
 
-Rates come with the figures: the node that runs a stream compares its totals over the same time, on every node. So one
-look is enough, and the first one is right.
+Rates come with the figures: each node compares the totals of its streams over the same time. So one look is enough, and
+the first one is right.
 """
 
 from __future__ import annotations

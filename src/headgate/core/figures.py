@@ -113,7 +113,7 @@ def figures(
     totals: Totals, reported: Reported, now_s: float, *, moves: bool, inbox: InboxBacklog | None = None
 ) -> Figures:
     """A stream at this moment. `moves` says whether it runs; `inbox` is what waits for it in the database."""
-    read_per_s, written_per_s = rates(totals, reported.samples, now_s) if moves else (0.0, 0.0)
+    read_per_s, written_per_s = map(_rounded, rates(totals, reported.samples, now_s) if moves else (0.0, 0.0))
     backlog = inbox or reported.backlog or Backlog()
     return Figures(
         totals.read,
@@ -123,7 +123,7 @@ def figures(
         totals.skipped,
         read_per_s,
         written_per_s,
-        lag_s(totals, reported, now_s, inbox),
+        round(lag_s(totals, reported, now_s, inbox), 3),
         reported.last_event_delay_s,
         backlog.records,
         backlog.bytes,
@@ -136,6 +136,11 @@ def figures(
         reported.last_record_at_s,
         reported.last_hour,
     )
+
+
+def _rounded(per_s: float | None) -> float | None:
+    """What people can tell apart: these go out to all who look, every second."""
+    return None if per_s is None else round(per_s, 2)
 
 
 def rates(totals: Totals, samples: Sequence[Sample], now_s: float) -> tuple[float | None, float | None]:

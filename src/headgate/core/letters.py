@@ -70,6 +70,7 @@ class Letter:
     content: bytes
     key: bytes | None = None  # A hash of the record's key; None: it is not known, or the sink has no use for it.
     outcome: LetterOutcome = "open"
+    remains: bytes = b""  # What takes the place of the content once it is not open any more: no record is in it.
 
 
 # Packing: values of any record, in a form that gives the same values again.

@@ -19,7 +19,7 @@ from headgate.store.datasources import Datasource, Version
 from headgate.store.listed import Unable
 from headgate.store.nodes import Node
 from headgate.store.states import NO_OTHERS, Others, Resting, StreamState
-from headgate.text import counted, parse_duration, roughly
+from headgate.text import counted, parse_duration, roughly, tries_again
 
 MOST_EXPLAINED = 10  # Of the streams that programs push.
 STUCK_S = 60.0  # A read that finds nothing although something waits, or a write, that takes this long is worth a look.
@@ -100,21 +100,15 @@ def _verdict(state: StreamState, facts: Facts) -> Verdict:
             return Verdict("error", state.detail)
         case "ERROR", _:
             assert state.error is not None
-            return Verdict("error", f"{state.error.cause}: {state.error.message}{_next_try(state, facts)}")
+            return Verdict("error", f"{state.error.cause}: {state.error.message}")
         case "STOPPED", "finished":
             return Verdict("ended", "its source has ended")
+        case "STARTING", "acquiring" | "opening" if state.error is not None:
+            return Verdict("error", f"{state.error.cause}: {state.error.message}")
     if _is_free(state, facts):
         why = _refusals(state.stream, facts)
         return Verdict("no_node", why) if why else Verdict("starting", "another node takes it over")
     return Verdict("starting", state.detail)
-
-
-def _next_try(state: StreamState, facts: Facts) -> str:
-    at_s = state.error.next_try_at_s if state.error else None
-    if at_s is None or state.detail != "backing off":
-        return ""
-    left_s = at_s - facts.now_s
-    return f"; tries again in {roughly(left_s)}" if left_s >= 0.5 else "; tries again now"
 
 
 def is_pushed(facts: Facts) -> bool:
@@ -304,7 +298,8 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
         case "RUNNING", detail:
             return f"It is running ({detail}), {where}; {_explain_records(state, facts)}"
         case "ERROR", "backing off":
-            again = _next_try(state, facts).removeprefix("; ") or "is being tried again"
+            at_s = state.error.next_try_at_s if state.error else None
+            again = "is being tried again" if at_s is None else tries_again(at_s - facts.now_s)
             return f"It failed ({cause}) and {again}, {where}: {message}"
         case "ERROR", _:
             return (
@@ -315,5 +310,7 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
             return f"Its source has ended, {where}. Nothing more will come."
         case "STOPPED", _:
             return f"No node has it; {node} had it last."
+        case "STARTING", detail if state.error is not None:
+            return f"It failed ({cause}) and is being tried again ({detail}), {where}: {message}"
         case _, detail:
             return f"It is {state.worker_status.lower()} ({detail}), {where}."

@@ -47,18 +47,21 @@ class LetterBox:
         self._registry = registry
         self._installation = installation
 
-    async def replay(self, found: Datasource, wish: Replay, actor: str) -> Asked:
-        """Have letters replayed, as soon as a run of their stream can."""
+    async def replay(self, found: Datasource, wish: Replay, actor: str, *, is_dry: bool = False) -> Asked:
+        """Have letters replayed, as soon as a run of their stream can; or, dry, only say how many that would be."""
         if wish.with_version is not None:
             await self._check_version(found, wish.with_version)
-        which, any_key = replace(wish.which, datasources=[found.id]), not await self._is_upsert(found)
+        which, any_key = replace(wish.which, datasources=[found.id]), not await self.is_upsert(found)
         before = await self._letters.numbers(found.id)
         open_, keyless = await self._letters.count(which)
-        asked = await self._letters.ask(
-            which, wish.with_version, overwrite=wish.overwrite, any_key=any_key, actor=actor, name=found.name
-        )
-        self._wake()
         left_alone = 0 if any_key or wish.overwrite else keyless
+        if is_dry:
+            asked = open_ - left_alone
+        else:
+            asked = await self._letters.ask(
+                which, wish.with_version, overwrite=wish.overwrite, any_key=any_key, actor=actor, name=found.name
+            )
+            self._wake()
         not_open = 0 if which.ids is None else len(set(which.ids)) - open_
         waits = await self.why_waiting(found) if asked else None
         return Asked(asked, left_alone, not_open, waits, before)
@@ -90,11 +93,12 @@ class LetterBox:
         self._registry.waker.wake("events")
         return await self._letters.find(str(kept.id))
 
-    async def _is_upsert(self, found: Datasource) -> bool:
+    async def is_upsert(self, found: Datasource) -> bool:
+        """Whether its sink keeps one row for each key, so that an old letter could overwrite a newer row."""
         prepared = await self._prepared(found)
         return prepared.sink_kind.needs_key(prepared.sink_options)
 
-    async def _prepared(self, found: Datasource) -> Prepared:
+    async def present(self, found: Datasource) -> int:
         """The version that runs, or would run."""
         published = await self._registry.datasources.version(found.id, found.published_version)
         if published is None:
@@ -103,6 +107,10 @@ class LetterBox:
         is_rejected = published.status == "rejected" and found.running_version is not None
         number = found.running_version if is_rejected else published.number
         assert number is not None
+        return number
+
+    async def _prepared(self, found: Datasource) -> Prepared:
+        number = await self.present(found)
         try:
             return (await self._registry.get_datasource_config(found.id, number)).prepared
         except ConfigError as error:

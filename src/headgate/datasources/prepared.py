@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Mapping as TypeMapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from headgate.connectors.guard import OPEN, Guard
 from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
+from headgate.core.mapping.told import field_types
 from headgate.core.push import PUSH
 from headgate.core.records import OnError
 from headgate.datasources import functions
@@ -109,6 +111,7 @@ class Prepared:
     options: DatasourceOptions
     source_guard: Guard = OPEN  # What each side may reach.
     sink_guard: Guard = OPEN
+    field_types: TypeMapping[str, str] = field(default_factory=dict)  # Of records, as far as the mapping tells.
 
     @property
     def source_kind(self) -> SourceKind:
@@ -164,7 +167,8 @@ def prepare(content: Content, secrets: Secrets, path: str = "", guard: Guard | N
     assert found.sink is not None
     assert found.mapping is not None
     assert found.options is not None
-    return Prepared(found.source, found.source_options, found.sink, found.sink_options, found.mapping, found.options)
+    sides = (found.source, found.source_options, found.sink, found.sink_options)
+    return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
 
 
 def check(content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None) -> Checked:

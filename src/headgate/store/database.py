@@ -73,6 +73,9 @@ class Row(Protocol):
     def __getitem__(self, column: str, /) -> Any:
         """The value of a column."""
 
+    def get(self, name: str) -> Any:
+        """The value of a column; None if there is no such column."""
+
     def keys(self) -> Iterable[str]:
         """The names of the columns."""
 

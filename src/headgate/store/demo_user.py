@@ -49,4 +49,4 @@ async def _make(connection: asyncpg.Connection, user: str, password: str) -> Non
         await connection.execute(_GRANT.format(database=database, user=user))
         for table in TABLES:
             if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"public.{table}"):
-                await connection.execute(f"GRANT SELECT, INSERT, UPDATE ON public.{table} TO {user}")
+                await connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON public.{table} TO {user}")

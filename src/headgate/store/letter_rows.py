@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, get_args
 from uuid import UUID
@@ -144,6 +144,20 @@ def seal(keyring: Keyring | None, id: UUID, facts: Facts, contents: Contents) ->
     packed = pack(contents)
     facts = msgspec.structs.replace(facts, size_bytes=len(packed))
     return msgspec.msgpack.encode(Sealed(facts, *encrypt(keyring, id, packed)))
+
+
+def dated(letter: Letter, at_s: float) -> Letter:
+    """A letter of another time."""
+    sealed = msgspec.msgpack.decode(letter.content, type=Sealed)
+    facts = msgspec.structs.replace(sealed.facts, at_s=at_s)
+    content = msgspec.msgpack.encode(msgspec.structs.replace(sealed, facts=facts))
+    return replace(letter, content=content, remains=remains(content))
+
+
+def remains(content: bytes) -> bytes:
+    """What stays of a letter's content without its record."""
+    facts = msgspec.msgpack.decode(content, type=Sealed).facts
+    return msgspec.msgpack.encode(Sealed(facts, None, b""))
 
 
 def encrypt(keyring: Keyring | None, id: UUID, packed: bytes) -> tuple[str | None, bytes]:

@@ -61,6 +61,7 @@ __all__ = [
 ]
 
 KEEP_ROWS = timedelta(days=30)  # Of letters that are not open any more.
+JUST_NOW = timedelta(seconds=3)  # Nodes look at least twice a second.
 AT_ONCE = 1000  # Rows that one statement removes.
 PIECE = 5000  # Letters that people ask for, or discard, in one transaction.
 MOST_STREAMS = 1000  # That are named as having letters to replay.
@@ -110,8 +111,8 @@ class Letters:
         await self._database.execute(sql("letters/tell"), list(ids))
 
     async def asked(self, node: UUID) -> set[UUID]:
-        """The streams of this node with letters that are to be replayed."""
-        return {row["stream"] for row in await self._database.fetch(sql("letters/asked"), node)}
+        """The streams of this node with letters that are to be replayed, or were given up just now."""
+        return {row["stream"] for row in await self._database.fetch(sql("letters/asked"), node, JUST_NOW)}
 
     async def to_replay(
         self, stream: UUID, limit: int, version: int | None = None
@@ -129,11 +130,6 @@ class Letters:
                 wish = row["with_version"], row["overwrites"]
                 found.append(ToReplay(row["id"], contents, row["place"], row["key"], *wish))
         return found, closed
-
-    async def older(self, datasource: UUID, ids: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
-        """Open letters with the key of one of these, and older than it; each with that one."""
-        rows = await self._database.fetch(sql("letters/older"), datasource, list(ids)) if ids else []
-        return [(row["id"], row["newer"]) for row in rows]
 
     async def failed_again(self, letters: Sequence[Again]) -> None:
         """These stay open, with another reason, and are not tried again until somebody asks."""

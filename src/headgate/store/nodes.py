@@ -113,7 +113,8 @@ class Nodes:
 
 
 def _node(row: Row) -> Node:
-    return Node(**{name: row[name] for name in Node.__slots__})
+    # The doctor looks into older schemas, too, which lack some of it.
+    return Node(**{name: row.get(name) for name in Node.__slots__})
 
 
 async def _take_streams(connection: Session, node: UUID) -> list[UUID]:

@@ -56,6 +56,15 @@ GAUGES = {
     "headgate_dumps": "Dumps by how they stand, of the whole installation.",
     "headgate_streams_moving": "Streams that a node has and another should have, of the whole installation.",
 }
+# Gauges of each stream, and what of its figures they are.
+OF_STREAMS = {
+    "headgate_lag_seconds": "lag_s",
+    "headgate_last_event_delay_seconds": "last_event_delay_s",
+    "headgate_backlog_records": "backlog_records",
+    "headgate_backlog_bytes": "backlog_bytes",
+    "headgate_freshness_seconds": "",
+    "headgate_last_write_seconds": "",
+}
 WEBHOOKS = ("headgate_webhooks", "Webhook calls, by datasource and answer.")
 PUSH_RECORDS = ("headgate_push_records", "Records that programs have pushed through this node.")
 PUSH_ENDS = ("headgate_push_ends", "Push sessions that have ended, by the code of their end.")
@@ -297,13 +306,9 @@ def _counts(count: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str,
 def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Family]:
     now_s = unix_s()
     seen = [(one, one.last_record_at_s) for one in streams if one.last_record_at_s is not None]
-    for name, of in (
-        ("headgate_lag_seconds", "lag_s"),
-        ("headgate_last_event_delay_seconds", "last_event_delay_s"),
-        ("headgate_backlog_records", "backlog_records"),
-        ("headgate_backlog_bytes", "backlog_bytes"),
-    ):
-        yield _gauge(name, _known(of, streams))
+    for name, of in OF_STREAMS.items():
+        if of:
+            yield _gauge(name, _known(of, streams))
     yield _gauge("headgate_freshness_seconds", ((one.labels(), max(0.0, now_s - last_s)) for one, last_s in seen))
     yield _gauge("headgate_last_write_seconds", ((one.labels(), one.last_write_s) for one, _ in seen))
     yield _gauge("headgate_worker_status", (sample for one in streams for sample in _statuses(one)))

@@ -17,6 +17,7 @@ from typing import Any, get_args
 from headgate.config import OF_TESTS, Settings
 from headgate.core import lifecycle as machine
 from headgate.core.access import ROLES
+from headgate.core.figures import HEALTHS
 from headgate.core.groups import machine as groups
 from headgate.errors import Cause
 from headgate.telemetry import metrics
@@ -33,6 +34,8 @@ DESCRIBED = {
     "/groups": "The console's page of groups. By WebSocket: the door for programs that take turns.",
     "/dumps": "The console's page of dumps.",
     "/dumps/{id}": "The console's page of one dump, with the map of its chunks; and what its buttons send.",
+    "/letters": "The console's page of dead letters, for operators; and what its buttons send.",
+    "/letters/{id}": "The console's page of one dead letter, with its record; and what its buttons send.",
     "/groups/one": "The console's page of one group, named by `stream` and `name`.",
     "/login": "Sign in to the console: a form of its own page with `token`, or the `code` of a link.",
     "/logout": "Sign out of the console: ends the session. The token stays valid.",
@@ -93,11 +96,12 @@ def settings_page() -> str:
 def metrics_page() -> str:
     """Every metric, as Prometheus reads it."""
     stream = "`datasource`, `stream`"
-    of_streams = ("headgate_lag_seconds", "headgate_freshness_seconds", "headgate_last_write_seconds")
-    labels = dict.fromkeys(metrics.GAUGES, "none") | dict.fromkeys(of_streams, stream)
+    labels = dict.fromkeys(metrics.GAUGES, "none") | dict.fromkeys(metrics.OF_STREAMS, stream)
     labels |= {"headgate_worker_status": f"{stream}, `status`", "headgate_group_consumers": "`connectivity`"}
+    labels |= {"headgate_datasource_health": "`datasource`, `status`", "headgate_version_rejected": "`datasource`"}
     labels["headgate_dumps"] = "`status`"
-    rows = [(f"`{name}_total`", "counter", stream, text) for name, text in metrics.COUNTERS.values()]
+    counters = (*metrics.TOTALS.values(), *metrics.COUNTERS.values())
+    rows = [(f"`{name}_total`", "counter", stream, text) for name, text in counters]
     rows += [(f"`{name}`", "gauge", labels[name], text) for name, text in metrics.GAUGES.items()]
     rows.append((f"`{metrics.WEBHOOKS[0]}_total`", "counter", "`datasource`, `answer`", metrics.WEBHOOKS[1]))
     rows.append((f"`{metrics.PUSH_RECORDS[0]}_total`", "counter", "none", metrics.PUSH_RECORDS[1]))
@@ -107,11 +111,12 @@ def metrics_page() -> str:
     rows.append((f"`{metrics.HANDED_OVER[0]}`", "histogram", "none", metrics.HANDED_OVER[1]))
     return (
         "# Metrics\n\n" + NOTE + "\n`GET /metrics` on each node, with a token of the role viewer or higher. A node "
-        "reports the streams that it runs, and those at rest that it ran last; counters begin at 0 when a node takes a "
-        "stream.\n\n"
+        "reports the streams that it runs, and those at rest that it ran last. The counters of records are a stream's "
+        "totals and never fall; those of streams that programs push are counted together, without `stream`. The "
+        "health, the rejected versions and what programs have pushed are reported by the oldest node alone.\n\n"
         + _table(("metric", "kind", "labels", "meaning"), rows)
-        + f"\nThe values of `status` are {_listed(metrics.STATUSES)} of a worker and "
-        f"{_listed(metrics.DUMP_STATUSES)} of a dump; those of `connectivity` are "
+        + f"\nThe values of `status` are {_listed(metrics.STATUSES)} of a worker, {_listed(HEALTHS)} of a "
+        f"datasource and {_listed(metrics.DUMP_STATUSES)} of a dump; those of `connectivity` are "
         f"{_listed(metrics.CONNECTIVITIES)}. Every node reports the figures of the whole installation, some seconds "
         "old: take their maximum over nodes, not their sum. "
         "See [Monitoring](../operating/monitoring.md) for alerts.\n"

@@ -98,9 +98,7 @@ class Outgoing:
     deletes: Sequence[int] = ()  # Which of the records are deletions of what has their key, rising.
     letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
     replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
-    # The hash of a record's key, in an upsert that is no replay; and, in a replay, the older letters of the same keys.
-    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None
-    superseded: Sequence[UUID] = ()
+    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
 
 
 class Source(Protocol):
@@ -162,7 +160,7 @@ class LetterSink(Sink, Protocol):
     letter is still open, and its outcome becomes `replayed` with them; the position stays. The `letters` of such a
     batch are some that it replays and that were kept elsewhere: they are kept before it looks. Where `batch.supersedes`
     is given, every open letter of the datasource whose key is the key of a record that is written becomes `superseded`
-    in the same transaction, and so do those that `batch.superseded` names.
+    in the same transaction; in a replay, only those that are older than the letter of the record.
     """
 
     async def rehearse(self, batch: Outgoing) -> None:
@@ -172,10 +170,10 @@ class LetterSink(Sink, Protocol):
         """Of all letters of this stream that it still knows."""
 
     async def letters(self, ids: Sequence[UUID]) -> list[Letter]:
-        """Those of these that it still knows. The content of one that is not open may be gone."""
+        """Those of these that it still knows. One that is not open has its remains as its content."""
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
-        """Those of these that are open have had this outcome; their content may go."""
+        """Those of these that are open have had this outcome. Their remains take the place of their content."""
 
 
 @runtime_checkable
@@ -246,6 +244,10 @@ class Shared(Protocol):
         """This user is done with it."""
 
 
+def _nothing() -> None:
+    """Nobody needs to know."""
+
+
 def _note_nothing(type: str, **payload: str) -> None:
     """Nobody is interested."""
 
@@ -266,3 +268,4 @@ class Context:
         default_factory=dict
     )  # Of records, as far as the mapping tells: `int`, `date`.
     note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.
+    letters_resolved: Callable[[], None] = _nothing  # Said by a sink whose write has superseded letters.

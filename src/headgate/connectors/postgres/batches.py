@@ -131,12 +131,10 @@ def picked(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> list[tu
 
 
 def units_of(batch: Outgoing, columns: Sequence[str], rows: Sequence[Any], indexes: Sequence[int]) -> list[Unit]:
-    """What the search tries: rows, and deletions as rows that have a key only; with a key the last ones of it."""
+    """What the search tries: rows, and deletions as rows that have a key only. All of one key are tried, not only the
+    last, because else each bad one would have to be found before the one that it hides."""
     units = {index: Unit(index, row) for index, row in zip(indexes, rows, strict=True)}
     for index in batch.deletes:
         record = batch.records[index]
         units[index] = Unit(index, tuple(record.get(c) if c in batch.key else None for c in columns), is_delete=True)
-    if not batch.key:
-        return [units[index] for index in sorted(units)]
-    last = {tuple(hashed(batch.records[index].get(field)) for field in batch.key): index for index in sorted(units)}
-    return [units[index] for index in sorted(last.values())]
+    return [units[index] for index in sorted(units)]

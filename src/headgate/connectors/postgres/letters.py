@@ -1,6 +1,6 @@
 """The table `headgate_dead_letter`: dead letters next to the data, so that they commit with the position.
 
-A letter belongs to a stream and to its datasource. It is open until it has another outcome; then its content goes at
+A letter belongs to a stream and to its datasource. It is open until it has another outcome; then its record goes at
 once, and its row after 30 days, when the next letter of its stream is kept or a run of it opens.
 
 A letter may have a key: the hash of the key of the record that it repeats. In an upsert, a row of that key that is
@@ -25,11 +25,12 @@ from headgate.connectors.api import Grant, Letter, LetterOutcome
 
 TABLE = "headgate_dead_letter"
 KEPT = "30 days"  # The row of a letter that is not open, so that the registry can learn what became of it.
+TOLD = "29 days"  # For less than the registry knows it: what that has forgotten would be counted once more.
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {schema}headgate_dead_letter (
     installation uuid NOT NULL, datasource uuid NOT NULL, stream uuid NOT NULL, id uuid NOT NULL,
-    key bytea, outcome text NOT NULL, content bytea, created_at timestamptz NOT NULL DEFAULT now(),
+    key bytea, outcome text NOT NULL, content bytea NOT NULL, remains bytea NOT NULL, created_at timestamptz NOT NULL,
     resolved_at timestamptz, PRIMARY KEY (installation, id)
 )
 """
@@ -48,7 +49,7 @@ WHERE installation = $1 AND datasource = $2 AND outcome = 'open' AND (id = ANY (
 ORDER BY id FOR UPDATE
 """
 _RESOLVE = """
-UPDATE headgate_dead_letter SET outcome = $4, content = NULL, resolved_at = now()
+UPDATE headgate_dead_letter SET outcome = $4, content = remains, resolved_at = now()
 WHERE installation = $1 AND datasource = $2 AND id = ANY ($3::uuid[]) AND outcome = 'open'
 """
 PURGE = f"""
@@ -57,15 +58,20 @@ WHERE installation = $1 AND stream = $2 AND resolved_at < now() - interval '{KEP
 """
 _KEEP = f"""
 WITH purged AS ({PURGE})
-INSERT INTO headgate_dead_letter (installation, stream, datasource, id, key, outcome, content, resolved_at)
-SELECT $1, $2, $3, id, key, outcome, CASE outcome WHEN 'open' THEN content END,
-       CASE WHEN outcome <> 'open' THEN now() END
-FROM unnest($4::uuid[], $5::bytea[], $6::text[], $7::bytea[]) AS l (id, key, outcome, content)
+INSERT INTO headgate_dead_letter
+    (installation, stream, datasource, id, key, outcome, content, remains, created_at, resolved_at)
+SELECT $1, $2, $3, id, key, outcome, CASE outcome WHEN 'open' THEN content ELSE remains END, remains,
+       now() + place * interval '1 microsecond', CASE WHEN outcome <> 'open' THEN now() END
+FROM unnest($4::uuid[], $5::bytea[], $6::text[], $7::bytea[], $8::bytea[])
+    WITH ORDINALITY AS l (id, key, outcome, content, remains, place)
 ON CONFLICT (installation, id) DO NOTHING
 """
-_OUTCOMES = "SELECT id, outcome FROM headgate_dead_letter WHERE installation = $1 AND stream = $2"
+_OUTCOMES = f"""
+SELECT id, outcome FROM headgate_dead_letter
+WHERE installation = $1 AND stream = $2 AND (resolved_at IS NULL OR resolved_at > now() - interval '{TOLD}')
+"""
 _READ = """
-SELECT id, content, key, outcome FROM headgate_dead_letter
+SELECT id, content, key, outcome, remains FROM headgate_dead_letter
 WHERE installation = $1 AND datasource = $2 AND id = ANY ($3::uuid[])
 """
 
@@ -95,17 +101,11 @@ async def lock(connection: Connection, grant: Grant, ids: Sequence[UUID], keys: 
     return [Locked(row["id"], row["key"], row["created_at"]) for row in found]
 
 
-def superseded(
-    locked: Sequence[Locked], keys: Sequence[bytes | None], replays: Sequence[UUID], older: Sequence[UUID] = ()
-) -> list[UUID]:
+def superseded(locked: Sequence[Locked], keys: Sequence[bytes | None], replays: Sequence[UUID]) -> list[UUID]:
     """The letters that records with these keys make worthless; in a replay, `replays` has the letter of each record.
 
-    A replay is no news: it supersedes only letters that are older than the one that it repeats. Who asks for it may
-    know which those are (`older`): they count if that letter is open, and has their key.
+    A replay is no news: it supersedes only letters that are older than the one that it repeats.
     """
-    if older:
-        written = {letter.key for letter in locked if letter.id in set(replays)}
-        return [letter.id for letter in locked if letter.id in set(older) and letter.key in written]
     if not replays:
         known = {key for key in keys if key is not None}
         return [letter.id for letter in locked if letter.key in known]
@@ -118,14 +118,21 @@ def superseded(
     return [x.id for x in locked if x.id not in repeated and x.key in newest and ages[x.id] < newest[x.key]]
 
 
+def none_of(keys: list[bytes | None], replays: Sequence[UUID], letters: Sequence[Letter]) -> list[bytes | None]:
+    """The keys of the records of a replay, without those of these letters."""
+    without = {letter.id for letter in letters}
+    return [None if id in without else key for key, id in zip(keys, replays, strict=True)] if keys else keys
+
+
 async def resolve(connection: Connection, grant: Grant, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
     """Those of these that are open have had this outcome. Who calls it has locked them."""
     await connection.execute(_RESOLVE, *_of(grant), ids, outcome)
 
 
 async def keep(connection: Connection, grant: Grant, letters: Sequence[Letter]) -> None:
-    """Add letters to the transaction."""
-    columns = [list(column) for column in zip(*((x.id, x.key, x.outcome, x.content) for x in letters), strict=True)]
+    """Add letters to the transaction. Their order is that of their records, and their times tell it."""
+    rows = [(x.id, x.key, x.outcome, x.content, x.remains) for x in letters]
+    columns = [list(column) for column in zip(*rows, strict=True)]
     await connection.execute(_KEEP, grant.installation, grant.stream, grant.datasource, *columns)
 
 
@@ -138,7 +145,7 @@ async def outcomes(connection: Connection, grant: Grant) -> dict[UUID, LetterOut
 async def read(connection: Connection, grant: Grant, ids: Sequence[UUID]) -> list[Letter]:
     """Those of these letters that are there."""
     found = await connection.fetch(_READ, *_of(grant), ids)
-    return [Letter(row["id"], row["content"] or b"", row["key"], row["outcome"]) for row in found]
+    return [Letter(row["id"], row["content"], row["key"], row["outcome"], row["remains"]) for row in found]
 
 
 def _of(grant: Grant) -> tuple[UUID, UUID]:

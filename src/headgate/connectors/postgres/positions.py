@@ -44,12 +44,14 @@ CREATE TABLE IF NOT EXISTS headgate_position (
 _ADD_TOTALS = "ALTER TABLE headgate_position ADD COLUMN IF NOT EXISTS totals bigint[]"
 _LOOK = """
 SELECT p.oid IS NOT NULL AS has_positions, quote_ident(n.nspname) AS schema,
-       to_regclass('headgate_dead_letter') IS NOT NULL AS has_letters,
+       l.oid IS NOT NULL AS has_letters, coalesce((SELECT bool_and(has_table_privilege(l.oid, p)) FROM
+           unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p), false) AS may_keep_letters,
        EXISTS (SELECT FROM pg_attribute WHERE attrelid = p.oid AND attname = 'totals' AND NOT attisdropped)
            AS has_totals,
        coalesce(pg_has_role(p.relowner, 'USAGE'), true) AS may_alter,
        coalesce(has_schema_privilege(n.oid, 'CREATE'), true) AS may_create
 FROM (SELECT to_regclass('headgate_position')::oid AS oid) t
+CROSS JOIN (SELECT to_regclass('headgate_dead_letter')::oid AS oid) l
 LEFT JOIN pg_class p ON p.oid = t.oid LEFT JOIN pg_namespace n ON n.oid = p.relnamespace
 """
 _READ_EPOCH = "SELECT epoch FROM headgate_position WHERE installation = $1 AND stream = $2"
@@ -79,7 +81,7 @@ SELECT epoch FROM headgate_position WHERE installation = $1 AND stream = $2 AND 
 
 
 class Kept:
-    """What a database has of Headgate's tables, beyond the positions themselves."""
+    """What a database has of Headgate's tables for this user, beyond the positions themselves."""
 
     __slots__ = ("has_letters", "has_totals")
 
@@ -109,7 +111,7 @@ async def ensure(connection: Connection) -> Kept:
         with suppress(asyncpg.LockNotAvailableError):  # A long transaction of another run: without, then.
             await _make(connection)
         found = await connection.fetchrow(_LOOK)
-    return Kept(has_totals=found["has_totals"], has_letters=found["has_letters"])
+    return Kept(has_totals=found["has_totals"], has_letters=found["may_keep_letters"])
 
 
 def _missing(found: Record) -> list[str]:

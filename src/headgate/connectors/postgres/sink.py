@@ -189,9 +189,9 @@ class PostgresSink:
     def _must_keep_letters(self) -> None:
         if not self._kept.has_letters:
             raise ConnectorError(
-                f"the table {letters.TABLE} is missing, and may not be made",
+                f"the table {letters.TABLE} is missing, or this user has no right on it",
                 cause=Cause.AUTH,
-                hint="GRANT CREATE on the schema of headgate_position, then restart",
+                hint=f"GRANT SELECT, INSERT, UPDATE, DELETE ON {letters.TABLE}, or CREATE on its schema; then restart",
             )
 
     async def _of_letters(self, work: Callable[[Connection, Grant], Any], otherwise: Any) -> Any:
@@ -254,14 +254,17 @@ class PostgresSink:
     ) -> bool:
         also = letters.any_with_keys(grant) if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
+        gone: list[UUID] = []
         if batch.replays and batch.letters:  # They come from another database.
             await letters.keep(connection, grant, batch.letters)
         if has_keys or batch.replays:
-            keys = list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
-            named = [*batch.replays, *batch.superseded]
-            locked = await letters.lock(connection, grant, named, [key for key in keys if key is not None])
-            replays = batch.replays if keys or batch.superseded else ()
-            if gone := letters.superseded(locked, keys, replays, batch.superseded):
+            keys: list[bytes | None] = (
+                list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
+            )
+            if batch.replays and batch.letters:  # Of those it is not known whether they are older than others.
+                keys = letters.none_of(keys, batch.replays, batch.letters)
+            locked = await letters.lock(connection, grant, batch.replays, [key for key in keys if key is not None])
+            if gone := letters.superseded(locked, keys, batch.replays if keys else ()):
                 await letters.resolve(connection, grant, gone, "superseded")
             if batch.replays:
                 batch = open_only(batch, {letter.id for letter in locked})
@@ -273,6 +276,8 @@ class PostgresSink:
         if not await positions.advance(connection, positions.position_of(grant, batch.progress), self._kept):
             return False
         await connection.execute("COMMIT")
+        if gone:
+            self._context.letters_resolved()
         return True
 
 

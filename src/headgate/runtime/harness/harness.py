@@ -19,6 +19,7 @@ from headgate.connectors.guard import Guard
 from headgate.core.harness.payloads import MOST_INPUTS, MOST_PAYLOAD_BYTES
 from headgate.core.harness.results import Difference, Given, Result, differences, totals_of
 from headgate.core.harness.warnings import Caution, Tried, warnings
+from headgate.core.letters import Contents
 from headgate.core.records import Totals, Unreadable
 from headgate.datasources.documents import apart
 from headgate.datasources.prepared import Prepared, prepare
@@ -225,10 +226,12 @@ class Harness:
             raise NotFound(f"dead letter {id[:40]!r} does not exist", hint=f"headgate dlq list {subject.name}")
         if contents is None:
             raise Refused(f"letter {kept.id} is {kept.outcome}: its record is gone", code="not_open")
-        if isinstance(contents.payload, Unreadable):
-            unread = contents.payload
-            return Given(body=unread.body, unreadable=unread.reason, meta=safe(contents.meta))
-        return Given(record=safe(contents.payload), meta=safe(contents.meta))
+        return given_of(contents)
+
+    async def run_given(self, subject: Subject, given: Sequence[Given], *, is_rehearsed: bool) -> Ran:
+        """Run these inputs through a version; the sink, if it can, writes them and takes everything back."""
+        job = subject.job([Case(list(given))], is_rehearsed=is_rehearsed)
+        return await self._children.run(job, self._limits, has_network=is_rehearsed)
 
     def _limits_of(self, timeout_s: float | None) -> Limits:
         if timeout_s is None:
@@ -279,6 +282,14 @@ class Harness:
         ran = await self._children.run(job, self._limits_of(timeout_s), has_network=True)
         found = [Problem(one.side or "source", f"{one.cause}: {hide(one.message)}", one.hint) for one in ran.troubles]
         return found + ([Problem("", f"the check did not end: {ran.trouble}")] if ran.trouble else [])
+
+
+def given_of(contents: Contents) -> Given:
+    """The record of a dead letter as an input."""
+    if isinstance(contents.payload, Unreadable):
+        unread = contents.payload
+        return Given(body=unread.body, unreadable=unread.reason, meta=safe(contents.meta))
+    return Given(record=safe(contents.payload), meta=safe(contents.meta))
 
 
 def _check(asked: Asked) -> None:

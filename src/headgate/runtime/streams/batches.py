@@ -24,6 +24,7 @@ from headgate.core.records import Stage, Totals, add
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.runtime.streams.letters import Desk, persist
+from headgate.store.letter_rows import dated
 from headgate.text import counted, one_line
 
 MOST_BYTES = 256 * 2**20  # Of the letters of a batch. One payload may stand for many records, and each repeats it.
@@ -132,7 +133,7 @@ class Batches:
 
     def _outgoing(self, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]) -> Outgoing:
         key = self._prepared.mapping.key
-        supersedes = self._key_of if self._is_upsert and self._keeps_letters else None
+        supersedes = superseding(self._prepared, self._desk)
         kept_letters = letters if self._keeps_letters else ()
         if len(kept) == len(mapped.records):
             records, deletes = mapped.records, mapped.deletes
@@ -157,7 +158,9 @@ class Batches:
             return ()
         ordered = sorted(culprits, key=lambda one: (one.index, one.element or 0))
         await self._make(batch, mapped, ordered, made)
-        letters = [made[one] for one in ordered]
+        # Which ones there are becomes known bit by bit, and their times tell their order.
+        now_s = self._context.now_s()
+        letters = [dated(made[one], now_s + place * APART_S) for place, one in enumerate(ordered)]
         if not self._is_upsert:
             return letters
         latest: dict[bytes | None, tuple[int, int]] = {}  # Of each key that is written, the last record.
@@ -175,11 +178,11 @@ class Batches:
         self, batch: Batch, mapped: Mapped, ordered: Sequence[Culprit], made: dict[Culprit, Letter]
     ) -> None:
         """The letters that are not made yet, with turns for others in between."""
-        size, work, now_s = sum(len(one.content) for one in made.values()), 0, self._context.now_s()
-        for place, one in enumerate(ordered):
+        size, work = sum(len(one.content) for one in made.values()), 0
+        for one in ordered:
             if one in made:
                 continue
-            made[one] = letter = self._letter(batch, mapped, one, now_s + place * APART_S)
+            made[one] = letter = self._letter(batch, mapped, one)
             size, work = size + len(letter.content), work + LETTER_BYTES + len(letter.content)
             if size > MOST_BYTES:
                 text = f"{counted(len(ordered), 'record')} of one batch cannot be handled, which is too much to be kept"
@@ -188,7 +191,7 @@ class Batches:
                 work = 0
                 await asyncio.sleep(0)
 
-    def _letter(self, batch: Batch, mapped: Mapped, culprit: Culprit, at_s: float) -> Letter:
+    def _letter(self, batch: Batch, mapped: Mapped, culprit: Culprit) -> Letter:
         mapping = self._prepared.mapping
         payload, meta = batch.records[culprit.index], batch.meta[culprit.index] if batch.meta else None
         if culprit.element is not None:
@@ -201,7 +204,7 @@ class Batches:
             one_line(culprit.reason, LONGEST),
             Cause.BAD_RECORD,
             self._version,
-            at_s,
+            0.0,
             0,
         )
         key = None
@@ -223,6 +226,14 @@ class Batches:
         first = min(culprits, key=lambda one: one.index)
         text = "records discarded" if self._prepared.options.on_error == "skip" else "records dead-lettered"
         self._context.log.warning(text, count=len(culprits), first=str(first))
+
+
+def superseding(prepared: Prepared, desk: Desk) -> Callable[[dict[str, Any]], bytes | None] | None:
+    """What tells the keys of records that supersede letters; None: they do not."""
+    kind, key = prepared.sink_kind, prepared.mapping.key
+    if not kind.keeps_letters or not kind.needs_key(prepared.sink_options):
+        return None
+    return lambda record: desk.key_hash([record.get(field) for field in key])
 
 
 def _culprit(batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:

@@ -18,6 +18,7 @@ from uuid import UUID
 from headgate.clock import boot_s, unix_s
 from headgate.connectors.api import Context, Grant, Progress
 from headgate.core import lifecycle, streams
+from headgate.core.figures import LastFailure
 from headgate.core.lifecycle import holding
 from headgate.datasources.registry import Registry
 from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
@@ -210,7 +211,8 @@ class Effects:
         bound = handle.log.bind(**labels)
         inbox = self._around.inboxes.of(handle.datasource)
         feed = handle.pusher.feed if handle.pusher is not None else None
-        return Context(handle.name, bound, unix_s, self._shared, inbox, feed)
+        note = partial(self._around.reporter.event, handle)
+        return Context(handle.name, bound, unix_s, self._shared, inbox, feed, note=note)
 
     async def _drive_and_forget(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """A run refers to its handle: while the handle refers to a run that has ended, neither would be freed."""
@@ -298,6 +300,7 @@ class Effects:
         self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
+            handle.last_failure = LastFailure(str(failure.cause), failure.message)
         if handle.pusher is not None and (handle.pusher.is_brief or not handle.holding.is_opened):
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")

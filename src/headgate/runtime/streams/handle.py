@@ -65,6 +65,7 @@ class Handle:
     run_number: int = 0
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
+    last_failure: LastFailure | None = None
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
@@ -87,12 +88,15 @@ def state_of(handle: Handle) -> State:
         detail=detail,
         version=getattr(phase, "version", None),
         reported=handle.stats.reported(handle.totals),
-        error=_failure_of(phase),
+        error=_failure_of(handle),
     )
 
 
-def _failure_of(phase: lifecycle.Phase) -> LastFailure | None:
-    match phase:
+def _failure_of(handle: Handle) -> LastFailure | None:
+    """Why the last run failed. While the next one is being tried, that is still the news."""
+    match handle.state.phase:
+        case lifecycle.Acquiring() | lifecycle.Opening() if handle.state.attempt:
+            return handle.last_failure
         case lifecycle.BackingOff(failure=failure, until_s=until_s):
             # To a tenth of a second: what is computed again must not look like news.
             return LastFailure(str(failure.cause), failure.message, round(unix_s() + until_s - boot_s(), 1))

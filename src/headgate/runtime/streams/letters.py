@@ -22,7 +22,8 @@ from headgate.datasources.registry import Registry
 from headgate.errors import ConnectorError, StoreError
 from headgate.ids import new_id
 from headgate.runtime.streams.sides import quietly
-from headgate.store.letters import Again, Letters, ToReplay, seal
+from headgate.store.letter_rows import seal
+from headgate.store.letters import Again, Letters, ToReplay
 
 COPY_S = 0.2  # From one copy of a sink's letters to the next, while there are new ones,
 REST = 9  # and this many times as long as it took: it compares them all.
@@ -63,6 +64,7 @@ class Desk:
         missing = [id for id in kept if id not in known]
         for begin in range(0, len(missing), COPIED_AT_ONCE):
             found = await sink.letters(missing[begin : begin + COPIED_AT_ONCE])
+            # One without content was replayed here, and kept elsewhere before: the registry has it already.
             await self.rows.copy(self.stream, [letter for letter in found if letter.content])
         for outcome, ids in _by_outcome({id: new for id, new in kept.items() if known.get(id, new) != new}).items():
             if outcome != "open":
@@ -103,10 +105,6 @@ class Desk:
     async def replayed(self, ids: Sequence[UUID], progress: Progress) -> None:
         """Letters that only the registry has were replayed."""
         await self.rows.save_replayed(self.node, self.stream, ids, self._checkpoint(progress))
-
-    async def older(self, letters: Sequence[ToReplay]) -> list[tuple[UUID, UUID]]:
-        """Open letters of the same keys as these, and older; each with the newer one."""
-        return await self.rows.older(self.datasource, [one.id for one in letters if one.key is not None])
 
     def _checkpoint(self, progress: Progress) -> Checkpoint:
         return Checkpoint(self.node, self.epoch, progress.commits, progress.position, progress.totals)

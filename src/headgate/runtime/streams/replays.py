@@ -25,7 +25,7 @@ from headgate.connectors.api import Context, Letter, LetterSink, Outgoing, Progr
 from headgate.core.mapping.document import Mapping
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
-from headgate.runtime.streams.batches import Write, search
+from headgate.runtime.streams.batches import Write, search, superseding
 from headgate.runtime.streams.letters import Desk, persist
 from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
@@ -75,18 +75,16 @@ class Replays:
             return None
         strange = await self._strange(letters)
         mapped = await self._map(letters, strange)
-        older = await self._desk.older(letters)
-        adopted = [Letter(one.id, b"", one.key) for one in letters if one.id in strange]
+        adopted = [Letter(one.id, b"", one.key) for one in letters if one.id in strange & {*mapped.replays}]
         progress = replace(before, commits=before.commits + 1)
-        key = self._prepared.mapping.key
-        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, replays=mapped.replays)
-        outgoing = _of(outgoing, older, adopted)
+        key, supersedes = self._prepared.mapping.key, superseding(self._prepared, self._desk)
+        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, adopted, mapped.replays, supersedes)
         is_written = not outgoing.records
         while not is_written:
             bad, is_written = await self._try(outgoing)
             failed = {outgoing.replays[one.index]: one for one in bad}
             mapped.failed += [self._again(id, "sink", one.field, one.reason) for id, one in failed.items()]
-            outgoing = _of(_without(outgoing, failed), older, adopted)
+            outgoing = _without(outgoing, failed)
             is_written = is_written or not outgoing.records
         self._context.log.info("letters replayed", count=len(letters) - len(mapped.failed), failed=len(mapped.failed))
         progress = progress if outgoing.records or not self._keeps_letters else before
@@ -176,19 +174,12 @@ class Replays:
         if mapped.filtered:
             await sink.resolve(mapped.filtered, "replayed")
         # Now, so that no letter is found among those to be replayed again.
-        await self._desk.note(sink, [*done, *outgoing.superseded])
+        await self._desk.note(sink, done)
         if mapped.filtered:
             await self._desk.are_done(mapped.filtered)
 
     def _again(self, id: UUID, stage: str, field: str | None, reason: str, cause: Cause = Cause.BAD_RECORD) -> Again:
         return Again(id, stage, field, reason, cause, self._version)
-
-
-def _of(outgoing: Outgoing, older: Sequence[tuple[UUID, UUID]], adopted: Sequence[Letter]) -> Outgoing:
-    """With the older letters of the same keys as those that are written now, and with those that the sink lacks."""
-    written = set(outgoing.replays)
-    superseded = [old for old, by in older if by in written]
-    return replace(outgoing, superseded=superseded, letters=[one for one in adopted if one.id in written])
 
 
 def _without(outgoing: Outgoing, letters: Collection[UUID]) -> Outgoing:
@@ -200,4 +191,5 @@ def _without(outgoing: Outgoing, letters: Collection[UUID]) -> Outgoing:
         records=[outgoing.records[number] for number in kept],
         deletes=[places[number] for number in outgoing.deletes if number in places],
         replays=[outgoing.replays[number] for number in kept],
+        letters=[letter for letter in outgoing.letters if letter.id not in letters],
     )

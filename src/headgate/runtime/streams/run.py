@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -109,7 +110,7 @@ class Run:
 
     async def run(self) -> bool:
         """Move records until drained (False) or until the source has ended (True); raise if it cannot go on."""
-        sink = build_sink(self._prepared, self._context)
+        sink = build_sink(self._prepared, replace(self._context, letters_resolved=self._has_new_letters))
         source: Source | None = None
         try:
             # The sink first: it fences the run before this one, whatever may be wrong with the source.

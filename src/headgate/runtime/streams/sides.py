@@ -32,7 +32,8 @@ def build_source(prepared: Prepared, context: Context, part: str = "") -> Source
 def build_sink(prepared: Prepared, context: Context) -> Sink:
     """The sink, made awaitable if its methods block."""
     prepared.sink_guard.check(prepared.sink_kind.reaches(prepared.sink_options))
-    sink = prepared.sink_kind.build(prepared.sink_options, replace(context, guard=prepared.sink_guard))
+    context = replace(context, guard=prepared.sink_guard, field_types=prepared.field_types)
+    sink = prepared.sink_kind.build(prepared.sink_options, context)
     return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
 
 

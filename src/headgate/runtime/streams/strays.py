@@ -1,8 +1,8 @@
 """Letters of pushed streams whose programs are away: a node runs the stream for as long as their replay takes.
 
 Only a run replays letters, and a pushed stream runs while its program is connected. So whichever node finds such a
-stream first claims it, as for a program that pushes nothing: the run replays what was asked for, and the stream goes back
-once nothing is left. A program that asks meanwhile waits no longer than `BRIEF_S`; on the same node it does not
+stream first claims it, as for a program that pushes nothing: the run replays what was asked for, and the stream is free
+again when nothing is left. A program that asks meanwhile waits no longer than `BRIEF_S`; on the same node it does not
 wait at all. Between two tries the stream is left alone for a while, for programs and for sinks that are away.
 """
 

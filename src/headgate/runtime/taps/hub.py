@@ -187,8 +187,13 @@ class Taps:
         """Hand over what is for other nodes. What the database does not take is dropped."""
         found = [(pipe, *pipe.fetch()) for id, pipe in self._pipes.items() if id not in self._views]
         parcels = [Parcel(pipe.tap.id, records, dropped) for pipe, records, dropped in found if records or dropped]
-        if parcels:
-            await self._table.send(parcels)
+        try:
+            if parcels:
+                await self._table.send(parcels)
+        except StoreError:
+            for pipe, records, dropped in found:
+                pipe.drop(len(records) + dropped)
+            raise
 
     # Judging.
 

@@ -96,6 +96,10 @@ class Pipe:
                 return
         self._dropped += 1
 
+    def drop(self, number: int) -> None:
+        """This many records could not be handed over."""
+        self._dropped += number
+
     def fetch(self) -> tuple[list[bytes], int]:
         """The records to show, and how many were dropped, since the last time."""
         found = self._ready, self._dropped

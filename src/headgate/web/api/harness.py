@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import delete, get, post
@@ -117,11 +117,11 @@ async def publish(node: Node, request: Req, name: str, data: datasources.Publish
 
 
 async def apply(
-    node: Node, request: Req, documents: Mapping[str, Document], *, prune: bool, connect: bool, accept: bool
+    node: Node, request: Req, documents: dict[str, Document], *, prune: bool, connect: bool, accept: bool
 ) -> Sequence[PlannedChange]:
     """Apply a file whose versions pass. Its fixtures are kept once it is applied."""
     how = Applying(prune=prune, connect=connect, accept=accept, is_admin=may(request.user, "administer"))
-    return await node.gate.apply(node.registry, dict(documents), request.user.name, how)
+    return await node.gate.apply(node.registry, documents, request.user.name, how)
 
 
 async def with_fixtures(node: Node, request: Req, documents: Sequence[Document]) -> list[Document]:

@@ -7,6 +7,7 @@ been taken.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,15 +24,18 @@ from litestar.params import Parameter
 from litestar.response import Stream
 from msgspec import UNSET
 
+from headgate.core.access import may
 from headgate.core.letters import Contents, LetterOutcome, plain, text_of
 from headgate.core.records import Stage, Unreadable
 from headgate.datasources import letters as boxes
 from headgate.errors import ConfigError, Problem
 from headgate.ids import as_id
+from headgate.runtime.harness.letters import Rehearsal, rehearse
 from headgate.runtime.node import Node
 from headgate.store.letters import Filter, Kept, pieces
 from headgate.web import subjects
 from headgate.web.api import views
+from headgate.web.api.harness import RUNS_TESTS
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import letters as bodies
 from headgate.web.bodies.problems import ProblemDetails
@@ -71,7 +75,7 @@ def filter_of(
 ) -> Filter:
     """Which letters a query asks for."""
     with _in_query():
-        return _checked(Filter(None, stage, field, reason, version, _moment("since", since), _moment("until", until)))
+        return checked(Filter(None, stage, field, reason, version, _moment("since", since), _moment("until", until)))
 
 
 @contextmanager
@@ -138,14 +142,34 @@ async def letter_numbers(node: Node, name: str) -> bodies.LetterState:
     return bodies.LetterState(**shown, datasource=found.name, waits=waits)
 
 
-@post(f"{ALL}/replay", guards=OF_DATASOURCE, status_code=200, tags=["dead letters"], summary="Replay dead letters")
+@post(
+    f"{ALL}/replay",
+    guards=OF_DATASOURCE,
+    status_code=200,
+    tags=["dead letters"],
+    summary="Replay dead letters",
+    opt=RUNS_TESTS,
+)
 async def replay_letters(node: Node, request: Req, name: str, data: bodies.Replay | None = None) -> bodies.Replaying:
     """The stream's own run does it, between two batches; without a filter it replays all open ones. In a sink that has
-    one row for each key, letters whose key is not known are left alone without `overwrite`."""
+    one row for each key, letters whose key is not known are left alone without `overwrite`. `dry_run` only says what
+    would become of them."""
     found, body = await node.registry.get(name), data or bodies.Replay()
     version = None if body.with_version is UNSET else body.with_version
-    done = await node.letter_box.replay(found, boxes.Replay(_which(body), version, body.overwrite), request.user.name)
-    return replaying(found.name, done)
+    wish = boxes.Replay(_which(body), version, body.overwrite)
+    done = await node.letter_box.replay(found, wish, request.user.name, is_dry=body.dry_run)
+    if not body.dry_run:
+        return replaying(found.name, done)
+    rehearsal = await rehearse(
+        node.harness,
+        node.letters,
+        found.name,
+        replace(wish.which, datasources=[found.id]),
+        version or await node.letter_box.present(found),
+        any_key=not done.keyless,
+        is_admin=may(request.user, "administer"),
+    )
+    return replaying(found.name, done, rehearsal)
 
 
 @post(f"{ALL}/discard", guards=OF_DATASOURCE, status_code=200, tags=["dead letters"], summary="Discard dead letters")
@@ -189,13 +213,14 @@ def _which(body: bodies.Which) -> Filter:
     given: dict[str, Any] = {name: value for name in _NARROW if (value := getattr(body, name)) is not UNSET}
     for path in ("since", "until"):
         given[path] = _moment(path, given.get(path))
-    return _checked(Filter(**given))
+    return checked(Filter(**given))
 
 
 _NARROW = ("ids", "stage", "field", "reason", "version", "since", "until")
 
 
-def _checked(which: Filter) -> Filter:
+def checked(which: Filter) -> Filter:
+    """These texts can be looked for."""
     texts = {"field": which.field, "reason": which.reason}
     problems = [Problem(path, "must have no zero byte") for path, text in texts.items() if "\0" in (text or "")]
     if problems:
@@ -241,7 +266,7 @@ def details(found: Kept, contents: Contents | None) -> bodies.LetterDetails:
     return bodies.LetterDetails(**_facts(found), **_record(contents))
 
 
-def replaying(name: str, done: boxes.Asked) -> bodies.Replaying:
+def replaying(name: str, done: boxes.Asked, rehearsal: Rehearsal | None = None) -> bodies.Replaying:
     """What comes of a wish."""
     left = [(done.keyless, KEYLESS), (done.not_open, NOT_OPEN)]
     return bodies.Replaying(
@@ -250,6 +275,31 @@ def replaying(name: str, done: boxes.Asked) -> bodies.Replaying:
         left_alone=[bodies.LeftAlone(letters=number, reason=reason) for number, reason in left if number],
         waits=done.waits,
         before=views.letter_numbers(done.before),
+        dry_run=None if rehearsal is None else _dry_run(rehearsal),
+    )
+
+
+def _dry_run(found: Rehearsal) -> bodies.DryRun:
+    counts = Counter(one.result.outcome for one in found.tried)
+    return bodies.DryRun(
+        version=found.version,
+        is_rehearsed=found.is_rehearsed,
+        is_cut=found.is_cut,
+        written=counts["written"],
+        filtered=counts["filtered"],
+        dead_lettered=counts["dead_lettered"],
+        letters=[
+            bodies.TriedLetter(
+                id=one.letter.id,
+                place=one.letter.place,
+                outcome=one.result.outcome,
+                stage=one.result.stage,
+                field=one.result.field,
+                reason=one.result.reason,
+            )
+            for one in found.tried
+        ],
+        trouble=found.trouble,
     )
 
 

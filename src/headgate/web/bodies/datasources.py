@@ -72,7 +72,7 @@ class Datasource(Summary):
     draft: Version | None
     published: Version | None
     states: list[StreamState]
-    letters: LetterNumbers  # What became of its dead letters.
+    letters: LetterNumbers = field(default_factory=LetterNumbers)  # What became of its dead letters.
 
 
 class Datasources(Answer):

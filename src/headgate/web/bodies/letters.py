@@ -62,15 +62,15 @@ class LetterDetails(Letter):
 class LetterNumbers(Answer):
     """What became of all dead letters of a datasource. All but `waiting` add up to its dead-lettered records."""
 
-    open: int
-    replayed: int
-    superseded: int  # Their keys were written, or deleted, after them.
-    discarded: int  # Those that `on_error: skip` discarded at once among them.
-    expired: int
-    waiting: int  # Those of the open ones that somebody wants to have replayed.
+    open: int = 0
+    replayed: int = 0
+    superseded: int = 0  # Their keys were written, or deleted, after them.
+    discarded: int = 0  # Those that `on_error: skip` discarded at once among them.
+    expired: int = 0
+    waiting: int = 0  # Those of the open ones that somebody wants to have replayed.
 
 
-class LetterState(LetterNumbers):
+class LetterState(LetterNumbers, kw_only=True):
     """The same, with what stands in the way of a replay."""
 
     datasource: str
@@ -94,6 +94,7 @@ class Replay(Which):
 
     with_version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET  # With the mapping of this version.
     overwrite: bool = False  # Also those that may be older than the row of their key.
+    dry_run: bool = False  # Only say what would become of them.
 
 
 class Discard(Which):
@@ -109,14 +110,39 @@ class LeftAlone(Answer):
     reason: str
 
 
+class TriedLetter(Answer):
+    """What would become of a letter."""
+
+    id: UUID
+    place: str
+    outcome: str  # written, filtered or dead_lettered.
+    stage: str | None  # Of one that would fail again: where,
+    field: str | None  # on which field,
+    reason: str | None  # and why.
+
+
+class DryRun(Answer):
+    """What would become of letters. Nothing of it has happened."""
+
+    version: int  # Whose mapping and sink were tried.
+    is_rehearsed: bool  # The sink has tried to write them, and has taken it back.
+    is_cut: bool  # There are more letters than are tried at once.
+    written: int
+    filtered: int
+    dead_lettered: int
+    letters: list[TriedLetter]
+    trouble: str  # What kept it from its end; empty: nothing.
+
+
 class Replaying(Answer):
     """What comes of a wish to have letters replayed."""
 
     datasource: str
-    letters: int  # They are replayed.
+    letters: int  # They are, or would be, replayed.
     left_alone: list[LeftAlone]
     waits: str | None  # Why not now; null: a run is about to.
     before: LetterNumbers  # What had become of all letters before.
+    dry_run: DryRun | None = None  # If no more was asked for.
 
 
 class Discarded(Answer):

@@ -129,9 +129,9 @@ class Node(Answer):
     streams: int
     draining: bool
     status: str  # up, draining or silent.
-    registry_problem: str | None  # What is wrong with its registry file.
     silent_s: float  # For how long the answering node has seen no beat of it.
     is_this: bool  # It is the answering node.
+    registry_problem: str | None = None  # What is wrong with its registry file.
 
 
 class Nodes(Answer):

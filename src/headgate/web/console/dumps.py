@@ -34,11 +34,10 @@ from headgate.web.api.dumps import seen_dumps
 from headgate.web.auth import Needs
 from headgate.web.console import session, words
 from headgate.web.console.pages import page
-from headgate.web.console.session import MOST_FORM_BYTES, Req, name_of, signed_in
+from headgate.web.console.session import HEADER, MOST_FORM_BYTES, Req, name_of, signed_in
 
 MOST = 200
 SQUARES = 480  # Of a table. More chunks share a square.
-HEADER = "x-headgate-console"  # A page of another site would have to ask first, and nobody answers.
 
 # The mark that goes with a status.
 MARKS = {

@@ -55,6 +55,7 @@ async def _overview(node: Node, holder: Caller) -> Response[str]:
         blank=BLANK,
         nodes=[one.name for one in await node.nodes.all()] if may(holder, "see_all") else [],
         notices=await views.notices(node, holder),
+        operates=may(holder, "operate_listed"),
     )
 
 
@@ -81,7 +82,7 @@ def _row(summary: Summary) -> dict[str, object]:
         "lag": words.lag(metrics.lag_s),
         "ago": words.ago(None if last_s is None else unix_s() - last_s),
         "node": summary.node or words.NOTHING,
-        "why": summary.why,
+        "why": words.why(summary),
     }
 
 

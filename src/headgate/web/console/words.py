@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from headgate import text
+from headgate.clock import unix_s
 from headgate.core.figures import Figures
 from headgate.datasources.health import ALARMING
 from headgate.web.bodies.datasources import Summary
@@ -61,6 +62,12 @@ def detail(summary: Summary) -> str:
     """What the worker is about, where that says more than the health does."""
     found = "" if summary.health in ("unpublished", "ended", "stopped") else summary.detail
     return "" if found in ("running", "stopped", "not started", summary.health) else found
+
+
+def why(summary: Summary) -> str:
+    """Why it is as it is, and when the next try comes."""
+    at_s = summary.error.next_try_at_s if summary.error else None
+    return summary.why if at_s is None else f"{summary.why}; {text.tries_again(at_s - unix_s())}"
 
 
 def rate_of(summary: Summary) -> float | None:

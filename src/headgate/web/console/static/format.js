@@ -48,6 +48,13 @@ export function size(bytes) {
 // Records written in a second, as the node that runs a stream compares its totals. Of what does not run there is none.
 export const rateOf = (one) => (RESTING.includes(one.health) ? null : one.metrics.written_per_s ?? null);
 
+// Why it is as it is, and when the next try comes.
+export function why(one, unix_s) {
+  const at_s = one.error?.next_try_at_s;
+  if (!at_s) return one.why;
+  return `${one.why}; ${at_s - unix_s >= 0.5 ? `tries again in ${wholeSpan(at_s - unix_s)}` : "tries again now"}`;
+}
+
 function detail(one) {
   const found = ["unpublished", "ended", "stopped"].includes(one.health) ? "" : one.detail || "";
   return ["running", "stopped", "not started", one.health].includes(found) ? "" : found;
@@ -72,7 +79,6 @@ export function cells(one) {
     backlog: count(metrics.backlog_records),
     backlog_bytes: metrics.backlog_bytes ? size(metrics.backlog_bytes) : "",
     node: one.node ?? NOTHING,
-    why: one.why,
   };
 }
 

@@ -1,6 +1,6 @@
 // The overview, live. The server has drawn every row; this changes the cells that change, and moves what is wrong up.
 
-import { ALARMING, HEALTHS, NOTHING, ago, cells, count, headline, rate, rateOf, span } from "./format.js";
+import { ALARMING, HEALTHS, NOTHING, ago, cells, count, headline, rate, rateOf, span, why } from "./format.js";
 import { History } from "./history.js";
 import { follow } from "./live.js";
 
@@ -53,7 +53,7 @@ class Row {
     this.said_s = at_s;
     const texts = cells(one);
     for (const name in texts) this.put(name, texts[name]);
-    this.words = `${one.name} ${one.health} ${texts.route} ${texts.node} ${texts.detail} ${texts.why}`.toLowerCase();
+    this.words = `${one.name} ${one.health} ${texts.route} ${texts.node} ${texts.detail} ${one.why}`.toLowerCase();
   }
 
   // The oldest record that waits grows older by itself; what was said of it holds until the node says more.
@@ -66,6 +66,7 @@ class Row {
     const last_s = this.one.metrics.last_record_at_s ?? null;
     this.put("ago", ago(last_s === null ? null : unix_s - last_s));
     this.put("lag", span(this.lag(unix_s) || null));
+    this.put("why", why(this.one, unix_s));
     if (!this.isInView) return;
     this.history.paths(now_s).reverse().forEach((path, index) => {
       if (this.paths[index].getAttribute("d") !== path) this.paths[index].setAttribute("d", path);
@@ -103,6 +104,7 @@ function show({ datasources, nodes, at_s, is_whole, gone }, skew_ms) {
     const row = rows.get(one.id);
     row.update(one, at_s);
     row.body.dataset.name = one.name;
+    if (row.cells.dead.tagName === "A") row.cells.dead.href = `/letters?datasource=${encodeURIComponent(one.name)}`;
   }
   arrange();
   sum([...rows.values()].map((row) => row.one), nodes);

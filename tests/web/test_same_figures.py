@@ -67,7 +67,8 @@ def listed(web: Web, name: str) -> dict[str, Any]:
 
 
 def overviewed(web: Web, name: str) -> dict[str, Any]:
-    (found,) = [one for one in web.call("GET", "/api/overview")["datasources"] if one["name"] == name]
+    said = web.call("GET", "/api/overview?follow=false")
+    (found,) = [one for one in said["datasources"] if one["name"] == name]
     return dict(found)
 
 
@@ -75,7 +76,9 @@ def check_views(web: Web, name: str, expected: dict[str, int], *others: Web) -> 
     """Every view has these totals, and they add up."""
     assert expected["read"] == expected["written"] + expected["filtered"] + expected["dead_lettered"]
     for one in (web, *others):
-        assert [totals(view) for view in (one.show(name), listed(one, name), overviewed(one, name))] == [expected] * 3
+        assert [totals(view) for view in (one.show(name), listed(one, name))] == [expected] * 2
+        # What all who look share is read once a second.
+        one.until(lambda one=one: totals(overviewed(one, name)), lambda found: found == expected)
     series = {total: [float(number)] for total, number in expected.items()}
     web.until(lambda: scraped(web, *others).get(name), lambda found: found == series)
 
@@ -124,9 +127,11 @@ def test_a_stream_that_moves_counts_on_and_one_node_reports_it(databases: Databa
             for home in ("second", this(first)["name"]):
                 first.call("POST", "/api/streams/orders:0/move", {"node": home})
                 first.until(lambda: stream(first, "orders:0"), lambda found, home=home: found["node"] == home)
-                for web in (first, second):
-                    found = web.wait_for("orders", lambda found, home=home: found["node"] == home)
-                    assert found["metrics"]["records_written"] >= written
+                for web in (first, second):  # The one that does not run it is a checkpoint behind.
+                    web.wait_for("orders", lambda found, home=home: found["node"] == home)
+                    found = web.wait_for(
+                        "orders", lambda found, written=written: found["metrics"]["records_written"] >= written
+                    )
                     written = found["metrics"]["records_written"]
                 (series,) = first.until(
                     lambda: scraped(first, second)["orders"]["written"], lambda found: len(found) == 1
@@ -224,8 +229,7 @@ def test_health_tells_what_rests_apart_with_the_reason_and_one_node_reports_it(
             for web in (first, second):
                 found = web.wait_for(name, lambda found, name=name: found["health"] == name)
                 assert found["why"] == why
-        found = second.wait_for("failing", lambda found: "tries again" in found["why"])
-        assert found["error"]["next_try_at_s"] > 0
+        second.wait_for("failing", lambda found: (found["error"] or {}).get("next_try_at_s"))
         said = command(first, "ds", "list")
         for name, why in expected.items():
             assert f"{name}: {why}" in said
@@ -242,7 +246,7 @@ def test_health_tells_what_rests_apart_with_the_reason_and_one_node_reports_it(
 
 
 def test_a_rejected_version_is_a_metric(databases: Databases, tmp_path: Path) -> None:
-    with started(tmp_path, databases.make()) as web:
+    with started(tmp_path / "home", databases.make()) as web:
         web.publish("orders", source={"type": "files", "path": str(tmp_path / "absent.jsonl")})
         web.publish("good")
         web.running("good")
