@@ -435,3 +435,30 @@ async def test_a_search_that_takes_its_time_is_not_cut_off_by_the_server(
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY)")
     found = await found_in(empty_url, "insert", [{"id": 1}, {"id": "x"}])
     assert sorted(found) == [1]
+
+
+async def test_a_row_that_a_policy_refuses_is_its_records_fault(empty_url: str) -> None:
+    """The server's code is that of a user who may do nothing at all."""
+    role = f"tenant_{uuid4().hex}"
+    await rows(empty_url, f"CREATE ROLE {role} LOGIN")
+    try:
+        for statement in (
+            "CREATE TABLE target (id int PRIMARY KEY, v text)",
+            "ALTER TABLE target ENABLE ROW LEVEL SECURITY",
+            f"GRANT CREATE ON SCHEMA public TO {role}",
+            f"GRANT ALL ON target TO {role}",
+            f"CREATE POLICY own ON target TO {role} USING (true) WITH CHECK (v <> 'other')",
+        ):
+            await rows(empty_url, statement)
+        sink = make_sink(empty_url.replace("headgate@", f"{role}@"), "upsert")
+        await sink.open(make_grant(epoch=1, stream=uuid4()))
+        for some in ([{"id": 1, "v": "own"}, {"id": 2, "v": "other"}], [{"id": 2, "v": "other"}]):
+            with pytest.raises(BatchRefused, match="refused by a trigger or a rule"):
+                await sink.write(Outgoing(some, Progress(0, 1, 1), ("id",)))
+            with pytest.raises(BatchRefused, match="refused by a trigger or a rule"):
+                await sink.rehearse(Outgoing(some, Progress(0, 1, 1), ("id",)))
+        await sink.write(Outgoing([{"id": 1, "v": "own"}], Progress(0, 1, 1), ("id",)))
+        await sink.close()
+    finally:
+        await rows(empty_url, f"DROP OWNED BY {role} CASCADE")
+        await rows(empty_url, f"DROP ROLE {role}")

@@ -36,6 +36,8 @@ def fault_of(error: BaseException | None) -> Fault | None:
     match error:
         case asyncpg.QueryCanceledError() | asyncpg.TransactionRollbackError() | asyncpg.LockNotAvailableError():
             return Fault.BUSY
+        case asyncpg.InsufficientPrivilegeError(server_source_function="ExecWithCheckOptions"):
+            return Fault.DATA  # A row that a policy of the table refuses; others are welcome.
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InsufficientPrivilegeError():
             return Fault.DENIED
         case (
