@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from decimal import Decimal
 from typing import Any
 from uuid import uuid4
@@ -417,3 +418,20 @@ async def test_a_search_is_cut_so_that_its_cost_grows_with_the_batch_and_no_fast
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int CHECK (v % 3 > 0))")
     found = await found_in(empty_url, "insert", [{"id": n, "v": n} for n in range(100)])
     assert sorted(found) == [n for n in range(100) if n % 3 == 0]
+
+
+async def test_a_search_that_takes_its_time_is_not_cut_off_by_the_server(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that does nothing for a second is: its process may be stopped. A large batch takes longer to be judged,
+    and would be tried again for ever."""
+    real = culprits.judge_column
+
+    def judge(*args: Any, **options: Any) -> Any:
+        time.sleep(1.5)
+        return real(*args, **options)
+
+    monkeypatch.setattr(culprits, "judge_column", judge)
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY)")
+    found = await found_in(empty_url, "insert", [{"id": 1}, {"id": "x"}])
+    assert sorted(found) == [1]

@@ -290,6 +290,27 @@ async def test_a_replay_supersedes_older_letters_of_its_key_and_no_newer_ones(ur
     await sink.close()
 
 
+async def test_a_letter_of_another_database_supersedes_nothing(url: str) -> None:
+    """Nobody knows here how old it is."""
+    sink = await opened(url)
+    await sink.write(batch(letters=[letter("newer", 1)]))
+    await sink.write(
+        batch({"id": 1, "v": "older"}, commits=2, letters=[letter("strange", 1)], replays=[letter("strange").id])
+    )
+    assert await sink.outcomes() == {letter("newer").id: "open", letter("strange").id: "replayed"}
+    await sink.close()
+
+
+async def test_what_the_registry_may_have_forgotten_is_not_named_any_more(url: str) -> None:
+    sink = await opened(url)
+    await sink.write(batch(letters=[letter("old", 1), letter("new", 2), letter("open", 3)]))
+    await sink.resolve([letter("old").id, letter("new").id], "discarded")
+    age = "UPDATE headgate_dead_letter SET resolved_at = now() - interval '29 days 1 minute' WHERE id = $1 RETURNING id"
+    await rows(url, age, letter("old").id)
+    assert set(await sink.outcomes()) == {letter("new").id, letter("open").id}
+    await sink.close()
+
+
 async def test_a_replay_that_waits_for_a_newer_write_of_its_key_is_superseded(url: str) -> None:
     """And the other way round: a write that waits for a replay comes after it."""
     for first in ("write", "replay"):

@@ -115,6 +115,28 @@ async def test_a_letter_of_another_database_is_replayed_once_and_only_over_newer
     await hg.until_true(is_known)
 
 
+async def test_letters_that_only_the_registry_has_are_replayed_into_a_sink_that_keeps_letters(
+    hg: Harness, plug: Plug, empty_url: str
+) -> None:
+    source, sink = Given([{"id": 1, "v": "x", "bad": True}, {"id": 2, "v": "x"}], at_once=1, ends=False), Taking(True)
+    plug(source.connector())
+    plug(sink.connector())
+    await hg.apply(orders={"source": {"type": "given"}, "sink": TAKING})
+    await letters(hg, 1)
+    await table(empty_url)
+    target = document(empty_url, {"set": SET})
+    target["sink"]["mode"] = "insert"
+    await hg.apply(orders=target)
+    await hg.until("orders", version=2, status="RUNNING")
+    source.records.append({"id": 3, "v": "x"})
+    await hg.until("orders", running=2)
+    await replay(hg, any_key=True)
+    assert await rows(empty_url, "SELECT id FROM public.target ORDER BY id") == [(1,), (3,)]
+    assert await outcomes(hg) == ["replayed"]
+    source.records.append({"id": 4, "v": "bad"})  # What comes after it still gets as far as the registry.
+    await letters(hg, 1)
+
+
 async def test_a_letter_is_not_replayed_under_another_key_than_it_failed_with(
     hg: Harness, plug: Plug, empty_url: str
 ) -> None:

@@ -342,6 +342,25 @@ async def test_rows_go_and_their_numbers_stay(desk: Desk, monkeypatch: pytest.Mo
     assert await desk.letters.numbers(desk.datasource) == before == Numbers(open=1, replayed=3, discarded=1)
 
 
+async def test_a_row_stays_until_the_sink_was_told_what_became_of_its_letter(desk: Desk) -> None:
+    """A stream may be stopped for months. Its sink still has the letter then, and it is open there."""
+    letters = [letter() for _ in range(3)]
+    await desk.letters.copy(desk.stream, letters)
+    await desk.letters.discard(Filter([desk.datasource], ids=[one.id for one in letters[:2]]), ME)
+    await desk.letters.resolve([letters[2].id], "superseded")
+    await desk.letters.tell([letters[0].id])
+    await desk.sql("UPDATE headgate.dead_letter SET outcome_at = now() - interval '31 days'")
+    await desk.letters.clean()
+    assert set(await desk.letters.known(desk.stream)) == {one.id for one in letters[:2]}  # The sink still names both.
+    await desk.sql("UPDATE headgate.dead_letter SET told_at = told_at - interval '31 days'")
+    await desk.letters.clean()
+    assert await desk.letters.known(desk.stream) == {letters[1].id: "discarded"}
+    assert await desk.letters.numbers(desk.datasource) == Numbers(discarded=2, superseded=1)
+    await desk.sql("UPDATE headgate.dead_letter SET outcome_at = now() - interval '400 days'")
+    await desk.letters.clean()
+    assert await desk.letters.known(desk.stream) == {}
+
+
 async def test_what_was_skipped_counts_as_discarded(desk: Desk) -> None:
     await desk.sql("UPDATE headgate.stream SET records_dead_lettered = 3, records_skipped = 3")
     assert await desk.letters.numbers(desk.datasource) == Numbers(discarded=3)

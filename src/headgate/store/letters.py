@@ -106,6 +106,10 @@ class Letters:
         """The sink says what became of these."""
         await self._database.execute(sql("letters/resolve"), list(ids), outcome)
 
+    async def tell(self, ids: Sequence[UUID]) -> None:
+        """The sink is about to be told what became of these."""
+        await self._database.execute(sql("letters/tell"), list(ids))
+
     async def asked(self, node: UUID) -> set[UUID]:
         """The streams of this node with letters that are to be replayed, or were given up just now."""
         return {row["stream"] for row in await self._database.fetch(sql("letters/asked"), node, JUST_NOW)}

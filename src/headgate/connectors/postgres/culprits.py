@@ -15,7 +15,6 @@ its constraint and column.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -128,7 +127,7 @@ async def judged(
     found: dict[int, Bad] = {}
     takes_nulls: bool | None = None
     for some, (place, field) in product(_slices(units, fields), enumerate(fields)):
-        await asyncio.sleep(0)  # Others have turns in between.
+        await connection.execute("SELECT")  # Others have turns in between, and the server sees that we are at work.
         verdicts = judge_column(field, [unit.row[place] for unit in some], as_json=as_json)
         if not verdicts:
             continue
@@ -218,8 +217,8 @@ async def _search(connection: Connection, statements: Statements, units: Sequenc
 
 async def _in_one(connection: Connection, statements: Statements, units: Sequence[Unit]) -> list[_Refusal]:
     """All in one round trip, or a few if there is much to send."""
-    text = as_json_rows(statements.columns, [unit.row for unit in units])
-    if (len(text) > LONGEST_JSON or len(units) > SEARCHED) and len(units) > 1:
+    text = "" if len(units) > SEARCHED else as_json_rows(statements.columns, [unit.row for unit in units])
+    if len(units) > SEARCHED or (len(text) > LONGEST_JSON and len(units) > 1):
         middle = len(units) // 2
         first = await _in_one(connection, statements, units[:middle])
         second = await _in_one(connection, statements, units[middle:])

@@ -25,6 +25,7 @@ from headgate.connectors.api import Grant, Letter, LetterOutcome
 
 TABLE = "headgate_dead_letter"
 KEPT = "30 days"  # The row of a letter that is not open, so that the registry can learn what became of it.
+TOLD = "29 days"  # For less than the registry knows it: what that has forgotten would be counted once more.
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {schema}headgate_dead_letter (
@@ -65,7 +66,10 @@ FROM unnest($4::uuid[], $5::bytea[], $6::text[], $7::bytea[], $8::bytea[])
     WITH ORDINALITY AS l (id, key, outcome, content, remains, place)
 ON CONFLICT (installation, id) DO NOTHING
 """
-_OUTCOMES = "SELECT id, outcome FROM headgate_dead_letter WHERE installation = $1 AND stream = $2"
+_OUTCOMES = f"""
+SELECT id, outcome FROM headgate_dead_letter
+WHERE installation = $1 AND stream = $2 AND (resolved_at IS NULL OR resolved_at > now() - interval '{TOLD}')
+"""
 _READ = """
 SELECT id, content, key, outcome, remains FROM headgate_dead_letter
 WHERE installation = $1 AND datasource = $2 AND id = ANY ($3::uuid[])
@@ -112,6 +116,12 @@ def superseded(locked: Sequence[Locked], keys: Sequence[bytes | None], replays: 
             newest[key] = max(newest.get(key, ages[id]), ages[id])
     repeated = set(replays)
     return [x.id for x in locked if x.id not in repeated and x.key in newest and ages[x.id] < newest[x.key]]
+
+
+def none_of(keys: list[bytes | None], replays: Sequence[UUID], letters: Sequence[Letter]) -> list[bytes | None]:
+    """The keys of the records of a replay, without those of these letters."""
+    without = {letter.id for letter in letters}
+    return [None if id in without else key for key, id in zip(keys, replays, strict=True)] if keys else keys
 
 
 async def resolve(connection: Connection, grant: Grant, ids: Sequence[UUID], outcome: LetterOutcome) -> None:

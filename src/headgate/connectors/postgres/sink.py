@@ -41,6 +41,9 @@ __all__ = ["PostgresOptions", "PostgresSink", "lock_key"]
 
 OPEN_S = 15.0
 
+# Between two statements of a search much may be worked out, of a large batch or on a busy node. A successor need not
+# wait for its end: it ends the session.
+_SEARCH = "SET LOCAL idle_in_transaction_session_timeout = 30000"
 _REHEARSE = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000; SET LOCAL lock_timeout = 2000"
 
 
@@ -210,7 +213,7 @@ class PostgresSink:
         except Exception as error:
             if not is_refusal(error) or not await roll_back(connection, error):
                 raise
-            await positions.begin(connection, grant)
+            await positions.begin(connection, grant, _SEARCH)
             bads = await self._writing.isolated(connection, batch, parts, columns, error)
             await connection.execute("ROLLBACK")
             await self._writing.changed(connection, grant, batch, bads)
@@ -255,7 +258,11 @@ class PostgresSink:
         if batch.replays and batch.letters:  # They come from another database.
             await letters.keep(connection, grant, batch.letters)
         if has_keys or batch.replays:
-            keys = list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
+            keys: list[bytes | None] = (
+                list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
+            )
+            if batch.replays and batch.letters:  # Of those it is not known whether they are older than others.
+                keys = letters.none_of(keys, batch.replays, batch.letters)
             locked = await letters.lock(connection, grant, batch.replays, [key for key in keys if key is not None])
             if gone := letters.superseded(locked, keys, batch.replays if keys else ()):
                 await letters.resolve(connection, grant, gone, "superseded")

@@ -28,11 +28,12 @@ CREATE TABLE headgate.dead_letter (
     outcome_at timestamptz,
     actor      text,                            -- who asked for the replay, or discarded it
     in_sink    boolean NOT NULL,                -- a copy of one that the sink keeps
+    told_at    timestamptz,                     -- when the sink was told of an outcome that people, or time, decided
     replay     json                             -- asked for: by which version, and whether over newer rows
 );
 CREATE INDEX dead_letter_stream ON headgate.dead_letter (stream, id);
 CREATE INDEX dead_letter_datasource ON headgate.dead_letter (datasource, last_at DESC, id);
-CREATE INDEX dead_letter_asked ON headgate.dead_letter (stream) WHERE replay IS NOT NULL;
+CREATE INDEX dead_letter_asked ON headgate.dead_letter (stream, first_at, id) WHERE replay IS NOT NULL;
 CREATE INDEX dead_letter_open ON headgate.dead_letter (last_at) WHERE outcome = 'open';
 CREATE INDEX dead_letter_over ON headgate.dead_letter (outcome_at) WHERE outcome <> 'open';
 
