@@ -98,3 +98,40 @@ async def test_tokens_that_share_a_name_work_on_under_names_of_their_own(
         assert {tuple(row.values())[1:] for row in rows} == {("operator", None, None)}
     finally:
         await database.close()
+
+
+BEFORE_RECORDS = 14  # The last migration that knows `on_error` as a part of the mapping.
+MAPPINGS = (
+    ("""'{"set": {"id": "id"}, "on_error": "skip", "key": "id"}'""", '{"set":{"id":"id"},"key":"id"}', "skip"),
+    ("""'{"on_error": "fail"}'""", None, "fail"),
+    ("""'{"set": {"on_error": "x"}}'""", '{"set":{"on_error":"x"}}', None),
+    ("NULL", None, None),
+)
+
+
+async def test_on_error_moves_to_the_top_of_every_version(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = await Database.open(empty_url)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(migrating, "migrations", lambda: [one for one in migrations() if one[0] <= BEFORE_RECORDS])
+            await migrate(database)
+        await database.execute(
+            f"INSERT INTO headgate.datasource (id, name, revision) VALUES ('{DATASOURCE}', 'orders', 1)"
+        )
+        for number, (mapping, _, _) in enumerate(MAPPINGS, 1):
+            await database.execute(
+                "INSERT INTO headgate.datasource_version"
+                " (datasource, number, status, source, sink, mapping, options, hash, author)"
+                f" VALUES ('{DATASOURCE}', {number}, 'superseded', '{{}}', '{{}}', {mapping}, '{{\"x\": 1}}', 'h', 'ada')"
+            )
+        await migrate(database)
+        rows = await database.fetch(
+            "SELECT mapping::text AS mapping, options::text AS options FROM headgate.datasource_version ORDER BY number"
+        )
+        for row, (_, mapping, on_error) in zip(rows, MAPPINGS, strict=True):
+            assert (row["mapping"] or "").replace(" ", "") == (mapping or "")
+            moved = "" if on_error is None else f',"on_error":"{on_error}"'
+            assert row["options"].replace(" ", "") == f'{{"x":1{moved}}}'
+        assert (await database.fetch("SELECT count(*) AS n FROM headgate.dead_letter"))[0]["n"] == 0
+    finally:
+        await database.close()

@@ -170,7 +170,7 @@ class Run:
                 self._reading = self._read(source)
             if self._asked.done():
                 self._asked = asyncio.get_running_loop().create_future()
-                progress = await self._replay(replays, progress, self._reading.done)
+                progress = await self._replay(replays, progress, self._has_read)
             try:
                 batch, mapped = await self._read_or_asked()
             except asyncio.CancelledError:
@@ -200,6 +200,11 @@ class Run:
             if not self._reading.done():
                 raise Asked
         return await self._reading
+
+    def _has_read(self) -> bool:
+        """Whether a batch is there to be written. A source that has ended, or wants to be asked later, can wait."""
+        task = self._reading
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
 
     def _read(self, source: Source) -> asyncio.Task[tuple[Batch, Mapped]]:
         task = asyncio.ensure_future(self._read_and_map(source))
