@@ -122,7 +122,8 @@ async def test_on_error_moves_to_the_top_of_every_version(empty_url: str, monkey
             await database.execute(
                 "INSERT INTO headgate.datasource_version"
                 " (datasource, number, status, source, sink, mapping, options, hash, author)"
-                f" VALUES ('{DATASOURCE}', {number}, 'superseded', '{{}}', '{{}}', {mapping}, '{{\"x\": 1}}', 'h', 'ada')"
+                f" VALUES ('{DATASOURCE}', {number}, 'superseded', '{{}}', '{{}}', {mapping},"
+                " '{\"x\": 1}', 'h', 'ada')"
             )
         await migrate(database)
         rows = await database.fetch(
