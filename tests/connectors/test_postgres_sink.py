@@ -25,7 +25,7 @@ from headgate.connectors.postgres import writing
 from headgate.connectors.postgres.session import roll_back
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink, lock_key
 from headgate.errors import BadRecords, Cause, ConfigError, ConnectorError, Fenced, NotConnected
-from headgate.runtime.streams import sides as worker
+from headgate.runtime.streams import trusted as worker
 from headgate.testing.contract import TransactionalSinkContract
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
 from tests.proxy import proxied

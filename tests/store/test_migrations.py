@@ -123,7 +123,7 @@ async def test_on_error_moves_to_the_top_of_every_version(empty_url: str, monkey
                 "INSERT INTO headgate.datasource_version"
                 " (datasource, number, status, source, sink, mapping, options, hash, author)"
                 f" VALUES ('{DATASOURCE}', {number}, 'superseded', '{{}}', '{{}}', {mapping},"
-                """ '{"x": 1}', 'h', 'ada')"""
+                " '{\"x\": 1}', 'h', 'ada')"
             )
         await migrate(database)
         rows = await database.fetch(

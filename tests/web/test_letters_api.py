@@ -291,10 +291,10 @@ def test_what_is_discarded_is_gone_from_the_sink_too(web: Web, name: str) -> Non
     send(web, name, {"id": "x", "total": 1}, {"id": 1, "total": 1})
     web.until(lambda: numbers(web, name), lambda found: found["open"] == 1)
     (stuck,) = listed(web, name)
-    kept = "SELECT outcome, content FROM headgate_dead_letter WHERE id = $1::text::uuid"
-    assert web.rows(kept, stuck["id"])[0]["content"] is not None
+    kept = "SELECT outcome, content = remains AS is_gone FROM headgate_dead_letter WHERE id = $1::text::uuid"
+    assert not web.rows(kept, stuck["id"])[0]["is_gone"]
     web.call("POST", f"/api/datasources/{name}/dead-letters/discard", {"ids": [stuck["id"]]})
-    web.until(lambda: tuple(web.rows(kept, stuck["id"])[0]), lambda row: row == ("discarded", None))
+    web.until(lambda: tuple(web.rows(kept, stuck["id"])[0]), lambda row: row == ("discarded", True))
     assert numbers(web, name)["discarded"] == 1
 
 

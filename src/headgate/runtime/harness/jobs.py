@@ -22,11 +22,10 @@ from headgate.runtime.harness import inputs
 from headgate.runtime.harness.inputs import Item, OneByOne
 from headgate.runtime.harness.mapped import results_of
 from headgate.runtime.harness.safe import safe, size_of
-from headgate.runtime.harness.wire import Case, Finished, Job, Message, Outcome, Reached, Stage, Trouble
+from headgate.runtime.harness.wire import Case, Finished, Job, Message, Outcome, Stage
 from headgate.runtime.streams import sides
 from headgate.runtime.streams.hosting import Threaded
 from headgate.runtime.streams.shared import SharedThings
-from headgate.runtime.streams.sides import failure_of
 
 MOST_REHEARSALS = 500  # Each is a transaction; halves of a few bad records take far fewer.
 
@@ -50,27 +49,7 @@ async def run_job(job: Job, guards: tuple[Guard, Guard], log: Any, send: Send) -
     prepared = replace(found, source_guard=guards[0], sink_guard=guards[1])
     feed = OneByOne()
     context = Context(f"{job.name}:test", log, time.time, SharedThings(), inbox=feed, feed=feed)
-    if job.is_check:
-        await _check(prepared, context, send)
-        return Finished()
     return await _Running(job, prepared, context, send).run()
-
-
-async def _check(prepared: Prepared, context: Context, send: Send) -> None:
-    """Whether source and sink could be opened, each by itself."""
-    send(Stage("checking"))
-    for side, build in (("source", sides.build_source), ("sink", sides.build_sink)):
-        try:
-            built = build(prepared, context)
-            try:
-                await built.check()
-            finally:
-                await inputs.close(built)
-        except Exception as error:
-            failure = failure_of(error)
-            send(Trouble(side, str(failure.cause), failure.message))
-        else:
-            send(Reached(side))
 
 
 class _Running:

@@ -143,7 +143,6 @@ class Job(msgspec.Struct, frozen=True):
     is_compared: bool = False  # if there is one.
     is_repeated: bool = False  # Run twice, to see what differs by itself.
     is_rehearsed: bool = False  # Written by the sink, and rolled back.
-    is_check: bool = False  # Only whether source and sink can be reached.
     results: int = 10_000
 
 
@@ -188,12 +187,6 @@ class Trouble(msgspec.Struct, frozen=True, tag=True):
     hint: str = ""
 
 
-class Reached(msgspec.Struct, frozen=True, tag=True):
-    """A side that was checked and answers."""
-
-    side: str
-
-
 class Finished(msgspec.Struct, frozen=True, tag=True):
     """All of it was done."""
 
@@ -201,7 +194,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     is_cut: bool = False  # There was more than may be answered.
 
 
-Message: TypeAlias = Stage | Said | Outcome | Trouble | Reached | Finished
+Message: TypeAlias = Stage | Said | Outcome | Trouble | Finished
 
 
 def pack(message: Message) -> bytes:

@@ -120,7 +120,7 @@ class Copier:
         self._is_done = True
         if is_due:
             self._due.set()
-        self._task = asyncio.ensure_future(self._run())
+        self._task: asyncio.Task[None] | None = asyncio.ensure_future(self._run())
 
     def due(self) -> None:
         """There may be something new."""
@@ -128,8 +128,10 @@ class Copier:
 
     async def end(self, *, copies: bool) -> None:
         """Copy what is left, without waiting long: nobody else does before the next run."""
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        task, self._task = self._task, None  # A task that was cancelled refers to where it was: to this object.
+        assert task is not None
+        task.cancel()
+        await asyncio.wait((task,))
         if copies and (self._due.is_set() or not self._is_done):
             await quietly(self._desk.copy(self._sink), LAST_COPY_S)
 

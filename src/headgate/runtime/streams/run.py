@@ -131,8 +131,9 @@ class Run:
             if self._reading is not None:
                 self._reading.cancel()
                 self._reading = None  # Its error would keep this run alive, and this run its error.
-            if self._copier is not None:
-                await self._copier.end(copies=not self.abandoned)
+            if (copier := self._copier) is not None:
+                self._copier = None  # It refers to the sink, and the sink to this run.
+                await copier.end(copies=not self.abandoned)
             await close(*([source, sink] if source is not None else [sink]))
 
     @property

@@ -40,13 +40,18 @@ def build_sink(prepared: Prepared, context: Context) -> Sink:
 async def check(prepared: Prepared, context: Context) -> None:
     """Whether this version could be opened, without taking anything that a running one holds."""
     source, sink = build_source(prepared, context), build_sink(prepared, context)
+    await asyncio.gather(check_one(source), check_one(sink))
+
+
+async def check_one(side: Source | Sink) -> None:
+    """The same for one of them."""
     try:
         async with asyncio.timeout(CHECK_S):
-            await asyncio.gather(source.check(), sink.check())
+            await side.check()
     except TimeoutError:
         raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
     finally:
-        await close(source, sink)
+        await close(side)
 
 
 def failure_of(error: BaseException) -> Failure:
