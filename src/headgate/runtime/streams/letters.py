@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import structlog
+
 from headgate.connectors.api import Letter, LetterSink
 from headgate.core.letters import Contents, Facts, LetterOutcome, key_hash
 from headgate.core.mapping.document import Mapping as CompiledMapping
@@ -24,6 +26,8 @@ from headgate.ids import new_id
 from headgate.runtime.streams.sides import quietly
 from headgate.store.letter_rows import seal
 from headgate.store.letters import Again, Letters, ToReplay
+
+log = structlog.get_logger("headgate.letters")
 
 COPY_S = 0.2  # From one copy of a sink's letters to the next, while there are new ones,
 REST = 9  # and this many times as long as it took: it compares them all.
@@ -145,7 +149,9 @@ class Copier:
                 await self._desk.copy(self._sink)
                 self._is_done = True
                 await asyncio.sleep(max(COPY_S, REST * (time.perf_counter() - began_s)))
-            except (StoreError, ConnectorError):
+            except Exception as error:  # Whatever it is: letters that are not copied are seen by nobody.
+                if not isinstance(error, StoreError | ConnectorError):
+                    log.exception("letters could not be copied")
                 self._due.set()
                 await asyncio.sleep(RETRY_S)
 
