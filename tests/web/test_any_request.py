@@ -117,6 +117,8 @@ def _call(client: httpx.Client, case: Case, *, is_known: bool) -> httpx.Response
             case.path_parameters["id"] = "known:0"
     if case.path in LIVE:
         case.query = {**(case.query or {}), "follow": "false"}
+    if case.path.endswith("/tap"):
+        case.query = {**(case.query or {}), "for": "1s"}  # An hour by default.
     kwargs = case.as_transport_kwargs(base_url=str(client.base_url))
     body = kwargs.get("json")
     return client.request(
