@@ -928,7 +928,7 @@ async def test_a_pushed_stream_is_shown_by_its_label_with_its_state(here: House)
         found = await here.node.registry.get(name)
 
         async def states() -> list[tuple[Any, ...]]:
-            rows = await here.node.registry.states.all(found.id)
+            rows, _ = (await here.node.registry.states.one(found.id)).of(found.id)
             return [(row.label, row.worker_status, row.detail) for row in rows]
 
         await here.until(states, lambda rows: rows == [("host-7", "RUNNING", "running")])

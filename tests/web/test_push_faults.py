@@ -443,7 +443,8 @@ async def test_a_sink_whose_connections_are_cut_costs_the_session_nothing(here: 
 
 
 async def test_a_quarantined_stream_is_taken_and_can_be_had_again_when_it_is_mended(here: House) -> None:
-    name = await here.publish(mapping={"set": {"id": "meta.id", "extra": "1"}})
+    strict = {**here.table("push-mended"), "schema": {"new_fields": "fail"}}
+    name = await here.publish("push-mended", mapping={"set": {"id": "meta.id", "extra": "1"}}, sink=strict)
     table = name.replace("-", "_")
     await here.sql(f"CREATE TABLE {table} (id bigint)")
     async with here.connected(name) as program:
@@ -577,7 +578,8 @@ async def test_a_stream_that_changes_hands_faster_than_its_state_is_written_is_r
         datasource = (await here.node.registry.get(name)).id
 
         async def reported() -> list[Any]:
-            return [row.worker_status for row in await states.all(datasource)]
+            rows, _ = (await states.one(datasource)).of(datasource)
+            return [row.worker_status for row in rows]
 
         await here.until(reported, lambda found: bool(failures) or found == ["STOPPED"])
         assert failures == []
