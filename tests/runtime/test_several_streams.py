@@ -39,7 +39,7 @@ async def until_dealt(hg: Harness, n: int, name: str = "orders") -> None:
 
     async def is_so() -> bool:
         found = await hg.node.registry.get(name)
-        states = await hg.node.registry.states.all(found.id)
+        states, _ = (await hg.node.registry.states.one(found.id)).of(found.id)
         settled = [one for one in states if one.worker_status == "RUNNING" or one.detail == "finished"]
         return found.dealt == n and not found.dealing and len(settled) == len(states) == n
 
@@ -141,7 +141,7 @@ async def test_streams_without_parts_rest_and_the_datasource_is_well(join: Join)
     await left.apply(orders=parted(left, 4, parts=2))
     await until_dealt(left, 4)
     found = await left.node.registry.get("orders")
-    states = await left.node.registry.states.all(found.id)
+    states, _ = (await left.node.registry.states.one(found.id)).of(found.id)
     assert [state.detail for state in states[2:]] == ["finished", "finished"]
     published = await left.node.registry.datasources.version(found.id, 1)
     assert health.health(health.Facts(found, published, states, await left.node.nodes.all(), 0.0)) == "ok"
@@ -247,7 +247,7 @@ async def test_the_first_stream_proves_a_version_and_the_others_follow(join: Joi
 
     async def versions(wanted: list[int]) -> bool:
         found = await left.node.registry.get("orders")
-        states = await left.node.registry.states.all(found.id)
+        states, _ = (await left.node.registry.states.one(found.id)).of(found.id)
         return [state.version for state in states if state.worker_status == "RUNNING"] == wanted
 
     await left.until_true(lambda: versions([2, 1]))
