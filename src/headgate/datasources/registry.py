@@ -420,7 +420,8 @@ class Registry:
     async def disallow(self, kind: Kind, value: str, actor: str) -> None:
         """Remove a line. What runs goes on; it is judged again when it starts next."""
         async with self.datasources.change(actor) as change:
-            if not await change.execute("allowed/remove", kind, value):
+            # A value with a zero byte cannot be on it, and cannot be asked for either.
+            if "\0" in value or not await change.execute("allowed/remove", kind, value):
                 raise NotFound(f"{kind} {value[:200]!r} is not on the list", hint="headgate allow list")
             change.event(None, "disallowed", kind=kind, value=value)
         self._reaching = None
