@@ -19,6 +19,10 @@ STATEMENT = re.compile(
 )
 # Fields and items that are SQL already, and why.
 KNOWN = {
+    "self.path": "a table's name, from `quoted_path`",
+    "self._key": "names of columns, each quoted",
+    "letters.PURGE": "our own statement",
+    "letters.TABLE": "our own table",
     "table.name": "a proper name, from `catalog.proper`",
     "source.word": "our own random word",
     "CSV.delimiter": "our own constant",

@@ -368,7 +368,7 @@ def test_a_password_is_found_and_hidden_wherever_it_stands_in_a_document(parts: 
 
 def test_a_model_that_says_a_value_is_not_repeated(nasty: None) -> None:
     """A secret that was read is remembered; the problem has `***` in its place."""
-    value = "bad-Recognisable-hunter2"
+    value = "bad-Quixotic-4711"
     assert hide(value) == value, "another test has remembered it"
     remember(value)
     (problem,) = problems_of(content({"type": "nasty", "plain": HERE}), {"s": value})
