@@ -17,9 +17,9 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from headgate.core.chunks.outcome import is_for_me
+from headgate.core.chunks.outcome import Status, is_for_me
 from headgate.datasources.registry import Registry
-from headgate.errors import HeadgateError, Refused, StoreError
+from headgate.errors import HeadgateError, NotFound, Refused, StoreError
 from headgate.runtime.dumps.backfill import running_version, storages_of, transform_of
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Options, Storages
@@ -83,7 +83,11 @@ class DumpKeeper:
         dump = row.id
         try:
             options = msgspec.json.decode(row.options, type=Options)
-            storages, transform = await self._storages(row, options)
+            try:
+                storages, transform = await self._storages(row, options)
+            except NotFound as error:  # Its datasource was deleted, and nobody was left to give it up.
+                await self._dumps.set_status(dump, Status.CANCELLED, error.message)
+                return
             storages = replace(storages, source_timeout_s=options.source_timeout_s or self._source_timeout_s)
             if not row.is_run:
                 with suppress(Refused):  # Another node was faster.
