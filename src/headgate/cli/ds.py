@@ -99,7 +99,7 @@ def backfill(
 @command(app, "delete")
 def delete(call: Call, name: Name, yes: Yes = False) -> None:
     """Delete a datasource, its versions and its position; says first what would be lost with it."""
-    from headgate.datasources.stakes import losses
+    from headgate.core.stakes import losses
     from headgate.web.bodies.datasources import Deletion
 
     stake = call.node.get(datasource(name, "deletion"), Deletion).value

@@ -225,7 +225,7 @@ class Streams:
             position = await choose(connection, before.id, before.progress.position)
             reply = step(before, Edit(position)).reply
             if isinstance(reply, Busy):
-                hint = f"headgate ds pause {found.datasource} first, or headgate ds stop {found.datasource}"
+                hint = f"headgate ds pause {found.datasource} first"
                 raise Refused(f"{found.name} is running on {found.node or reply.owner}", code="active", hint=hint)
             if is_dry:
                 return Edited(replace(found, position=position), before.progress.position)

@@ -108,6 +108,7 @@ class DumpKeeper:
 
     async def _storages(self, row: OpenDump, options: Options) -> tuple[Storages, Transform | None]:
         """Its URLs, and for a backfill the datasource's own sink and mapping."""
+        backfilled = await running_version(self._registry, row.datasource) if row.datasource is not None else None
         urls = await self._dumps.urls(row.id)
         if urls is None:
             raise Refused(
@@ -115,8 +116,8 @@ class DumpKeeper:
                 hint="give this node the master key that it was created with",
             )
         guard = (await self._registry.reaching()).guard(is_trusted=not options.is_bounded)
-        if row.datasource is not None:
-            name, prepared = await running_version(self._registry, row.datasource)
+        if backfilled is not None:
+            name, prepared = backfilled
             storages, _ = storages_of(name, prepared, urls.source, guard)
             return storages, transform_of(name, prepared)
         return Storages(urls.source, urls.target, options.own, source_guard=guard, target_guard=guard), None
