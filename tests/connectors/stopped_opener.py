@@ -1,7 +1,7 @@
 """A run that stops itself (SIGSTOP) at a chosen moment of opening its sink: a process of the tests of forgetting.
 
-Arguments: URL, table, stream id, statement (read, raise), moment (before, inside, after). Its node's trust ends half a
-second after it began. Opens, writes one record, and prints how that ended.
+Arguments: URL, table, stream id, statement (read, raise), moment (before, inside, after). Its node's trust ends two
+seconds after it began. Opens, writes one record, and prints how that ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import ConnectorError
 from headgate.testing.factories import make_context, make_grant
 
-TRUST_S = 0.5
+TRUST_S = 2.0
 WORDS = {"read": "clock_timestamp())::float8 AS now_s", "raise": "INSERT INTO headgate_position"}
 
 

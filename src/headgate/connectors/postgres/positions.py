@@ -150,8 +150,8 @@ async def _make(connection: Connection) -> None:
 async def raise_epoch(connection: Connection, grant: Grant, kept: Kept) -> Progress:
     """Fence every older run, and return where the data stand."""
     stream = grant.installation, grant.stream
-    trust_left_s = grant.trust_left_s()
     found = await connection.fetchrow(_READ_EPOCH, *stream)
+    until_s = found["now_s"] + grant.trust_left_s()  # In this order: whatever happens in between only shortens it.
     if found["epoch"] is not None and found["epoch"] >= grant.epoch:
         raise Fenced(f"epoch {grant.epoch} is fenced by epoch {found['epoch']}")
     await connection.execute(_END_HOLDERS, lock_key(*stream))
@@ -159,7 +159,7 @@ async def raise_epoch(connection: Connection, grant: Grant, kept: Kept) -> Progr
         totals="p.totals" if kept.has_totals else "NULL::bigint[]",
         purged=f", purged AS ({letters.PURGE} AND EXISTS (SELECT FROM limits))" if kept.has_letters else "",
     )
-    row = await connection.fetchrow(statement, *stream, grant.epoch, found["now_s"] + trust_left_s)
+    row = await connection.fetchrow(statement, *stream, grant.epoch, until_s)
     if row is None:
         present = (await connection.fetchrow(_READ_EPOCH, *stream))["epoch"]
         if present is None or present < grant.epoch:
