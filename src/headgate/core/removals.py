@@ -2,9 +2,9 @@
 
 A transactional sink keeps a stream's position and its dead letters. Once the datasource is deleted and nobody holds the
 stream, both are worth nothing; but the row of the position is also the fence that keeps an older run from writing. It
-is not needed any more only when no such run can begin: whoever held the stream last must have lost its trust, which
-ends within a lease. Therefore a removal waits for longer than any lease lasts, and a sink lets no run open that has no
-trust (`connectors.api.streaming`). A run that was open before finds its row gone, and is fenced by that.
+is not needed any more only when no such run can begin: the node that held the stream last must have lost its trust,
+which ends within a lease. Therefore a removal waits for longer than any lease lasts, and a sink lets no run open that
+has no trust (`connectors.api.streaming`). A run that was open before finds its row gone, and is fenced by that.
 
 A sink may be away, and its secret may be gone. Tries become rarer, and end after a week: what is left then is harmless,
 and an event says where it is.

@@ -1,4 +1,4 @@
-"""What a delete would lose, in words: the same for whoever asks a person and for whoever refuses."""
+"""What a delete would lose, in words: the same where a person is asked and where a node refuses."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def told(registry: Registry, inbox: InboxTable, wish: Edited) -> Move:
     kind = _kind(type)
     if kind is None or kind.tell_move is None:
         return Move(UNKNOWN)
-    if kind.in_parts and (isinstance(before, Mapping) or isinstance(after, Mapping)):
+    if kind.in_parts and isinstance(after if before is None else before, Mapping):
         return Move(_told_of_parts(kind, _map(before), _map(after)))
     text = _line(kind, before, after)
     if type == WEBHOOK.name and found.index == 0 and (after is None or _is_id(after)):

@@ -1,4 +1,4 @@
-"""What a delete would lose, in words, for whoever has to say yes to it."""
+"""What a delete would lose, in words, for those who have to say yes to it."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ passes them, and a replayed record with the outcome of its letter.
 
 A sink that *forgets* (`SinkKind.forgets`, see `ForgettingSink`) removes what it has kept of streams that are gone. With
 its position a stream loses its fence. Therefore `open` of a transactional sink raises, and keeps nothing, once the
-grant has no trust left: whoever had the stream last has none by the time that it is forgotten, so an old run that wakes
-cannot bring it back.
+grant has no trust left: the node that had the stream last has none by the time that it is forgotten, so an old run that
+wakes cannot bring it back.
 
 `close` releases everything. It may be called at any time and more than once: after a failure, after a cancelled call,
 and on a source or sink that was never opened.

@@ -6,10 +6,10 @@ of every write is an update of that row `WHERE epoch = mine`, and a write that u
 position without raising the epoch would not do: an older run's transaction, open at that moment, could still commit
 after it.
 
-A stream that is gone is forgotten: its row goes, and its letters. Whoever still writes then updates nothing, and is
-fenced. But whoever has yet to open would make the row anew, and be a writer that nothing fences. So the server itself
-compares its clock with the time until which the run may act: a run that was stopped just before it raises the epoch,
-and wakes after its node has lost its trust, raises nothing.
+A stream that is gone is forgotten: its row goes, and its letters. A run that is open then updates nothing, and is
+fenced. But a run that has yet to open would make the row again, and be a writer that nothing fences. So the server
+itself compares its clock with the time until which the run may act: a run that was stopped just before it raises the
+epoch, and wakes after its node has lost its trust, raises nothing.
 
 A process that is stopped inside its transaction must not block its successor. Between statements the server ends such
 a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on

@@ -1,9 +1,9 @@
 """What deleted datasources have left in their sinks is removed, by any node, however long a sink is away.
 
 What is to be done is rows (`store.removals`): they are written when a deleted datasource's streams are purged, so that
-nothing is forgotten when a node dies. Whoever takes some builds the sink that a version describes and has it forget the
-streams. A version names its secrets, so a changed password counts and a deleted one does not; where the sink cannot be
-built or reached, it is tried again later (`core.removals`), and given up with an event in the end.
+nothing is forgotten when a node dies. The node that takes some builds the sink that a version describes and has it
+forget the streams. A version names its secrets, so a changed password counts. Where the sink cannot be built, since its
+secret is gone, or not be reached, it is tried again later (`core.removals`), and given up with an event in the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- What is due, for whoever comes first: nobody else takes it for a while ($2), so that a node that dies is followed.
+-- What is due, for the node that comes first: nobody else takes it for a while ($2), so that a node that dies is followed.
 UPDATE headgate.removal r SET attempts = r.attempts + 1, due_at = now() + $2::interval
 FROM (
     SELECT stream, version FROM headgate.removal WHERE due_at <= now()
