@@ -50,7 +50,7 @@ CODES = {
     "taken": "Another process runs this dump now.",
     "too_many": "More taps, or more datasources to connect to, than there may be at once.",
     "unauthorized": "The token is missing or wrong. Such an answer has the status alone, without a code.",
-    "unconfirmed": "The position would change as `detail` says; say `yes`. `counts`: what is `skipped` or `read_again`.",
+    "unconfirmed": "The position would change as `detail` says; say `yes`. `counts`: what is skipped or read again.",
     "unfinished": "Another dump into the same table is not finished.",
     "unreachable": "A source or a sink of the version cannot be connected to; `problems` says which.",
     "unpublished": "The datasource has no published version.",
