@@ -101,6 +101,9 @@ class Session(Protocol):
     async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None:
         """Call back at each notification."""
 
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None:
+        """Call back when the session has ended, from whichever side."""
+
     async def close(self) -> None:
         """Say goodbye to the server."""
 

@@ -137,6 +137,12 @@ class Run:
             await close(*([source, sink] if source is not None else [sink]))
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether a write of it may still arrive after it was cut off. What a transactional sink gets does not count:
+        that is fenced."""
+        return not self.is_settled and not self._prepared.sink_kind.transactional
+
+    @property
     def knows_backlog(self) -> bool:
         """Whether its source is open and can say how much waits."""
         return self._source is not None
