@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simulation.world import Machine, World
 
 BAD_LINE = Weather(slow=0.1, slowest_s=1.0, loss=0.1, amnesia=0.3)
+SLOW_LINE = Weather(slow=0.7, slowest_s=1.0)
 STORM = Weather(slow=0.3, slowest_s=5.0, loss=0.05)
 
 
@@ -164,6 +165,33 @@ class Faults:
     def _resume(self, machine: Machine, process: Process) -> None:
         if machine.process is process:
             machine.resume()
+
+    # Sessions of beats.
+
+    def _drop_session(self) -> bool:
+        """The session of a node's beats is cut while the node lives; now and then again, as soon as it is back."""
+        machine = self._machine()
+        self._drop(machine)
+        if self._random.random() < 0.5:
+            self._world.loop.after(self._random.random() * 0.02, self._drop, machine)
+        return machine.is_up()
+
+    def _drop(self, machine: Machine) -> None:
+        for session in [] if machine.process is None else self._world.database.sessions_of(machine.process):
+            self._world.note((machine.name,), "loses the session of its beats")
+            session.break_off()
+
+    def _keep_from_beating(self) -> bool:
+        """A node loses the session of its beats, and its way to the database, and nothing else, about as long as it
+        takes to be ended. The way back is slow."""
+        machine = self._machine()
+        if not machine.is_up():
+            return False
+        self._drop(machine)
+        duration_s = self._random.uniform(0.8, 3.5)
+        self._world.network.worse[machine.name] = SLOW_LINE
+        self._world.loop.after(duration_s + 2.0, self._mend, machine)
+        return self._cut(machine, self._world.database, duration_s=duration_s)
 
     # Links and services.
 

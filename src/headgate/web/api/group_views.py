@@ -174,7 +174,7 @@ def _candidate(node: Node, row: NodeRow, names: Mapping[UUID, str], unable: Mapp
     silent_s = node.watcher.silent_s(row.id)
     is_silent = silent_s > SILENT_S
     reason = unable.get(row.id, "")
-    return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason)
+    return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason, row.ended)
 
 
 def _seat(id: UUID, one: SeenNode, row: WorkerGroup) -> bodies.Consumer:
