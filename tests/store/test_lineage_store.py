@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from conftest import Rows
 
+from headgate.core.lease import Expired
 from headgate.core.lineage import first_epoch
 from headgate.errors import Displaced
 from headgate.store import lineage
@@ -87,7 +88,7 @@ async def test_behind_a_pooler_every_transaction_is_checked(url: str, database: 
 async def test_a_witness_begins_an_era_above_all_that_was(url: str, rows: Rows) -> None:
     node, (mine, free) = await rows.node(), await rows.many(["orders", "clicks"])
     epoch = await rows.acquire(node, mine)
-    await rows.database.execute("UPDATE headgate.stream SET transactional = true WHERE id = $1", mine)
+    await rows.database.execute("UPDATE headgate.stream SET transactional = true")
     inbox = InboxTable(rows.database, "webhook")
     datasource = await rows.datasource()
     await inbox.append([Payload(datasource, "{}", b"{}")], {datasource: Limit()})
@@ -100,7 +101,7 @@ async def test_a_witness_begins_an_era_above_all_that_was(url: str, rows: Rows) 
     assert (await rows.row(mine)).owner is None
     assert not (await rows.row(mine)).settled  # Nobody knows what its sink has.
     assert (await rows.row(free)).settled  # It never had one.
-    assert [one.ended for one in await rows.nodes.all()] == [True]
+    assert all(one.ended for one in await rows.nodes.all())
     assert ("revoked", "left") in await rows.history(mine)
     await inbox.append([Payload(datasource, "{}", b"{}")], {datasource: Limit()})
     ids = [one.id for one in await inbox.after(datasource, 0, 10)]
@@ -112,15 +113,17 @@ async def test_a_witness_begins_an_era_above_all_that_was(url: str, rows: Rows) 
     assert await settle(url, witness) is None  # Once.
 
 
-async def test_a_stream_that_nobody_fences_waits_for_the_end_of_its_owner(url: str, rows: Rows) -> None:
-    """The owner of the time that was lost may still write, and only its own trust stops it."""
-    node, stream = await rows.node(), await rows.stream()
-    await rows.acquire(node, stream)
+async def test_a_stream_that_no_sink_fences_waits_for_a_lease(url: str, rows: Rows) -> None:
+    """A node of the time that was lost may still write it, known to this registry or not; only its trust stops it."""
+    await rows.node("right")
+    stream = await rows.stream()
     witness = await witness_of(url)
     await rows.database.execute(ELSEWHERE)
     await settle(url, witness)
-    assert (await rows.row(stream)).owner == node
-    await rows.nodes.end(node)  # As the process itself says, or an observer after a lease.
+    (ghost,) = [one for one in await rows.nodes.all() if one.name == lineage.GHOST]
+    assert (await rows.row(stream)).owner == ghost.id
+    assert (ghost.ended, ghost.lease_s) == (True, 5.0)
+    await rows.nodes.expire(Expired(ghost.id, ghost.beat))  # As an observer does after a lease.
     assert (await rows.row(stream)).owner is None
     assert (await rows.row(stream)).epoch > first_epoch(1)
 
