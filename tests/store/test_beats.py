@@ -15,7 +15,7 @@ from headgate.ids import new_id
 from headgate.store import nodes as nodes_module
 from headgate.store.beats import BeatSession, lock_of
 from headgate.store.database import sql
-from tests.store.conftest import Pause, Rows, session
+from tests.store.conftest import Pause, Rows, session, unchecked
 
 WITHIN_S = 10.0
 
@@ -31,7 +31,7 @@ class Beating(Rows):
     async def beating(self, name: str = "left") -> UUID:
         """A node that has beaten once."""
         node = await self.node(name)
-        self.sessions[node] = await BeatSession.open(self.url, node)
+        self.sessions[node] = await BeatSession.open(self.url, unchecked, node)
         assert await self.sessions[node].beat()
         return node
 
@@ -101,7 +101,7 @@ async def test_a_session_that_the_server_ends_is_known_to_be_broken_at_once(beat
     await beats.database.execute("SELECT pg_terminate_backend($1)", pid)
     async with asyncio.timeout(WITHIN_S):
         await beats.sessions[node].broken.wait()
-    again = beats.sessions[node] = await BeatSession.open(beats.url, node)
+    again = beats.sessions[node] = await BeatSession.open(beats.url, unchecked, node)
     assert await again.beat()
     assert await beats.is_locked(node)
 
@@ -109,9 +109,9 @@ async def test_a_session_that_the_server_ends_is_known_to_be_broken_at_once(beat
 async def test_while_another_session_has_the_lock_the_row_says_that_this_one_does_not(beats: Beating) -> None:
     """One of our own, perhaps, of which the server has not noticed yet that it is dead."""
     node = await beats.node()
-    older = await BeatSession.open(beats.url, node)
+    older = await BeatSession.open(beats.url, unchecked, node)
     assert await older.beat()
-    beats.sessions[node] = await BeatSession.open(beats.url, node)
+    beats.sessions[node] = await BeatSession.open(beats.url, unchecked, node)
     assert await beats.sessions[node].beat()
     assert not await beats.is_locked(node)
     beats.sessions[node], newer = older, beats.sessions[node]
@@ -169,7 +169,7 @@ async def test_nothing_is_granted_to_an_ended_incarnation_nor_taken_from_it(beat
     quiet = await beats.quiet(node)
     await beats.die(node)
     assert await beats.nodes.end_early(quiet) == []
-    late = await BeatSession.open(beats.url, node)
+    late = await BeatSession.open(beats.url, unchecked, node)
     assert not await late.beat()
     late.close()
     assert await beats.placement.grant([]) == {free: other}
@@ -219,7 +219,7 @@ async def test_a_return_is_held_off_while_the_incarnation_is_being_ended(
     monkeypatch.setattr(nodes_module, "step_owned", pause.before(nodes_module.step_owned))
     ending = asyncio.create_task(beats.nodes.end_early(quiet))
     await pause.reached.wait()
-    beats.sessions[node] = await BeatSession.open(beats.url, node)
+    beats.sessions[node] = await BeatSession.open(beats.url, unchecked, node)
     returning = asyncio.create_task(beats.sessions[node].beat())
     await beats.until_somebody_waits()
     pause.go_on.set()

@@ -19,7 +19,7 @@ from headgate.store.database import Database, sql
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.streams import Streams
-from tests.store.conftest import ME, Pause, Rows, session
+from tests.store.conftest import ME, Pause, Rows, session, unchecked
 from tests.waiting import LONG_S
 
 # Who gets what.
@@ -400,7 +400,7 @@ async def test_a_beat_and_a_checkpoint_do_not_wait_for_a_tick(
     monkeypatch.setattr(placement, "_candidates", pause.before(placement._candidates))
     tick = asyncio.create_task(rows.placement.grant([]))
     await pause.reached.wait()
-    beats = await BeatSession.open(url, node)
+    beats = await BeatSession.open(url, unchecked, node)
     assert await beats.beat()
     beats.close()
     assert await others.tell(node, running, Checkpoint(node, epoch, 1, 1)) == Done()

@@ -34,7 +34,7 @@ from headgate.core.watchdog import Sign, Watch
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.cluster import quarantine
 from headgate.store.beats import BeatSession
-from headgate.store.database import Database
+from headgate.store.database import Check, Database
 from headgate.store.datasources import Datasources
 
 ANSWER_S = 2.0
@@ -81,9 +81,12 @@ def label_tasks(loop: asyncio.AbstractEventLoop) -> None:
 class Beat:
     """One incarnation's beat."""
 
-    def __init__(self, url: str, incarnation: UUID, lease_s: float, home: Path, on_ended: Callable[[], None]) -> None:
+    def __init__(
+        self, url: str, check: Check, incarnation: UUID, lease_s: float, home: Path, on_ended: Callable[[], None]
+    ) -> None:
         self.trust = Trust(incarnation, lease_s)
         self._url = url
+        self._check = check
         self._home = home
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
@@ -142,7 +145,7 @@ class Beat:
         try:
             async with asyncio.timeout(ANSWER_S):
                 if self._session is None:
-                    self._session = await BeatSession.open(self._url, self.trust.incarnation)
+                    self._session = await BeatSession.open(self._url, self._check, self.trust.incarnation)
                     sent_at_s = boot_s()
                 alive = await self._session.beat()
         except (HeadgateError, TimeoutError):
@@ -193,7 +196,7 @@ class Beat:
         reason = f"the connector of {label.stream} blocked the event loop until this node's trust ended"
         try:
             async with asyncio.timeout(QUARANTINE_S):
-                database = await Database.open(self._url, size=1)
+                database = await Database.open(self._url, size=1, check=self._check)
                 async with Datasources(database).change("headgate") as change:
                     await change.quarantine(label.datasource, reason)
                     change.event(await change.find_by_id(label.datasource), "quarantined", reason=reason)
