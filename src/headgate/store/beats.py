@@ -74,8 +74,8 @@ class BeatSession:
         return found is not None
 
     async def _beat_in_transaction(self) -> bool:
-        """The driver prepares a statement before it sends it, and a pooler may lead the two to different sessions. It may
-        even have connected to another server meanwhile."""
+        """The driver prepares a statement before it sends it, and a pooler may lead the two to different sessions. And
+        it may have connected to another server meanwhile."""
         await self._session.execute("BEGIN")
         await self._check(self._session)
         is_alive = await self._beat()
