@@ -297,8 +297,8 @@ def _revoke(stream: Stream, command: Revoke) -> Step:
 
 
 def _take_over(stream: Stream, owner: UUID) -> Step:
-    if stream.run is not None and not stream.transactional:
-        return Step(stream, Busy(stream.owner))
+    if stream.owner == owner and stream.run is not None and not stream.transactional:
+        return Step(stream, Busy(owner))
     return _revoke(stream, Revoke(owner))
 
 

@@ -16,9 +16,8 @@ from uuid import UUID
 import asyncpg
 
 from headgate.ids import lock_key
-from headgate.store.database import Check, Session, connect, split_url, sql, store_errors, unchecked
+from headgate.store.database import Check, Session, connect, split_url, sql, store_errors
 
-# The server notices sooner that we are gone: while it works on a statement, and if our machine falls silent.
 _NOTICE = ("SET client_connection_check_interval = 250", "SET tcp_user_timeout = 3000")
 
 
@@ -27,32 +26,39 @@ def lock_of(incarnation: UUID) -> int:
     return lock_key("incarnation", incarnation)
 
 
+async def _notice_soon(session: Session) -> None:
+    """Have the server notice soon that we are gone: while it works on a statement, and if our machine falls silent."""
+    for setting in _NOTICE:
+        with suppress(asyncpg.PostgresError):  # Not every system can.
+            await session.execute(setting)
+
+
 class BeatSession:
     """One session, outside any pool. After an error it is of no more use; `broken` says that it has ended by itself."""
 
-    def __init__(self, session: Session, incarnation: UUID, check: Check, *, is_pooled: bool) -> None:
+    def __init__(self, session: Session, check: Check, incarnation: UUID, *, is_pooled: bool) -> None:
         self.broken = asyncio.Event()
         self._session = session
-        self._incarnation = incarnation
         self._check = check
+        self._incarnation = incarnation
         self._is_pooled = is_pooled
         self._locked_by: int | None = None  # The server's process that took the lock for us.
         session.add_termination_listener(lambda _: self.broken.set())
 
     @classmethod
-    async def open(cls, url: str, incarnation: UUID, check: Check = unchecked) -> BeatSession:
-        """Connect, if the registry is the one that it was."""
+    async def open(cls, url: str, check: Check, incarnation: UUID) -> BeatSession:
+        """Connect, if this is the registry that it should be."""
         session = await connect(url)
         is_pooled = split_url(url)[1]
         try:
-            await check(session)
-            for setting in () if is_pooled else _NOTICE:
-                with suppress(asyncpg.PostgresError):  # Not every system can.
-                    await session.execute(setting)
+            with store_errors():
+                if not is_pooled:
+                    await check(session)
+                    await _notice_soon(session)
         except BaseException:
             session.terminate()
             raise
-        return cls(session, incarnation, check, is_pooled=is_pooled)
+        return cls(session, check, incarnation, is_pooled=is_pooled)
 
     async def beat(self) -> bool:
         """One more beat, with the lock if we can get it. False: this incarnation has been ended."""
@@ -68,7 +74,8 @@ class BeatSession:
         return found is not None
 
     async def _beat_in_transaction(self) -> bool:
-        """The driver prepares a statement before it sends it, and a pooler may lead the two to different servers."""
+        """The driver prepares a statement before it sends it, and a pooler may lead the two to different sessions. And
+        it may have connected to another server meanwhile."""
         await self._session.execute("BEGIN")
         await self._check(self._session)
         is_alive = await self._beat()

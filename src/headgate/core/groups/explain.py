@@ -50,6 +50,7 @@ class Outside:
     partition: int | None = None
     ignored: int = 0
     wanted: SeenConsumer | None = None  # Who should be active.
+    is_fenced: bool = False
 
 
 def outside_status(group: Outside) -> Status:
@@ -76,6 +77,8 @@ def explain_outside(group: Outside) -> list[str]:
         lines.append(f"{wanted.name} is next.")
     if group.partition is not None:
         lines.append(f"Its partition is {group.partition}: the order of registration decides whose it is.")
+    if group.is_fenced:
+        lines.append("It is fenced: a consumer that ends its connection is gone at once, and its epoch is refused.")
     if group.ignored:
         was, it = ("confirmation was", "it") if group.ignored == 1 else ("confirmations were", "they")
         lines.append(f"{group.ignored} {was} ignored: {it} named another consumer or an old epoch.")

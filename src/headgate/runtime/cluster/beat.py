@@ -145,7 +145,7 @@ class Beat:
         try:
             async with asyncio.timeout(ANSWER_S):
                 if self._session is None:
-                    self._session = await BeatSession.open(self._url, self.trust.incarnation, self._check)
+                    self._session = await BeatSession.open(self._url, self._check, self.trust.incarnation)
                     sent_at_s = boot_s()
                 alive = await self._session.beat()
         except (HeadgateError, TimeoutError):
