@@ -203,6 +203,7 @@ class Node:
             self.groups,
             self._make_manager,
             lambda: self.watcher.silent(),
+            lambda: self.ticker.look(),
         )
         self.watcher = Watcher(
             self.nodes,

@@ -130,6 +130,10 @@ class Streams:
             for row in rows
         ]
 
+    async def owned(self, node: UUID) -> dict[UUID, int]:
+        """What this node has, and the epoch of each."""
+        return {row["id"]: row["epoch"] for row in await self._database.fetch(sql("streams/owned"), node)}
+
     async def label(self, labels: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str], UUID]:
         """The streams of these datasources and labels, made where they do not exist."""
         wanted = list(dict.fromkeys(labels))
