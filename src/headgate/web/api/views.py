@@ -242,7 +242,7 @@ async def _around(node: Node, datasource: UUID | None = None) -> _Around:
     return _Around(
         node=node,
         live=_live(node),
-        nodes=await node.nodes.all(),
+        nodes=[one for one in await node.nodes.all() if not one.ended],
         listing=await states.all() if datasource is None else await states.one(datasource),
         inboxes=await node.inbox.unread(node.inboxes.acked, datasource),
         unable=unable,

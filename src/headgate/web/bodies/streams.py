@@ -131,7 +131,7 @@ class Node(Answer):
     started_at: datetime
     streams: int
     draining: bool
-    status: str  # up, draining or silent.
+    status: str  # up, draining, silent or ended: found dead, and its lease is not over.
     silent_s: float  # For how long the answering node has seen no beat of it.
     is_this: bool  # It is the answering node.
     registry_problem: str | None = None  # What is wrong with its registry file.

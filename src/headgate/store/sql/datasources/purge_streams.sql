@@ -11,7 +11,7 @@ WITH gone AS (
         WHERE datasource = gone.datasource AND status <> 'draft' GROUP BY sink::text
     ) AS sink
     WHERE gone.epoch > 0
-    ON CONFLICT (stream, version) DO NOTHING
+    ON CONFLICT (stream, version) DO UPDATE SET due_at = greatest(removal.due_at, excluded.due_at)
 ), logs AS (
     DELETE FROM headgate.log_line l USING gone WHERE l.stream = gone.id
 ), histories AS (

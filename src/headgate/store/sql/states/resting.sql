@@ -9,9 +9,9 @@ SELECT d.name AS datasource, d.id AS datasource_id, coalesce(s.label, s.index::t
 FROM headgate.stream s
 JOIN headgate.datasource d ON d.id = s.datasource AND NOT d.deleted
 JOIN headgate.datasource_state st ON st.stream = s.id
-LEFT JOIN headgate.node n ON n.id = st.node
+LEFT JOIN headgate.node n ON n.id = st.node AND NOT n.ended
 WHERE s.owner IS NULL
   AND CASE WHEN s.label IS NULL THEN s.index < d.dealt OR s.records_read > 0 ELSE st.worker_status = 'ERROR' END
-  AND coalesce(n.id, (SELECT o.id FROM headgate.node o ORDER BY o.started_at, o.id LIMIT 1)) = $1
+  AND coalesce(n.id, (SELECT o.id FROM headgate.node o WHERE NOT o.ended ORDER BY o.started_at, o.id LIMIT 1)) = $1
 ORDER BY st.worker_status = 'ERROR' OR d.quarantine IS NOT NULL DESC, s.id
 LIMIT $2
