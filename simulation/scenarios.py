@@ -35,7 +35,7 @@ class Kind:
     idle: float = 0.0  # The share of datasources that nodes read and that have nothing to read.
 
 
-MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "swap": 1.0, "again": 0.5}
+MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "pause": 1.0, "swap": 1.0, "again": 0.5}
 EDITS = {"edit": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "toggle": 1.0}
 NETWORK = {
     "cut_database": 3.0,
@@ -109,7 +109,7 @@ KINDS: tuple[Kind, ...] = (
             "storm": 1.0,
         },
         fault_every_s=1.0,
-        operations={"swap": 4.0, "drain": 1.0, "restart": 1.0},
+        operations={"swap": 4.0, "drain": 1.0, "restart": 1.0, "pause": 1.0},
         operation_every_s=1.5,
         weather=FORGETFUL,
         stumble_every=3000,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from headgate.cli import keys
 from headgate.cli.direct import opened
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
@@ -18,7 +19,7 @@ from headgate.store.database import Database, connect, refusals_in_words, split_
 from headgate.store.datasources import Datasources
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
-from headgate.store.secrets import Keyring, Secrets
+from headgate.store.removals import Removals
 from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
@@ -37,9 +38,10 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
             found.append(await _guarded("lineage", _lineage(database, settings)))
             found.append(await _guarded("standby", _standby(database)))
-            found.append(await _guarded("secrets", _secrets(database, settings)))
+            found += await _all_guarded("secrets", keys.examine(database, settings))
             found.append(await _guarded("nodes", _nodes(database)))
             found += await _registry_files(database)
+            found += await _all_guarded("removals", _removals(database))
             return found, str(await Datasources(database).installation())
         return found, None
 
@@ -55,13 +57,20 @@ async def _registry_files(database: Database) -> list[Verdict]:
 
 
 async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:
+    async def found() -> list[Verdict]:
+        return [await check]
+
+    return (await _all_guarded(name, found()))[0]
+
+
+async def _all_guarded(name: str, check: Awaitable[list[Verdict]]) -> list[Verdict]:
     try:
         with refusals_in_words():
             return await check
     except HeadgateError as error:
-        return fail(name, error.message, error.hint)
+        return [fail(name, error.message, error.hint)]
     except OSError as error:
-        return fail(name, one_line(error), "check the network and the files of the connection")
+        return [fail(name, one_line(error), "check the network and the files of the connection")]
 
 
 async def _server(database: Database) -> Verdict:
@@ -143,22 +152,14 @@ async def _clock(database: Database) -> Verdict:
     return ok("clock", detail)
 
 
-async def _secrets(database: Database, settings: Settings) -> Verdict:
-    """The key of the setting or of the file; unlike a node, the doctor makes none."""
-    text = settings.master_key.get_secret_value() if settings.master_key else None
-    file = settings.home / "master.key"
-    keyring = Keyring.load(text, file if file.exists() else None)
-    secrets = Secrets(database, keyring)
-    names = [row.name for row in await secrets.all()]
-    if keyring is None and not names:
-        return warn("secrets", "no master key, and no secrets", "set HEADGATE_MASTER_KEY before `headgate secrets set`")
-    if keyring is None:
-        return fail("secrets", f"no master key for {counted(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
-    stuck = [name for name, value in (await secrets.read(names)).items() if value is None]
-    if stuck:
-        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them again"
-        return fail("secrets", f"cannot be decrypted: {', '.join(sorted(stuck))}", hint)
-    return ok("secrets", f"the master key decrypts {counted(len(names), 'secret')}")
+async def _removals(database: Database) -> list[Verdict]:
+    """What deleted datasources have left in sinks and nobody could remove yet."""
+    hint = "it is tried again for a week: bring the sink, its secret or the right on its tables back"
+    return [
+        warn("removals", f"{one.name}: {counted(one.streams, 'stream')} left something in its sink: {one.reason}", hint)
+        for one in await Removals(database).waiting()
+        if one.reason
+    ]
 
 
 async def _nodes(database: Database) -> Verdict:

@@ -100,6 +100,22 @@ class DatasourceOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkSide:
+    """A version's sink, by itself."""
+
+    connector: Connector
+    options: Any
+    guard: Guard = OPEN  # What it may reach.
+    field_types: TypeMapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> SinkKind:
+        """How to build it."""
+        assert self.connector.sink is not None
+        return self.connector.sink
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A version that is ready to run: options checked, secrets in place, mapping compiled."""
 
@@ -124,6 +140,11 @@ class Prepared:
         """How to build the sink."""
         assert self.sink.sink is not None
         return self.sink.sink
+
+    @property
+    def sink_side(self) -> SinkSide:
+        """The sink by itself."""
+        return SinkSide(self.sink, self.sink_options, self.sink_guard, self.field_types)
 
     @property
     def stop_after(self) -> StopAfter:
@@ -169,6 +190,16 @@ def prepare(content: Content, secrets: Secrets, path: str = "", guard: Guard | N
     assert found.options is not None
     sides = (found.source, found.source_options, found.sink, found.sink_options)
     return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
+
+
+def prepare_sink(content: Content, secrets: Secrets) -> SinkSide:
+    """The sink alone, whatever has become of the rest; raise all that is wrong with it."""
+    problems: list[Problem] = []
+    connector, options = _side("sink", content.sink, secrets, "sink", problems)
+    if problems:
+        raise ConfigError(problems)
+    assert connector is not None
+    return SinkSide(connector, options)
 
 
 def check(content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None) -> Checked:

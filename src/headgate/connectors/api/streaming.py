@@ -18,6 +18,11 @@ halves, and the others are written without it.
 A sink that *keeps letters* (`SinkKind.keeps_letters`, see `LetterSink`) commits dead letters with the position that
 passes them, and a replayed record with the outcome of its letter.
 
+A sink that *forgets* (`SinkKind.forgets`, see `ForgettingSink`) removes what it has kept of streams that are gone. With
+its position a stream loses its fence. Therefore `open` of a transactional sink raises, and keeps nothing, once the
+grant has no trust left: the node that had the stream last has none by the time that it is forgotten, so an old run that
+wakes cannot bring it back.
+
 `close` releases everything. It may be called at any time and more than once: after a failure, after a cancelled call,
 and on a source or sink that was never opened.
 
@@ -45,6 +50,7 @@ __all__ = [
     "Batch",
     "Context",
     "Feed",
+    "ForgettingSink",
     "Grant",
     "HasColumns",
     "Inbox",
@@ -174,6 +180,16 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome. Their remains take the place of their content."""
+
+
+class ForgettingSink(Sink, Protocol):
+    """A sink that can remove what it has kept of streams that are gone. It need not be open."""
+
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove the positions and the dead letters of these streams, and nothing else. Records stay.
+
+        What is not there is no error: this may be asked again. A run that still has such a stream open is fenced.
+        """
 
 
 @runtime_checkable

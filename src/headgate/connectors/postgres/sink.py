@@ -138,6 +138,12 @@ class PostgresSink:
 
         await self._of_letters(resolve, None)
 
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove positions and letters of streams that are gone. It need not be open."""
+        with steer_worker(self._address, self._options.table):
+            async with asyncio.timeout(OPEN_S), self._own_session() as connection:
+                await positions.forget(connection, installation, streams)
+
     async def close(self) -> None:
         """Give the pool back."""
         if self._pool is not None:

@@ -3,6 +3,7 @@ writers. pytest and pytest-asyncio are needed."""
 
 from headgate.testing.contract.bulk import ReaderContract, WriterContract
 from headgate.testing.contract.streaming import (
+    ForgettingSinkContract,
     SinkContract,
     SourceContract,
     SourceInPartsContract,
@@ -10,6 +11,7 @@ from headgate.testing.contract.streaming import (
 )
 
 __all__ = [
+    "ForgettingSinkContract",
     "ReaderContract",
     "SinkContract",
     "SourceContract",
