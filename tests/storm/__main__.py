@@ -7,7 +7,9 @@ import sys
 import time
 
 from tests.storm import verdict
-from tests.storm.storm import Settings, run
+from tests.storm.plan import KINDS
+from tests.storm.scene import Settings
+from tests.storm.storm import run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,10 +26,20 @@ def main(arguments: list[str] | None = None) -> int:
         default="none",
         help="whether the registry has a standby, which is promoted now and then (default: none)",
     )
+    parser.add_argument("--with", dest="named", action="append", choices=[k.name for k in KINDS if k.is_asked_for])
     parser.add_argument("--keep", action="store_true", help="keep journal and logs even if nothing is wrong")
     given = parser.parse_args(arguments)
     seed = time.time_ns() % 1_000_000 if given.seed is None else given.seed
-    settings = Settings(given.seconds, seed, given.datasources, given.gap, given.lease, given.standby, given.keep)
+    settings = Settings(
+        seconds=given.seconds,
+        seed=seed,
+        datasources=given.datasources,
+        gap_s=given.gap,
+        lease_s=given.lease,
+        standby=given.standby,
+        named=frozenset(given.named or ()),
+        keep=given.keep,
+    )
     report = run(settings, lambda line: print(line, flush=True))
     print("\n".join(verdict.lines(report)))
     return 0 if report.is_good else 1

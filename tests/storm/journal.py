@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,6 +30,12 @@ class Journal:
         """For whoever reads the file."""
         self._file.write(f"{time.strftime('%H:%M:%S')} {self.now_s:8.1f} {text}\n")
 
+    def take_over(self, name: str) -> None:
+        """Have what this logger says in the file, and nowhere else."""
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.addHandler(_Lines(self))
+
     def count(self, what: str) -> None:
         """One more."""
         self.counts[what] += 1
@@ -41,3 +48,12 @@ class Journal:
     def close(self) -> None:
         """No more lines."""
         self._file.close()
+
+
+class _Lines(logging.Handler):
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._journal.note(record.getMessage())

@@ -7,6 +7,7 @@ are forks of a server that has imported Headgate once, because they are started 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 from collections.abc import Callable
@@ -34,33 +35,24 @@ class Member:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.process.pid
-
 
 class Nodes:
     """All of them. They have one token, which the first one makes."""
 
     def __init__(
-        self, folder: Path, *, steady_database: str, database: str, lease_s: float, tell: Callable[[str], None]
+        self, folder: Path, *, steady_database: str, database: str, lease_s: float, note: Callable[[str], None]
     ) -> None:
         self.members = {STEADY: Member(STEADY, folder, steady_database)}
         self.members |= {name: Member(name, folder, database) for name in OTHERS}
         self.token = ""
         self.failed_starts = 0  # Because the registry was away, or was taken away.
         self._environment = {"HEADGATE_LEASE_S": str(lease_s), "HEADGATE_INBOX_KEEP_S": "60"}
-        self._tell = tell
+        self._note = note
         self._is_closing = False
 
     def urls(self) -> list[str]:
         """Where nodes are, those that are down among them."""
         return [member.url for member in self.members.values()]
-
-    @property
-    def steady(self) -> Member:
-        return self.members[STEADY]
 
     async def start(self, name: str) -> None:
         """Start one, again and again until it is up."""
@@ -70,7 +62,7 @@ class Nodes:
                 member.process = await asyncio.to_thread(self._start, member)
             except RuntimeError as error:
                 self.failed_starts += 1
-                self._tell(f"{name} did not start: {str(error).splitlines()[-1][:200]}")
+                self._note(f"{name} did not start: {str(error).splitlines()[-1][:200]}")
                 await asyncio.sleep(TRY_AGAIN_S)
             else:
                 self.token = self.token or member.process.token
@@ -112,6 +104,14 @@ class Nodes:
         """The exit code of one that should be there and is not."""
         process = self.members[name].process
         return None if process is None else process.process.poll()
+
+    def memory_kb(self, name: str) -> int | None:
+        """Resident memory of one; None: it does not run."""
+        process = self.members[name].process
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{process.process.pid}/status").read_text().splitlines() if process else []
+            return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+        return None
 
     async def close(self) -> None:
         """Kill whatever runs, each by its own pid."""

@@ -49,7 +49,8 @@ class Operator:
                 last = f"{type(error).__name__}: {error}"
             else:
                 if answer.is_success:
-                    return answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
+                    is_lines = answer.headers.get("content-type", "").startswith("text/")
+                    return answer.text if is_lines else answer.json() if answer.content else None
                 if answer.status_code < 500:
                     raise Refused(answer.status_code, answer.text)
                 last = f"{answer.status_code} {answer.text[:300]}"

@@ -12,7 +12,7 @@ the end: it is drained, and cut off from the registry.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -36,6 +36,7 @@ class Kind:
     most_s: float = 0.0
     in_leases: bool = False  # The seconds are leases.
     needs_standby: bool = False
+    is_asked_for: bool = False  # Left out unless somebody names it.
 
 
 KINDS = (
@@ -57,6 +58,7 @@ KINDS = (
     Kind("sink-kill", 2, "sink", 0.0, 8.0),
     Kind("publish", 6, "datasource"),
     Kind("publish-bad", 3, "datasource"),
+    Kind("publish-elsewhere", 1, "datasource", is_asked_for=True),
     Kind("publish-invalid", 1, "datasource"),
     Kind("move", 4, "datasource", 1.0, 10.0),
     Kind("stop", 3, "datasource", 0.5, 8.0),
@@ -88,10 +90,12 @@ def plan(
     gap_s: float,
     lease_s: float,
     standby: Standby,
+    named: Collection[str] = (),
     datasources: Sequence[str],
     programs: Sequence[str],
 ) -> Iterator[Fault]:
-    """The faults of this seed, in order. `gap_s` is the mean time between two of them."""
+    """The faults of this seed, in order. `gap_s` is the mean time between two of them; `named` are kinds that are left
+    out otherwise."""
     chance = random.Random(seed)
     targets: dict[Where, Sequence[str]] = {
         "other": OTHERS,
@@ -102,7 +106,13 @@ def plan(
         "datasource": datasources,
         "program": programs,
     }
-    kinds = [kind for kind in KINDS if (standby != "none" or not kind.needs_standby) and targets[kind.where]]
+    kinds = [
+        kind
+        for kind in KINDS
+        if targets[kind.where]
+        and (standby != "none" or not kind.needs_standby)
+        and (kind.name in named or not kind.is_asked_for)
+    ]
     at_s = 0.0
     while True:
         deck = [kind for kind in kinds for _ in range(kind.weight)]

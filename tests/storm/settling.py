@@ -9,13 +9,14 @@ import asyncio
 import json
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.storm.accounting import Letters, Totals, check_totals, settle
-from tests.storm.auditor import Auditor
 from tests.storm.journal import Journal
-from tests.storm.operator import Operator, Unanswered
-from tests.storm.senders import Caller, Program, Sender
+from tests.storm.operator import Unanswered
+from tests.storm.scene import Scene
+from tests.storm.senders import Caller, Program
 from tests.storm.verdict import Report
 from tests.storm.workload import ENDS_AFTER, Datasource
 
@@ -28,22 +29,13 @@ OUTCOMES = ("open", "replayed", "superseded", "discarded", "expired")
 class Settling:
     """Looks at the datasources of a storm that is over."""
 
-    def __init__(
-        self,
-        *,
-        journal: Journal,
-        report: Report,
-        operator: Operator,
-        auditor: Auditor,
-        datasources: Sequence[Datasource],
-        senders: Sequence[Sender],
-    ) -> None:
+    def __init__(self, journal: Journal, report: Report, scene: Scene) -> None:
         self._journal = journal
         self._report = report
-        self._operator = operator
-        self._auditor = auditor
-        self._datasources = datasources
-        self._senders = senders
+        self._operator = scene.operator
+        self._auditor = scene.auditor
+        self._datasources = list(scene.datasources.values())
+        self._senders = scene.senders
 
     async def wait_until_all_move(self) -> None:
         """Something comes in every lane, unless its source has ended."""
@@ -148,9 +140,21 @@ class Settling:
             if (one.datasource, one.lane) == (datasource, number):
                 return one.last
         last = max((datasource.last_of(position, number) for position in positions), default=-1)
-        if datasource.kind == "ended" and last != ENDS_AFTER - 1:
+        if datasource.kind == "ended" and (last + 1) % ENDS_AFTER:
             self._journal.fail(f"{datasource.name} ended at {last}")
         return last
+
+    async def keep_stories(self, folder: Path) -> None:
+        """For whoever looks for the reason: what Headgate knows of each datasource with which something is wrong."""
+        for one in self._datasources:
+            if any(one.name in problem for problem in self._journal.wrong):
+                story: dict[str, Any] = {"datasource": await self._operator.datasource(one.name)}
+                events = f"/api/datasources/{one.name}/events?limit=1000"
+                story["events"] = (await self._operator.call("GET", events))["items"]
+                for state in story["datasource"]["states"]:
+                    path = f"/api/streams/{state['stream']}/history?limit=1000"
+                    story[state["stream"]] = (await self._operator.call("GET", path))["items"]
+                (folder / f"{one.name}.json").write_text(json.dumps(story, indent=1))
 
     async def _letters(self, datasource: Datasource) -> dict[int, Letters]:
         path = f"/api/datasources/{datasource.name}/dead-letters/export?outcome=all"

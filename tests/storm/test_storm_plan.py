@@ -13,6 +13,7 @@ GIVEN: dict[str, Any] = {
     "gap_s": 2.0,
     "lease_s": 5.0,
     "standby": "sync",
+    "named": [kind.name for kind in KINDS],
     "datasources": ["insert-00", "hooks-01"],
     "programs": ["push-02/0"],
 }

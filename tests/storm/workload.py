@@ -17,7 +17,7 @@ Kinds, with one letter for each in `PATTERN`:
 | lines | JSON Lines in many files, some lines broken | PostgreSQL, insert |
 | copy | generator | a file |
 | pass | JSON Lines in many files, some lines broken | a file |
-| ended | generator that comes to its end | PostgreSQL, insert |
+| ended | generator that comes to its end, and has more with each revision | PostgreSQL, insert |
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PATTERN = "ihpulcmfeuihpliuhcmiihpulimuiuhcpliuhihiiupulimfeuihpliuhcmi"  # Nine
 SECRET = "sink"
 PARTS = 8
 KEYS = 200
-ENDS_AFTER = 300  # Records.
+ENDS_AFTER = 100  # Records; with each revision there are as many more.
 PROGRAMS = 2  # For each datasource that is pushed to.
 RATE = 4  # Records a second, of a generator. Each is a commit: it is commits that cost, not records.
 BROKEN = b"{broken"  # So a line begins that is not JSON.
@@ -120,7 +120,7 @@ class Datasource:
 
     @property
     def has_bad_records(self) -> bool:
-        return self.number % 3 != 0
+        return self.number % 4 != 1
 
     def is_bad(self, id: int) -> bool:
         """Whether some versions cannot handle it."""
@@ -138,7 +138,7 @@ class Datasource:
         """One that works."""
         amount = "1" if revision % 3 == 2 else self._amount()
         found: dict[str, Any] = {
-            "source": self._source(),
+            "source": self._source(revision),
             "mapping": {"set": {**self._fields(), "amount": amount, "revision": revision}},
             "sink": self._sink(),
         }
@@ -151,8 +151,8 @@ class Datasource:
         return found
 
     def bad_document(self, revision: int) -> dict[str, Any]:
-        """One that is accepted, and must be rejected when it is tried: its sink is not there, or, where records come
-        all the time, does not take what the mapping makes."""
+        """One that is accepted, and must be rejected when it is checked, or, where records come all the time, when its
+        first batch is written."""
         found = self.document(revision)
         if not self.is_exact:
             found["sink"]["path"] = str(self.folder / "nowhere" / "out.jsonl")
@@ -160,6 +160,13 @@ class Datasource:
             found["mapping"]["set"]["unknown"] = 1
             found["sink"]["schema"] = {"new_fields": "fail"}
         else:
+            found["sink"]["columns"] = {"unknown": "no_such_type"}
+        return found
+
+    def document_of_another_sink(self, revision: int) -> dict[str, Any]:
+        """One that must be rejected too, and whose sink is not the one that there was."""
+        found = self.bad_document(revision)
+        if self.is_exact:
             found["sink"] |= {"table": "nowhere", "create": False}
         return found
 
@@ -169,7 +176,7 @@ class Datasource:
         found["mapping"]["set"]["amount"] = "amount +"
         return found
 
-    def _source(self) -> dict[str, Any]:
+    def _source(self, revision: int) -> dict[str, Any]:
         fields = {"id": "sequence"}
         match self.kind:
             case "hooks":
@@ -183,7 +190,8 @@ class Datasource:
             case "upsert":  # No batch has a key twice, so every record is written.
                 return {"type": "generator", "rate": RATE, "batch": KEYS, "fields": fields}
             case "ended":
-                return {"type": "generator", "rate": RATE, "count": ENDS_AFTER, "fields": fields}
+                count = ENDS_AFTER * (revision + 1)
+                return {"type": "generator", "rate": 2 * RATE, "count": count, "fields": fields}
             case _:
                 return {"type": "generator", "rate": RATE, "fields": fields}
 
@@ -206,7 +214,7 @@ class Datasource:
         """Of a bad record: what a constraint refuses, or what cannot be mapped."""
         if not self.is_generated:
             return "int(amount)"
-        wrong = 'int("x")' if self.number % 3 == 1 or not self.is_exact else "-1"
+        wrong = 'int("x")' if self.number % 2 or not self.is_exact else "-1"
         return f"{wrong} if {self._id()} % {BAD} == {BAD - 1} else 1" if self.has_bad_records else "1"
 
     def _sink(self) -> dict[str, Any]:
@@ -226,7 +234,7 @@ class Datasource:
     def record_of(self, letter: Mapping[str, Any]) -> tuple[int, int] | None:
         """The lane and the record of a letter, as it is exported; None: its record is gone."""
         if self.is_generated:
-            index = int(letter["place"].removeprefix("record "))
+            index = int(letter["place"].rpartition("record ")[2])
             return (index % PARTS, index // PARTS) if self.kind == "parts" else (0, index)
         if isinstance(letter["payload"], dict):
             return letter["payload"]["lane"], letter["payload"]["id"]
