@@ -64,9 +64,8 @@ class Scene:
 async def set_up(settings: Settings, folder: Path, servers: Servers, journal: Journal) -> AsyncIterator[Scene]:
     """Start everything but the senders. Nodes are killed at the end, if they still run."""
     chance = random.Random(f"{settings.seed}/senders")
-    registry, sink = await asyncio.gather(
-        asyncio.to_thread(Registry, servers, settings.standby), asyncio.to_thread(Database, servers)
-    )
+    registry = await asyncio.to_thread(Registry, servers, settings.standby)
+    sink = await asyncio.to_thread(Database, servers)
     await asyncio.to_thread(sink.primary.execute, TABLES)
     links = [Proxy(host.address) for host in registry.hosts]
     sources = {one.name: one for one in datasources(settings.datasources, folder)}

@@ -151,16 +151,13 @@ class Datasource:
         return found
 
     def bad_document(self, revision: int) -> dict[str, Any]:
-        """One that is accepted, and must be rejected when it is checked, or, where records come all the time, when its
-        first batch is written."""
+        """One that is accepted, and must be rejected when its first batch is written; a file cannot even be opened."""
         found = self.document(revision)
-        if not self.is_exact:
-            found["sink"]["path"] = str(self.folder / "nowhere" / "out.jsonl")
-        elif self.kind in ("insert", "upsert", "parts") and revision % 2:
+        if self.is_exact:
             found["mapping"]["set"]["unknown"] = 1
             found["sink"]["schema"] = {"new_fields": "fail"}
         else:
-            found["sink"]["columns"] = {"unknown": "no_such_type"}
+            found["sink"]["path"] = str(self.folder / "nowhere" / "out.jsonl")
         return found
 
     def document_of_another_sink(self, revision: int) -> dict[str, Any]:
