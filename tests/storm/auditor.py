@@ -74,7 +74,7 @@ class Auditor:
         try:
             async with asyncio.timeout(QUERY_S):
                 await self._read_rows()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except Exception:  # Whatever it is that a server which goes away does to its client: later.
             self._disconnect()
             return False
         for place, last in acked.items():
