@@ -15,6 +15,10 @@ Rows come to a lane in the order in which they were written. So a record that is
 PERHAPS may come at any time. A row that has come before is *repeated*. A sink that is not transactional may repeat
 records after a crash; even there nothing may be lost, and what is new comes in order.
 
+A registry whose standby is asynchronous loses what it committed last when the standby is promoted: payloads that were
+answered 202, and the letters of sinks that keep none. Which fates a lane may lose to that, its `forgives` says; such
+losses are counted and are no problem.
+
 A lane keeps a number and the few records that are missing, so the rows themselves can be deleted once they are here.
 """
 
@@ -48,6 +52,7 @@ class Lane:
 
     fate: Fates
     is_exact: bool = True  # The sink is transactional: a repeat is a mistake.
+    forgives: frozenset[Fate] = frozenset()  # What may be lost, because the registry may lose it.
     keys: int = 0  # Record i replaces the row of key i modulo this; 0: every record is a row of its own.
     high: int = -1  # The highest record that has come.
     rows: int = 0  # Different ones.
@@ -96,6 +101,8 @@ class Lane:
 
     def owes(self, last: int) -> bool:
         """Whether rows are still to come if everything up to this record is said to be durable."""
+        if Fate.ROW in self.forgives:
+            return False
         return bool(self.missing) or any(self.fate(id) is Fate.ROW for id in range(self.high + 1, last + 1))
 
 
@@ -129,7 +136,7 @@ def settle(lane: Lane, last: int, letters: Letters) -> Balance:
     lost = sorted((lane.missing - dead) | nowhere)
     written_too = sorted(id for id in dead if id <= lane.high and id not in lane.awaited and id not in lane.missing)
     found = (
-        ("lost", lost),
+        ("lost", [id for id in lost if lane.fate(id) not in lane.forgives]),
         ("repeated", [f"{lane.repeats} times"] if lane.repeats and lane.is_exact else []),
         ("out of order", lane.reordered),
         ("written though filtered", lane.foreign),

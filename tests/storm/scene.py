@@ -87,6 +87,7 @@ async def set_up(settings: Settings, folder: Path, servers: Servers, journal: Jo
         senders = [
             sender for one in sources.values() for sender in senders_of(one, random.Random(chance.random()), nodes)
         ]
-        auditor = Auditor(sink.primary.url, sources.values(), senders, journal.fail)
+        may_lose = settings.standby == "async"
+        auditor = Auditor(sink.primary.url, sources.values(), senders, journal.fail, registry_may_lose=may_lose)
         stack.callback(auditor.close)
         yield Scene(registry, sink, links, nodes, operator, sources, senders, auditor)

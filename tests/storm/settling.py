@@ -6,6 +6,7 @@ Nothing here mends anything. What a fault broke, the fault itself has healed; th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Collection, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from tests.storm.accounting import Letters, Totals, check_totals, settle
 from tests.storm.journal import Journal
-from tests.storm.operator import Unanswered
+from tests.storm.operator import Refused, Unanswered
 from tests.storm.scene import Scene
 from tests.storm.senders import Caller, Program
 from tests.storm.verdict import Report
@@ -30,13 +31,20 @@ OUTCOMES = ("open", "replayed", "superseded", "discarded", "expired")
 class Settling:
     """Looks at the datasources of a storm that is over."""
 
-    def __init__(self, journal: Journal, report: Report, scene: Scene) -> None:
+    def __init__(self, journal: Journal, report: Report, scene: Scene, *, may_lose: bool) -> None:
         self._journal = journal
         self._report = report
         self._operator = scene.operator
         self._auditor = scene.auditor
         self._datasources = list(scene.datasources.values())
         self._senders = scene.senders
+        self._may_lose = may_lose
+
+    async def repeat_orders(self) -> None:
+        """A registry that lost what it committed last may have lost an operator's word that ended a fault."""
+        for one in self._datasources:
+            with contextlib.suppress(Refused):  # What has finished is not started.
+                await self._operator.call("POST", f"/api/datasources/{one.name}/start")
 
     async def wait_until_all_move(self) -> None:
         """Something comes in every lane, unless its source has ended."""
@@ -77,6 +85,9 @@ class Settling:
         deadline_s = time.monotonic() + SETTLES_S
         while self._owing() and time.monotonic() < deadline_s:
             await asyncio.sleep(LOOK_S)
+        for one in self._senders:
+            if self._may_lose and isinstance(one, Caller):
+                await self._reaches(one.datasource.name, lambda found: found["metrics"]["backlog_records"] == 0)
         for name in self._owing():
             await self._explain(name, f"behind: not everything that was sent has arrived after {SETTLES_S:.0f} s")
 

@@ -90,7 +90,9 @@ async def _run(
         tasks.start("the watch over nodes", faults.watch_nodes())
         await faults.run(_plan(settings, scene))
         await asyncio.sleep(max(0.0, settings.seconds - journal.now_s))
-        settling = Settling(journal, report, scene)
+        settling = Settling(journal, report, scene, may_lose=settings.standby == "async")
+        if settings.standby == "async":
+            await settling.repeat_orders()
         await settling.wait_until_all_move()
         await settling.end_senders(sending)
         await settling.stop_all()

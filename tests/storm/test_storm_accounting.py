@@ -75,6 +75,14 @@ def test_a_sink_that_is_not_transactional_may_repeat_and_may_not_lose() -> None:
     assert balance([0, 1, 2, 1, 2, 6, 8, 9], is_exact=False).problems == ("1 lost: 4",)
 
 
+def test_what_only_the_registry_had_may_be_lost_with_it_and_is_counted() -> None:
+    everything = frozenset({Fate.ROW, Fate.EITHER})
+    found = balance([0, 1, 2, 6, 8, 9], letters=Letters(), forgives=everything)
+    assert (found.lost, found.problems) == (2, ())
+    letters_only = frozenset({Fate.EITHER})
+    assert balance([0, 1, 2, 6, 8, 9], letters=Letters(), forgives=letters_only).problems == ("1 lost: 4",)
+
+
 def test_a_record_that_is_out_of_order_is_seen() -> None:
     found = balance([0, 2, 1, 4, 6, 8, 9])
     assert (found.lost, found.problems) == (0, ("1 out of order: 1",))

@@ -88,4 +88,6 @@ def _row(kind: str, balances: Sequence[Balance], *, is_plain: bool) -> str:
         for name in ("sent", "rows", "letters", "filtered", "lost", "repeats")
     )
     note = "  (not transactional: repeats are lawful)" if is_plain else ""
+    if lost and not any(one.problems for one in balances):
+        note += "  (lost with an old primary, whose standby was asynchronous)"
     return f"{kind:<10}{sent:>10,}{rows:>10,}{letters:>9,}{filtered:>10,}{lost:>6,}{repeats:>10,}{note}"

@@ -109,6 +109,13 @@ class Datasource:
         return KEYS if self.kind == "upsert" else 0
 
     @property
+    def kept_by_registry(self) -> frozenset[Fate]:
+        """Which records nobody but the registry has for a while: webhooks, and the letters of sinks that keep none."""
+        if self.kind == "hooks":
+            return frozenset({Fate.ROW, Fate.EITHER})
+        return frozenset() if self.is_exact else frozenset({Fate.EITHER})
+
+    @property
     def incoming(self) -> Path:
         """The folder of the files that are read."""
         return self.folder / "in" / self.name
