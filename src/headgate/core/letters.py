@@ -17,10 +17,8 @@ import base64
 import datetime
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -174,24 +172,6 @@ def text_of(body: bytes) -> str | None:
         return body.decode()
     except UnicodeDecodeError:
         return None
-
-
-# Keys.
-
-
-def key_hash(values: Sequence[Any] | None, installation: UUID) -> bytes | None:
-    """What tells one key from others without telling it. None if there is none."""
-    if not values or any(value is None for value in values):
-        return None
-    text = "\0".join(_key_text(value) for value in values)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=installation.bytes).digest()
-
-
-def _key_text(value: Any) -> str:
-    """`1`, `1.0` and `"1"` are the same key in a table."""
-    if value.__class__ is float and value.is_integer():
-        value = int(value)
-    return written(value) if value.__class__ is int else str(value)
 
 
 # Too many.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from uuid import UUID
 import asyncpg
 from asyncpg import Connection, Pool
 
-from headgate.connectors.api import Context, Grant, Letter, LetterOutcome, Outgoing, Progress
+from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
 from headgate.connectors.postgres import at_once, letters, positions
 from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
@@ -32,6 +32,7 @@ from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
+from headgate.connectors.postgres.types import key_kind
 from headgate.connectors.postgres.values import as_json_rows
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.postgres.writing import Writing, is_refusal
@@ -130,13 +131,24 @@ class PostgresSink:
         """Those of these that are open have had this outcome."""
 
         async def resolve(connection: Connection, grant: Grant) -> None:
-            await positions.begin(connection, grant)
-            await positions.hold(connection, grant)
             found = await letters.lock(connection, grant, ids, ())
             await letters.resolve(connection, grant, [letter.id for letter in found], outcome)
-            await connection.execute("COMMIT")
 
-        await self._of_letters(resolve, None)
+        await self._change_letters(resolve)
+
+    async def rewrite(self, changed: Sequence[Letter]) -> None:
+        """Those of these that are open get this content."""
+
+        async def rewrite(connection: Connection, grant: Grant) -> None:
+            await letters.lock(connection, grant, [letter.id for letter in changed], ())
+            await letters.rewrite(connection, grant, changed)
+
+        await self._change_letters(rewrite)
+
+    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+        """As far as the table is known by now."""
+        columns = self._writing.table.columns
+        return [key_kind(columns[field].type) for field in key] if all(field in columns for field in key) else ()
 
     async def close(self) -> None:
         """Give the pool back."""
@@ -201,6 +213,15 @@ class PostgresSink:
         with steer_worker(self._address, self._options.table):
             async with self._session() as connection:
                 return await work(connection, self._grant)
+
+    async def _change_letters(self, work: Callable[[Connection, Grant], Awaitable[None]]) -> None:
+        async def change(connection: Connection, grant: Grant) -> None:
+            await positions.begin(connection, grant)
+            await positions.hold(connection, grant)
+            await work(connection, grant)
+            await connection.execute("COMMIT")
+
+        await self._of_letters(change, None)
 
     # Writing.
 

@@ -2,6 +2,7 @@
 writers. pytest and pytest-asyncio are needed."""
 
 from headgate.testing.contract.bulk import ReaderContract, WriterContract
+from headgate.testing.contract.letters import LetterSinkContract
 from headgate.testing.contract.streaming import (
     SinkContract,
     SourceContract,
@@ -10,6 +11,7 @@ from headgate.testing.contract.streaming import (
 )
 
 __all__ = [
+    "LetterSinkContract",
     "ReaderContract",
     "SinkContract",
     "SourceContract",
