@@ -42,9 +42,8 @@ def key_hash(values: Sequence[Any] | None, installation: UUID, kinds: Sequence[K
     """What tells one key from others without telling it. None if there is none."""
     if not values or any(value is None for value in values):
         return None
-    if len(kinds) != len(values):
-        kinds = ("other",) * len(values)
-    text = "\0".join(map(_spelled, values, kinds))
+    known: Sequence[KeyKind] = kinds if len(kinds) == len(values) else ["other"] * len(values)
+    text = "\0".join(map(_spelled, values, known))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=installation.bytes).digest()
 
 

@@ -108,8 +108,8 @@ class Letters:
         await self._database.execute(sql("letters/resolve"), list(ids), outcome)
 
     async def reopen(self, stream: UUID, letters: Sequence[Letter]) -> list[UUID]:
-        """The sink has these open, though it had said otherwise: it went back in time. Returns those that are open again
-        here."""
+        """The sink has these open, though it had said otherwise: it went back in time. Returns those that are open here
+        again."""
         read = [(letter.id, msgspec.msgpack.decode(letter.content, type=Sealed)) for letter in letters]
         columns = [(id, one.key_id, one.payload, one.facts.size_bytes) for id, one in read]
         rows = await self._database.fetch(sql("letters/reopen"), stream, *map(list, zip(*columns, strict=True)))

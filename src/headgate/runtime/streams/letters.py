@@ -3,8 +3,8 @@
 A sink that keeps letters commits them with the data; the registry has copies, brought in line by their ids whenever a
 run opens and after each commit that made or resolved some (`Desk.copy`). So it does not matter which of the two was
 away, or went back in time: that letters were replayed or superseded is the sink's word, and that they were discarded
-or have expired is the registry's. For other sinks the registry's table is the only place, and letters are saved there in one
-transaction with the checkpoint that passes them.
+or have expired is the registry's. For other sinks the registry's table is the only place, and letters are saved there
+in one transaction with the checkpoint that passes them.
 """
 
 from __future__ import annotations
