@@ -43,11 +43,11 @@ def key_hash(values: Sequence[Any] | None, installation: UUID, kinds: Sequence[K
     if not values or any(value is None for value in values):
         return None
     known: Sequence[KeyKind] = kinds if len(kinds) == len(values) else ["other"] * len(values)
-    text = "\0".join(map(_spelled, values, known))
+    text = "\0".join(map(spelled, values, known))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=installation.bytes).digest()
 
 
-def _spelled(value: Any, kind: KeyKind) -> str:
+def spelled(value: Any, kind: KeyKind) -> str:
     """The one spelling of all values that the field stores alike."""
     spell = _SPELL.get(kind)
     try:

@@ -32,7 +32,6 @@ from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
-from headgate.connectors.postgres.types import key_kind
 from headgate.connectors.postgres.values import as_json_rows
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.postgres.writing import Writing, is_refusal
@@ -147,8 +146,7 @@ class PostgresSink:
 
     async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
         """As far as the table is known by now."""
-        columns = self._writing.table.columns
-        return [key_kind(columns[field].type) for field in key] if all(field in columns for field in key) else ()
+        return self._writing.key_kinds(key)
 
     async def close(self) -> None:
         """Give the pool back."""
@@ -249,15 +247,15 @@ class PostgresSink:
         if not (batch.letters or batch.replays or batch.deletes) and (
             number <= 1 or (self._writing.as_json and number <= at_once.MOST_ROWS)
         ):
-            if await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0):
-                return True
-            if not supersedes:
-                return False
+            done = await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0)
+            if done or (done is not None and not supersedes):
+                return done
         return await self._commit_in_steps(connection, grant, batch, columns, supersedes)
 
     async def _commit_at_once(
         self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
-    ) -> bool:
+    ) -> bool | None:
+        """None: it takes more than one statement, because records that others replace have to be tried, too."""
         insert = ""
         values: Sequence[Any] = ()
         if batch.records:
@@ -265,7 +263,10 @@ class PostgresSink:
             if self._writing.as_json:
                 statements = self._writing.statements(columns, batch)
                 insert = statements.insert(f"${at_once.FIRST}::json", at_once.IF_MOVED)
-                values = [as_json_rows(columns, self._writing.last(columns, rows, batch))]
+                last = self._writing.last(columns, rows, batch)
+                if len(last) < len(rows) and not await self._writing.are_earlier_good(connection, columns, batch):
+                    return None
+                values = [as_json_rows(columns, last)]
             else:
                 insert, values = at_once.of_row(self._writing.table.path, columns), rows[0]
         return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)
