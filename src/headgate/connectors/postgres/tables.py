@@ -62,8 +62,8 @@ FROM pg_class c WHERE c.oid = to_regclass($1)
 """
 
 
-# Constraints, triggers, policies, partitions, domains, and what is computed. The unique index that an upsert goes by knows
-# this key already.
+# Constraints, triggers, policies, partitions, domains, and what is computed. The unique index that an upsert goes by
+# knows this key already.
 _HAS_RULES = """
 SELECT c.relkind <> 'r' OR c.relrowsecurity OR c.relhasrules OR c.relhastriggers
        OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'f', 'x'))
@@ -149,8 +149,8 @@ class Table:
         }
 
     async def has_rules(self, connection: Connection) -> bool:
-        """Whether it may refuse a row for more than the types of its columns. Somebody may have made a rule just now, so
-        the server is asked each time."""
+        """Whether it may refuse a row for more than the types of its columns. Somebody may have made a rule just now,
+        so the server is asked each time."""
         return bool(await connection.fetchval(_HAS_RULES, self.path))
 
     async def policy(self, connection: Connection) -> Policy:
