@@ -376,3 +376,32 @@ def test_an_apply_that_connects_names_the_sink_that_refuses_connections(web: Web
     draft(web, name, sink=sink, description="new")
     found = refused(web, f"/api/datasources/{name}/publish", 409, {"connect": True})
     assert found["code"] == "unreachable"
+
+
+# A function of one's own, on a node that runs.
+
+
+def test_a_function_that_ends_its_process_ends_no_node(web: Web) -> None:
+    """An operator publishes it, an admin has allowed its module, and what it does to one record is that record's."""
+    name, operator = f"orders-{next(numbers)}", bearer(web.token("operator"))
+    document = {**DOCUMENT, "mapping": {"python": "tests.harness_connector:obey"}}
+    body = {"datasources": {name: document}}
+    answer = web.ask("POST", "/api/apply", json=body, headers=operator)
+    assert answer.status_code == 422
+    assert "headgate allow add module tests.harness_connector" in answer.text
+    web.call("POST", "/api/allowed", {"kind": "module", "value": "tests.harness_connector"})
+    web.until(lambda: web.ask("POST", "/api/apply", json=body, headers=operator).status_code, lambda code: code == 200)
+    web.running(name)
+    for deed in (None, "raise", "exit", "segfault", None):
+        record = {"id": 1, **({} if deed is None else {"do": deed})}
+        assert web.ask("POST", f"/hooks/{name}", json=record).status_code == 202
+    found = web.wait_for(name, lambda found: found["metrics"]["records_read"] == 5)
+    assert (found["metrics"]["records_written"], found["health"]) == (2, "ok")
+    letters = web.until(
+        lambda: web.call("GET", f"/api/dead-letters?datasource={name}")["items"], lambda items: len(items) == 3
+    )
+    assert {one["reason"] for one in letters} == {
+        "the function raised RuntimeError",
+        "the function ended its process: exit code 3",
+        "the function ended its process: signal 11",
+    }

@@ -95,10 +95,20 @@ _OTHER = 100  # Text of a value that has no other form.
 _PLAIN = (str, float, bool, type(None), bytes)
 
 
+def packed(value: Any) -> bytes:
+    """Values as bytes. Raises RecursionError and UnicodeEncodeError for what cannot be packed."""
+    return msgspec.msgpack.encode(_packed(value))
+
+
+def unpacked(data: bytes) -> Any:
+    """The values again."""
+    return msgspec.msgpack.decode(data, ext_hook=_unpacked)
+
+
 def pack(contents: Contents) -> bytes:
     """A record as bytes."""
     try:
-        return msgspec.msgpack.encode(_packed(msgspec.structs.astuple(contents)))
+        return packed(msgspec.structs.astuple(contents))
     except (RecursionError, UnicodeEncodeError):  # Nested too deeply, or text that is none: it can be shown, at least.
         text = ascii(contents.payload) if isinstance(contents.payload, str) else _shown(contents.payload)
         return msgspec.msgpack.encode((text, None, None, None))
@@ -113,7 +123,7 @@ def _shown(payload: Any) -> str:
 
 def unpack(data: bytes) -> Contents:
     """The record again."""
-    return Contents(*msgspec.msgpack.decode(data, ext_hook=_unpacked))
+    return Contents(*unpacked(data))
 
 
 def _packed(value: Any) -> Any:

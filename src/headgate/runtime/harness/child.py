@@ -114,7 +114,7 @@ def _import_functions(job: Job) -> None:
         name = (mapping or {}).get("python")
         if isinstance(name, str):
             with contextlib.suppress(HeadgateError):
-                functions.load(name, job.guard.guard())
+                functions.load_here(name, job.guard.guard())
 
 
 def _run(job: Job, send: Callable[[Message], None], request: Request, *, has_changed: bool) -> None:
