@@ -143,6 +143,16 @@ def test_a_stream_at_rest_has_the_status_that_people_would_give_it(
 ) -> None:
     resting = Resting(
         UUID(int=9),
-        "orders", UUID(int=1), "0", False, True, status, detail, Totals(), Reported(), enabled, is_quarantined
+        "orders",
+        UUID(int=1),
+        "0",
+        False,
+        True,
+        status,
+        detail,
+        Totals(),
+        Reported(),
+        enabled,
+        is_quarantined,
     )
     assert status_at_rest(resting) == expected

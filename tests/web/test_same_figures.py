@@ -150,8 +150,9 @@ def test_a_stream_that_was_stopped_and_starts_elsewhere_is_counted_once(database
         first.publish("orders", source={"type": "generator", "rate": 200})
         first.running("orders")
         for before, after, name in ((first, second, "second"), (second, first, this(first)["name"])):
-            first.call("POST", "/api/streams/orders:0/move", {"node": this(before)["name"]})
-            first.until(lambda: stream(first, "orders:0"), lambda found, on=this(before)["name"]: found["node"] == on)
+            home = this(before)["name"]
+            first.call("POST", "/api/streams/orders:0/move", {"node": home})
+            first.until(lambda: stream(first, "orders:0"), lambda found, home=home: found["node"] == home)
             stop(first, "orders")
             series = before.until(lambda before=before: scraped(before).get("orders"), lambda found: found is not None)
             assert len(series["written"]) == 1
