@@ -17,9 +17,11 @@ from headgate.errors import HeadgateError
 from headgate.store import lineage
 from headgate.store.database import Database, connect, refusals_in_words, split_url
 from headgate.store.datasources import Datasources
+from headgate.store.letters import Letters
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.removals import Removals
+from headgate.store.secrets import Keyring
 from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
@@ -34,11 +36,14 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
         found.append(await _guarded("clock", _clock(database)))
-        found.append(await _guarded("schema", _schema(database)))
+        schema = await _guarded("schema", _schema(database))
+        found.append(schema)
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
             found.append(await _guarded("lineage", _lineage(database, settings)))
             found.append(await _guarded("standby", _standby(database)))
             found += await _all_guarded("secrets", keys.examine(database, settings))
+            if schema.state == "ok":
+                found.append(await _guarded("letters", _letters(database, settings)))
             found.append(await _guarded("nodes", _nodes(database)))
             found += await _registry_files(database)
             found += await _all_guarded("removals", _removals(database))
@@ -160,6 +165,22 @@ async def _removals(database: Database) -> list[Verdict]:
         for one in await Removals(database).waiting()
         if one.reason
     ]
+
+
+def _keyring(settings: Settings) -> Keyring | None:
+    """The key of the setting or of the file; unlike a node, the doctor makes none."""
+    text = settings.master_key.get_secret_value() if settings.master_key else None
+    file = settings.home / "master.key"
+    return Keyring.load(text, file if file.exists() else None)
+
+
+async def _letters(database: Database, settings: Settings) -> Verdict:
+    """Whether an older master key is still needed for the dead letters that sinks keep."""
+    left = await Letters(database, _keyring(settings)).left_to_rewrap()
+    if not left:
+        return ok("letters", "those in sinks need no older master key")
+    hint = "keep that key, and run their datasources: runs rewrap them"
+    return warn("letters", f"{counted(left, 'dead letter')} in sinks still under another master key", hint)
 
 
 async def _nodes(database: Database) -> Verdict:

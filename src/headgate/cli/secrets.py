@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = noun("Secrets: what documents refer to as {$secret: NAME}.")
 
 Secret = Annotated[str, typer.Argument(metavar="NAME", help="The secret.")]
+KEEP_KEYS = "keep the old key until `headgate doctor` says that none are left"
 FromFile = Annotated[
     str | None, typer.Option("--from-file", metavar="FILE", help="Read the value from here; - is stdin.")
 ]
@@ -62,6 +63,9 @@ def rotate(call: Call) -> None:
     done = found.value
     letters = f" and {counted(done.letters, 'dead letter')}" if done.letters else ""
     call.say(found.sent, f"{counted(done.rewrapped, 'secret')}{letters} rewrapped")
+    if done.letters_left:
+        letters = counted(done.letters_left, "dead letter")
+        complain(f"headgate: {letters} in sinks still to be rewrapped, by the runs of their streams: {KEEP_KEYS}")
     if done.stuck:
         names = ", ".join(done.stuck)
         complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them again)")

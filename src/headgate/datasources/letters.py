@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.core.letters import key_hash
+from headgate.core.letter_keys import key_hash
 from headgate.core.replays import Waiting, why_waiting
 from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
@@ -93,9 +93,11 @@ class LetterBox:
         if contents is None:
             raise Refused(f"letter {kept.id} is {kept.outcome}", code="not_open", hint="only open letters are edited")
         mapping = (await self._prepared(await self._registry.get(str(kept.datasource)))).mapping
-        key = key_hash(mapping.key_of(payload, contents.meta), self._installation)
+        before, after = (mapping.key_of(one, contents.meta) for one in (contents.payload, payload))
+        key = key_hash(before, self._installation)
+        is_same_key = key is not None and key == key_hash(after, self._installation)
         edited = type(contents)(payload, contents.meta, None, contents.only)
-        await self._letters.edit(kept, edited, key, actor)
+        await self._letters.edit(kept, edited, actor, is_same_key=is_same_key)
         self._registry.waker.wake("events")
         return await self._letters.find(str(kept.id))
 

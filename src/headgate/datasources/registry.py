@@ -17,6 +17,7 @@ from headgate.clock import boot_s
 from headgate.connectors.api import INBOX_IDENTITY
 from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
+from headgate.datasources import functions
 from headgate.datasources.documents import MOST_PROBLEMS, Document, Documents, apart
 from headgate.datasources.planned import PlannedChange, planned
 from headgate.datasources.prepared import Prepared, SinkSide, check, prepare, prepare_sink, written_out
@@ -123,6 +124,7 @@ class Registry:
         reaching = await self.reaching()
         guard = reaching.guard(is_trusted=found.is_trusted)
         if "python" in (found.content.mapping or {}):  # To import a module may take long.
+            await functions.import_early([(found.content.mapping, guard)])
             prepared = await apart(prepare, found.content, values, "", guard)
         else:
             prepared = prepare(found.content, values, "", guard)
@@ -227,7 +229,7 @@ class Registry:
         """Everything that is wrong with this content. Without `reads_secrets` no value is looked at. For others than
         admins, it is wrong to name what is on no list."""
         values = await self._values(content.secrets, reads_secrets=reads_secrets)
-        return await apart(_problems, {"": content}, values, await self.reaching(), is_admin)
+        return await _found_problems({"": content}, values, await self.reaching(), is_admin)
 
     async def publish(self, name: str, actor: str, expected_hash: str | None = None, *, is_admin: bool) -> Version:
         """Validate the draft as a whole and make it the published version."""
@@ -387,7 +389,7 @@ class Registry:
             if name in present and present[name].content.hash == document.content.hash
         }
         reaching = await self.reaching()
-        problems = await apart(_problems, contents, values, reaching, is_admin, kept)
+        problems = await _found_problems(contents, values, reaching, is_admin, kept)
         if isinstance(documents, Documents):
             problems = await apart(documents.all_problems, problems)
         if problems:
@@ -527,6 +529,19 @@ def _no_datasource(name: str, names: Collection[str]) -> NotFound:
     near = difflib.get_close_matches(name, compared, 1)
     hint = f"did you mean {near[0]!r}?" if near else "headgate ds list"
     return NotFound(f"datasource {name!r} does not exist", hint=hint)
+
+
+async def _found_problems(
+    contents: Mapping[str, Content],
+    values: Values,
+    reaching: Reaching,
+    is_admin: bool,
+    trusted: Collection[str] = (),
+) -> list[Problem]:
+    guards = {is_trusted: reaching.guard(is_trusted=is_trusted) for is_trusted in (True, False)}
+    named = [(content.mapping, guards[is_admin or path in trusted]) for path, content in contents.items()]
+    await functions.import_early(named)
+    return await apart(_problems, contents, values, reaching, is_admin, trusted)
 
 
 def _problems(

@@ -38,6 +38,11 @@ class Keyring:
         self._keys = {_key_id(key): key for key in keys}
         self.current = _key_id(keys[0])
 
+    @property
+    def others(self) -> list[str]:
+        """The ids of the keys that only decrypt."""
+        return [id for id in self._keys if id != self.current]
+
     @classmethod
     def load(cls, text: str | None, file: Path | None) -> Keyring | None:
         """From the setting, or else from the file, which is made if it is absent. None: there are no keys."""

@@ -83,6 +83,7 @@ class Listing:
 class Resting:
     """A stream that no node runs, as its last node left it."""
 
+    stream: UUID
     datasource: str
     datasource_id: UUID
     part: str  # Its number, or the label of a stream that a program pushes.
@@ -121,6 +122,10 @@ class States:
         """Streams that no node runs and that this node should report: each is one node's."""
         return [_resting(row) for row in await self._database.fetch(sql("states/resting"), node, most)]
 
+    async def taken(self, streams: Sequence[UUID]) -> set[UUID]:
+        """Those of these that a node has by now."""
+        return {row["id"] for row in await self._database.fetch(sql("states/taken"), list(streams))}
+
     async def pushed(self, node: UUID) -> dict[str, Totals]:
         """All that programs have ever pushed, by datasource. One node reports it: the oldest."""
         rows = await self._database.fetch(sql("states/pushed"), node)
@@ -157,6 +162,7 @@ def _others(row: Row) -> Others:
 
 def _resting(row: Row) -> Resting:
     return Resting(
+        row["stream"],
         row["datasource"],
         row["datasource_id"],
         row["part"],

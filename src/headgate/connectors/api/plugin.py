@@ -19,7 +19,7 @@ from headgate.connectors.api.options import Options
 from headgate.connectors.api.streaming import Context, Position, Sink, Source
 from headgate.connectors.places import Place, places_in
 
-__all__ = ["Connector", "Landing", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
+__all__ = ["Connector", "Landing", "LocalSocket", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,15 @@ class SourceKind:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalSocket:
+    """A socket in a folder, and how a conversation through it begins."""
+
+    path: str
+    # Whether these first bytes of a client are those of a session that the options mean; None: there must be more.
+    admits: Callable[[bytes], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkKind:
     """How to build a sink."""
 
@@ -49,6 +58,8 @@ class SinkKind:
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
     reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source.
+    # The sockets in folders that options name. The process of a test may not be able to open them by itself.
+    sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
 
 
 @dataclass(frozen=True, slots=True)

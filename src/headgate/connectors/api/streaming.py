@@ -39,6 +39,7 @@ from uuid import UUID
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
 from headgate.core.figures import Backlog
+from headgate.core.letter_keys import KeyKind
 from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
@@ -54,6 +55,7 @@ __all__ = [
     "Grant",
     "HasColumns",
     "Inbox",
+    "KeyKind",
     "Letter",
     "LetterOutcome",
     "LetterSink",
@@ -180,6 +182,14 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome. Their remains take the place of their content."""
+
+    async def rewrite(self, changed: Sequence[Letter]) -> None:
+        """Those of these that are open get this content: the same record, encrypted under another key. Nothing else of
+        them changes, and their place among the others does not."""
+
+    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+        """What it keeps the fields of a key in, so that the runtime can tell which records have one key for it. Empty:
+        that is not known. It is asked before each write, and must be cheap."""
 
 
 class ForgettingSink(Sink, Protocol):

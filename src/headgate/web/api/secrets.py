@@ -43,7 +43,9 @@ async def rotate(node: Node) -> bodies.Rotated:
     """Secrets and the records of dead letters. No worker notices."""
     done, stuck = await node.registry.secrets.rotate()
     letters, letters_stuck = await node.letters.rotate()
-    return bodies.Rotated(rewrapped=done, stuck=stuck, letters=letters, letters_stuck=letters_stuck)
+    node.waker.wake("letters")  # Those that sinks keep are rewrapped by the runs of their streams.
+    left = await node.letters.left_to_rewrap()
+    return bodies.Rotated(rewrapped=done, stuck=stuck, letters=letters, letters_stuck=letters_stuck, letters_left=left)
 
 
 ROUTES = [list_secrets, put_secret, delete_secret, rotate]
