@@ -11,7 +11,8 @@ One command at a time is what the sizes are compared by. Then 8 and 64 are under
 one group there are no such figures, because only one program at a time has something to say there. Instead, 64 programs
 join it and leave it, again and again, where each command looks at up to 64 others. The sizes take turns, each in a
 database of its own on one server, so that whatever else the machine does meets all of them. Groups are picked by
-chance; all have a full list of their last transitions, as a group that has been used for a while does.
+chance; all have a full list of their last transitions, as a group that has been used for a while does. The event loop
+and the garbage collector are those of a node.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from typing import Any, Self
 from uuid import UUID, uuid4
 
 import asyncpg
+import uvloop
 
 from bench.rig import make_database, report
+from headgate.cli.up import settle_memory
 from headgate.core.groups.machine import Confirm, Unregister
 from headgate.core.groups.requests import Answered, Joined, Request
 from headgate.store.database import Database
@@ -191,6 +194,7 @@ async def measure(url: str) -> dict[int, dict[str, float]]:
     houses = {}
     for size in SIZES:
         houses[size] = await House.build(await make_database(url, f"groups_{size}"), size)
+    settle_memory()
     found = await one_at_a_time(houses)
     rates: dict[tuple[int, int], list[float]] = {(size, many): [] for size in SIZES[1:] for many in UNDER_WAY}
     crowd: list[float] = []
@@ -214,7 +218,7 @@ def main() -> dict[str, Any]:
         home.mkdir()
         server = EmbeddedServer.join(home)
         try:
-            found = asyncio.run(measure(server.url))
+            found = uvloop.run(measure(server.url))
         finally:
             server.leave()
     figures: dict[str, Any] = {}

@@ -14,7 +14,8 @@ from headgate.core.groups.requests import Outcome
 from headgate.core.groups.roster import Roster, group_of
 from headgate.errors import StoreError
 from headgate.ids import new_id
-from headgate.store.group_batches import MOST, MOST_OF_A_PLACE, Answers, Asked, Batches
+from headgate.store import group_batches as batches
+from headgate.store.group_batches import ALONE, MOST, MOST_OF_A_PLACE, Answers, Asked, Batches
 
 NOTHING = Outcome(Roster(new_id(), "stream", "name", 5.0, group_of(None, (), 0, 0), {}))
 
@@ -27,6 +28,7 @@ class Transactions:
         self.batches = Batches(self.carry_out)
         self.go_on = asyncio.Semaphore(0)
         self.error: Exception | None = None
+        self.is_locked = False  # Every group, by somebody else.
         self.has_begun = asyncio.Event()
 
     async def carry_out(self, asked: Sequence[Asked], *, waits: bool) -> Answers:
@@ -35,7 +37,7 @@ class Transactions:
         await self.go_on.acquire()
         if self.error is not None:
             raise self.error
-        return dict.fromkeys(asked, NOTHING)
+        return {} if self.is_locked and not waits else dict.fromkeys(asked, NOTHING)
 
     def put(self, *places: UUID) -> list[asyncio.Future[Outcome | None]]:
         return [self.batches.put(place, [Evaluate()]) for place in places]
@@ -105,6 +107,21 @@ async def test_everyone_has_an_answer_when_the_database_is_away(transactions: Tr
     assert [type(one) for one in answers] == [StoreError] * 6
     assert len({id(one) for one in answers}) == 6
     assert [len(asked) for asked in transactions.asked] == [1, 5]
+
+
+async def test_a_group_that_finds_all_sessions_waiting_for_locks_fails_in_time(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "CONNECT_S", 0.05)
+    transactions.is_locked = True
+    stuck = transactions.put(*(new_id() for _ in range(ALONE + 3)))
+    transactions.go_on.release()  # Of the batch; those that wait go on waiting.
+    done, waiting = await asyncio.wait(stuck, return_when=asyncio.FIRST_EXCEPTION)
+    answers = await asyncio.gather(*done, *stuck[ALONE:], return_exceptions=True)
+    assert {type(one) for one in answers} == {StoreError}
+    assert waiting >= set(stuck[:ALONE])
+    transactions.let_all_end()
+    assert await asyncio.gather(*stuck[:ALONE]) == [NOTHING] * ALONE
 
 
 async def test_nobody_waits_for_an_answer_when_the_work_is_cancelled(transactions: Transactions) -> None:

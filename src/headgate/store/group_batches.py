@@ -29,11 +29,11 @@ from uuid import UUID
 
 from headgate.core.groups.requests import Outcome, Request
 from headgate.errors import StoreError
-from headgate.store.database import is_undone
+from headgate.store.database import CONNECT_S, is_undone
 
 MOST = 128  # Commands in a batch.
 MOST_OF_A_PLACE = 16
-ALONE = 4  # Transactions that wait for a lock, at most: half of the pool is left for everything else.
+ALONE = 4  # Transactions that wait for locks, at most: half of the pool is left for everything else.
 
 Place: TypeAlias = UUID | tuple[str, str]
 """A group: its id, or its stream and name."""
@@ -149,10 +149,18 @@ class Batches:
             self._is_working = False
 
     async def _ask_alone(self, place: Place, asked: Sequence[Asked]) -> None:
+        """Ask again for what a batch has left over, of one place."""
         try:
-            async with self._slots:
+            async with asyncio.timeout(CONNECT_S):
+                await self._slots.acquire()
+            try:
                 for one in await self._attempt(asked, waits=True):
                     await self._attempt([one], waits=True)
+            finally:
+                self._slots.release()
+        except TimeoutError:
+            for one in asked:
+                one.tell(StoreError("the database did not answer: too many groups are locked"))
         finally:
             for one in asked:
                 one.answer.cancel()  # Nobody waits for an answer that never comes.
