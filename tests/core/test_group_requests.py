@@ -228,6 +228,15 @@ def test_a_group_that_became_empty_may_be_fenced_from_then_on() -> None:
     assert statuses(found) == {2: "connected active"}
 
 
+def test_one_that_was_fenced_stays_so_when_it_is_empty() -> None:
+    """Its last consumer may still believe: nobody may follow that relies on being the only one."""
+    empty = after(join(A, is_fenced=True), ConnectionEnded(A, 0, False, is_own=True))
+    found = after(join(B), roster=empty.roster)
+    assert found.replies == (Refused("fenced_conflict"),)
+    assert found.roster == empty.roster
+    assert statuses(after(join(B, is_fenced=True), roster=empty.roster)) == {2: "connected active"}
+
+
 def test_a_forgotten_consumer_is_buried_and_one_that_came_back_is_not() -> None:
     forgotten = after(join(A), join(B), ConnectionEnded(A, 0, False), DisconnectedTimeout(str(A), 1))
     assert statuses(after(Bury(A, 1), roster=forgotten.roster)) == {2: "connected active"}
