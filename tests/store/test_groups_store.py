@@ -242,12 +242,24 @@ def batch(house: House, monkeypatch: pytest.MonkeyPatch) -> Batch:
     return Batch(house, monkeypatch)
 
 
+HOLD = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0"  # For as long as the test takes.
+
+
 @asynccontextmanager
 async def locked(url: str, *groups: UUID) -> AsyncIterator[Any]:
     """Somebody else has these groups locked."""
     async with session(url) as connection:
-        await connection.execute("BEGIN")
+        await connection.execute(HOLD)
         await connection.execute(sql("groups/lock"), groups, [], [])
+        yield connection
+
+
+@asynccontextmanager
+async def making(url: str, name: str) -> AsyncIterator[Any]:
+    """Somebody else makes this group, and is not done yet."""
+    async with session(url) as connection:
+        await connection.execute(HOLD)
+        await connection.execute(sql("groups/make"), [new_id()], ["invoices"], [name], [None], [5.0])
         yield connection
 
 
@@ -397,9 +409,7 @@ async def test_a_group_that_another_makes_and_does_not_finish_holds_up_no_neighb
     house: House, batch: Batch, url: str
 ) -> None:
     one = await house.join()
-    async with session(url) as connection:
-        await connection.execute("BEGIN")
-        await connection.execute(sql("groups/make"), [new_id()], ["invoices"], ["made"], [None], [5.0])
+    async with making(url, "made") as connection:
         tasks = await batch.of(house.tell(one, Answered(one.consumer, 1)), house.join("made"), house.join("new"))
         await asyncio.gather(tasks[0], tasks[2])
         assert not tasks[1].done()
@@ -486,15 +496,14 @@ async def test_batches_of_two_nodes_that_make_the_same_groups_do_not_deadlock(
     house: House, elsewhere: House, deadlocks: list[StoreError], url: str
 ) -> None:
     """Each comes to the group that somebody else makes after it has made some, and goes on when that is taken back."""
-    names = [f"group-{number:02}" for number in range(40)]
-    async with session(url) as connection:
-        await connection.execute("BEGIN")
-        await connection.execute(sql("groups/make"), [new_id()], ["invoices"], [names[20]], [None], [5.0])
-        joining = asyncio.gather(*map(house.join, names), *map(elsewhere.join, reversed(names)))
-        await Rows(house.database).until_somebody_waits(2)
-        await connection.execute("ROLLBACK")
-        joined = await joining
-    assert len({one.group for one in joined}) == len(names)
+    for turn in range(5):
+        names = [f"group-{turn}-{number:02}" for number in range(40)]
+        async with making(url, names[20]) as connection:
+            joining = asyncio.gather(*map(house.join, names), *map(elsewhere.join, reversed(names)))
+            await Rows(house.database).until_somebody_waits(2)
+            await connection.execute("ROLLBACK")
+            joined = await joining
+        assert len({one.group for one in joined}) == len(names)
     assert deadlocks == []
 
 
