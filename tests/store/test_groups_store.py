@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from headgate.core.groups import machine as core
@@ -36,8 +37,8 @@ from headgate.ids import new_id
 from headgate.store import database as database_module
 from headgate.store import group_batches as batches
 from headgate.store import groups as store
-from headgate.store.database import POOL_SIZE, Database, sql
-from headgate.store.group_batches import Answers, Asked
+from headgate.store.database import POOL_SIZE, Database, is_undone, sql
+from headgate.store.group_batches import ALONE, Answers, Asked
 from headgate.store.groups import EMPTY, GroupRow, Groups, HeldUp
 from tests.store.conftest import Pause, Rows, session
 
@@ -241,12 +242,24 @@ def batch(house: House, monkeypatch: pytest.MonkeyPatch) -> Batch:
     return Batch(house, monkeypatch)
 
 
+HOLD = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0"  # For as long as the test takes.
+
+
 @asynccontextmanager
 async def locked(url: str, *groups: UUID) -> AsyncIterator[Any]:
     """Somebody else has these groups locked."""
     async with session(url) as connection:
-        await connection.execute("BEGIN")
+        await connection.execute(HOLD)
         await connection.execute(sql("groups/lock"), groups, [], [])
+        yield connection
+
+
+@asynccontextmanager
+async def making(url: str, name: str) -> AsyncIterator[Any]:
+    """Somebody else makes this group, and is not done yet."""
+    async with session(url) as connection:
+        await connection.execute(HOLD)
+        await connection.execute(sql("groups/make"), [new_id()], ["invoices"], [name], [None], [5.0])
         yield connection
 
 
@@ -371,18 +384,19 @@ async def test_a_group_that_somebody_has_locked_holds_up_none_of_its_neighbours(
 
 
 async def test_many_locks_that_are_not_released_hold_up_their_own_groups_and_no_others(
-    house: House, batch: Batch, url: str, monkeypatch: pytest.MonkeyPatch
+    house: House, rows: Rows, batch: Batch, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are more of them than a node has sessions."""
-    joined = [await house.join(f"group-{number}") for number in range(POOL_SIZE + 5)]
+    joined = [await house.join(f"group-{number}") for number in range(POOL_SIZE + 3)]
     confirms: dict[UUID, Sequence[Request]] = {one.group: [Answered(one.consumer, 1)] for one in joined}
     stuck = {one.group for one in joined[2:]}
-    monkeypatch.setattr(database_module, "_BEGIN", database_module._BEGIN + "; SET LOCAL lock_timeout = 300")
+    monkeypatch.setattr(database_module, "_BEGIN", database_module._BEGIN + "; SET LOCAL lock_timeout = 500")
     async with locked(url, *stuck):
         (task,) = await batch.of(house.groups.apply(confirms))
-        await Rows(house.database).until_somebody_waits()
+        await rows.until_somebody_waits(ALONE)
         await house.tell(joined[0], Unregister(str(joined[0].consumer)))
         await house.join("another")
+        assert await rows.waiting() <= ALONE
         with pytest.raises(HeldUp) as raised:
             await task
     assert raised.value.groups == stuck
@@ -395,9 +409,7 @@ async def test_a_group_that_another_makes_and_does_not_finish_holds_up_no_neighb
     house: House, batch: Batch, url: str
 ) -> None:
     one = await house.join()
-    async with session(url) as connection:
-        await connection.execute("BEGIN")
-        await connection.execute(sql("groups/make"), [new_id()], ["invoices"], ["made"], [None], [5.0])
+    async with making(url, "made") as connection:
         tasks = await batch.of(house.tell(one, Answered(one.consumer, 1)), house.join("made"), house.join("new"))
         await asyncio.gather(tasks[0], tasks[2])
         assert not tasks[1].done()
@@ -465,16 +477,44 @@ async def test_a_command_whose_caller_goes_is_dropped_or_carried_out_and_its_nei
     assert names == {"first of all", *(f"group-{number}" for number in range(4)), "later"}
 
 
-async def test_batches_of_two_nodes_over_the_same_groups_never_stop_each_other(
-    house: House, elsewhere: House, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[StoreError]:
+    """Batches that the database has ended because they and others waited for each other."""
+    found: list[StoreError] = []
+
+    def noted(error: StoreError) -> bool:
+        if isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+            found.append(error)
+        return is_undone(error)
+
+    monkeypatch.setattr(batches, "is_undone", noted)
+    monkeypatch.setattr(store, "_BATCH", "")  # They wait long enough for the database to notice.
+    return found
+
+
+async def test_batches_of_two_nodes_that_make_the_same_groups_do_not_deadlock(
+    house: House, elsewhere: House, deadlocks: list[StoreError], url: str
 ) -> None:
-    """Each program joins a group, answers, leaves; all the while the groups are new, are emptied and removed."""
-    failures: list[StoreError] = []
-    monkeypatch.setattr(batches, "is_undone", failures.append)
+    """Each comes to the group that somebody else makes after it has made some, and goes on when that is taken back."""
+    for turn in range(5):
+        names = [f"group-{turn}-{number:02}" for number in range(40)]
+        async with making(url, names[20]) as connection:
+            joining = asyncio.gather(*map(house.join, names), *map(elsewhere.join, reversed(names)))
+            await Rows(house.database).until_somebody_waits(2)
+            await connection.execute("ROLLBACK")
+            joined = await joining
+        assert len({one.group for one in joined}) == len(names)
+    assert deadlocks == []
+
+
+async def test_batches_of_two_nodes_over_the_same_groups_do_not_deadlock(
+    house: House, elsewhere: House, deadlocks: list[StoreError]
+) -> None:
+    """Each program joins a group, answers, leaves; all the while groups are emptied, removed and made again."""
 
     async def program(at: House, seed: int) -> None:
         chance = random.Random(seed)
-        for _ in range(12):
+        for _ in range(6):
             joined = await at.join(f"group-{chance.randrange(12)}", 1)
             found = await at.rejoin(joined.consumer, "not there")
             assert found is None
@@ -489,7 +529,7 @@ async def test_batches_of_two_nodes_over_the_same_groups_never_stop_each_other(
 
     programs = asyncio.gather(*(program(at, seed) for seed in range(20) for at in (house, elsewhere)))
     await asyncio.gather(programs, clean())
-    assert failures == []
+    assert deadlocks == []
     assert await house.groups.all() == []
 
 
