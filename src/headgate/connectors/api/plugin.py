@@ -40,7 +40,7 @@ class SinkKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Sink]
-    transactional: bool = False  # Keeps the position with the data.
+    transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
