@@ -31,7 +31,7 @@ from headgate.core.streams import (
     Stream,
     TakeOver,
 )
-from simulation.database import NodeRow
+from simulation.database import GHOSTS, NodeRow
 from simulation.eras import Eras, positions_of
 from simulation.kernel import Process
 from simulation.sinks import Batch, PlainSink, Write, is_bad
@@ -241,6 +241,12 @@ class Checkers:
         if is_outage and not is_troubled:
             self._fail(SILENCE, f"{row.name} was expired because the database was away", None, row.name)
 
+    def went_back(self) -> None:
+        """A new era begins: what the present incarnations still write is refused, or is what waits for their end."""
+        nodes = (machine.node for machine in self._world.machines)
+        self._ended_early |= {node.incarnation for node in nodes if node is not None}
+        self._world.trace.count("eras")
+
     def node_ended_early(self, row: NodeRow, by: UUID, holders: Sequence[Process]) -> None:
         """An incarnation was ended before its lease: its lock was free, and something kept it from beating."""
         world = self._world
@@ -266,11 +272,16 @@ class Checkers:
 
     # Sinks.
 
+    def _is_lawful(self, write: Write, row: Stream) -> bool:
+        """Whether the row is its writer's, or a ghost's, which stands for writers of the time that was lost."""
+        is_waited_for = row.owner is not None and row.owner.int > GHOSTS and write.node in self._ended_early
+        return is_waited_for or (row.owner, row.epoch) == (write.node, write.batch.epoch)
+
     def acting(self, write: Write) -> None:
         """A message of a write is sent: the grant must be live. A process that was paused may send one more."""
         batch, world = write.batch, self._world
         row = world.database.streams[batch.stream]
-        if (row.owner, row.epoch) == (write.node, batch.epoch) or (batch.stream, batch.epoch) in self._taken:
+        if self._is_lawful(write, row) or (batch.stream, batch.epoch) in self._taken:
             return
         if self._is_fenced(write):
             world.trace.count("writes that a fence has to refuse")
@@ -342,7 +353,7 @@ class Checkers:
         indexes = [world.index(stream, record) for record in records]
         world.note((world.name(stream), world.node_name(write.node)), "appended {} to {}", indexes[0], indexes[-1])
         row = world.database.streams[stream]
-        if (row.owner, row.epoch) != (write.node, batch.epoch):
+        if not self._is_lawful(write, row):
             late = self._late.setdefault((stream, batch.epoch), [])
             if write not in late:
                 late.append(write)

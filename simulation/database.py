@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
+from msgspec import structs
+
+from headgate.core import lineage
 from headgate.core.groups.roster import Roster
+from headgate.core.lease import LEASE_S
 from headgate.core.reconcile import Entry
 from headgate.core.streams import Command, Done, Fenced, Release, Reply, Step, Stream
 from simulation.beats import Session, lock_of
@@ -19,6 +23,7 @@ from simulation.network import Mode, Network
 from simulation.registry import Datasource
 from simulation.transactions import TransactionalService
 
+GHOSTS = 1 << 103  # The ids of ghosts.
 IDLE_S = 2.0  # A transaction that a stopped process left open ends after this.
 
 
@@ -45,6 +50,16 @@ class Member:
     index: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a standby had when it lost its primary."""
+
+    nodes: Mapping[UUID, NodeRow]
+    streams: Mapping[UUID, Stream]
+    datasources: Mapping[UUID, Datasource]
+    states: dict[UUID, tuple[int, bool]]
+
+
 class Watcher(Protocol):
     """Sees every change of the registry, by any node."""
 
@@ -59,6 +74,9 @@ class Watcher(Protocol):
 
     def node_ended_early(self, row: NodeRow, by: UUID, holders: Sequence[Process]) -> None:
         """An incarnation was ended before its lease was over, while these processes had its lock."""
+
+    def went_back(self) -> None:
+        """The rows are older than they were, and all incarnations are ended."""
 
     def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
         """The parts of a source were dealt: the streams that read them so far, and those that do from now on."""
@@ -85,6 +103,7 @@ class Database(TransactionalService):
         self.sessions: list[Session] = []  # Of beats.
         self._has_refused = False
         self.watcher = watcher
+        self.era = 0  # How often it went back in time.
 
     def save(self, steps: Mapping[UUID, Step], commands: Mapping[UUID, Command], node: UUID | None) -> None:
         """Write what changed."""
@@ -208,6 +227,33 @@ class Database(TransactionalService):
     def due_deals(self) -> list[UUID]:
         """The datasources that have another number of streams than they should, or have stopped to be dealt."""
         return [one.id for one in self.datasources.values() if one.streams != one.dealt or one.is_dealing]
+
+    # What a standby has.
+
+    def copy(self) -> Copy:
+        """All rows, as they are now."""
+        return Copy(dict(self.nodes), dict(self.streams), dict(self.datasources), dict(self.states))
+
+    def set_back(self, copy: Copy) -> None:
+        """A standby that lagged has taken the place of the primary, and a witness has begun a new era."""
+        for transaction in [one for holders in list(self._holders.values()) for one in holders]:
+            self.end(transaction)
+        self.era += 1
+        self.watcher.went_back()
+        ghost = NodeRow(UUID(int=GHOSTS + self.era), "ghost", LEASE_S)
+        rows = [*copy.nodes.values(), ghost]
+        jump = lineage.first_epoch(self.era)  # An observer that has seen the beat before sees another.
+        self.nodes = {row.id: replace(row, is_ended=True, beat=row.beat + jump) for row in rows}
+        self.streams = {id: self._in_era(row) for id, row in copy.streams.items()}
+        self.states, self.unable, self.moves = copy.states, {}, {}
+        for datasource in copy.datasources.values():
+            self.change(datasource)
+
+    def _in_era(self, row: Stream) -> Stream:
+        """What no sink fences goes to a ghost, which stands for the nodes of the time that was lost."""
+        epoch = max(row.epoch + 1, lineage.first_epoch(self.era))
+        holder = None if row.transactional else UUID(int=GHOSTS + self.era)
+        return structs.replace(row, owner=holder, run=holder, epoch=epoch, settled=row.sink_identity is None)
 
     def listen(self, process: Process, signal: Signal) -> None:
         """Have this signal set when something has changed."""

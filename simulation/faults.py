@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from simulation.database import Copy
 from simulation.kernel import Process
 from simulation.network import Mode, Service, Weather
 
@@ -220,6 +221,32 @@ class Faults:
 
     def _database_away(self) -> bool:
         return self._away(self._world.database)
+
+    def _fail_over(self) -> bool:
+        """A standby that lags by some seconds takes the place of the database, which is away meanwhile."""
+        database = self._world.database
+        if database.mode != "up":
+            return False
+        lag_s, away_s = self._random.uniform(0.05, 8.0), self._random.uniform(0.2, 6.0)
+        self._world.loop.after(lag_s, self._lose_primary, database.copy(), away_s)
+        return True
+
+    def _lose_primary(self, copy: Copy, away_s: float) -> None:
+        database = self._world.database
+        if self._is_over or database.mode != "up":
+            return
+        self._world.disturbed()
+        self._world.note((database.name,), "is lost with what was committed last")
+        database.leave(self._mode())
+        self._world.loop.after(away_s, self._promote, copy)
+
+    def _promote(self, copy: Copy) -> None:
+        database = self._world.database
+        if database.mode != "up":
+            self._world.disturbed()
+            self._world.note((database.name,), "is a standby that was promoted, in a new era")
+            database.set_back(copy)
+            database.come_back()
 
     def _sink_away(self) -> bool:
         return self._away(self._random.choice(list(self._world.sinks.values())))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulation.world import Machine, World
 
 TAKEOVER_S = 7.0
+PAUSE_S = 11.0  # A stop is over after ten seconds, whatever a run does.
 AT_ONCE_S = 3.0  # For what need not wait for a lease.
 LOOK_S = 2.0
 MOST_LOOKS = 3
@@ -27,7 +28,7 @@ PROGRESS = "liveness (everything runs again once faults have stopped)"
 LOST = "liveness (a run whose stream was taken learns of it)"
 OWNER = "liveness (nobody owns a stream that he does not know of)"
 TRIAL = "liveness (a new version takes the place of the old one, unless it is no good)"
-REST = "liveness (a stop gives everything back)"
+REST = "liveness (a stop or a pause gives everything back)"
 
 
 class Liveness:
@@ -127,6 +128,27 @@ class Liveness:
                 after_s = world.loop.now_s - killed_at_s
                 text = f"{world.name(stream)} was not granted elsewhere {after_s:.0f} s after a kill"
                 raise Violation(TAKEOVER, text, (world.name(stream), machine.name))
+
+    # Pauses.
+
+    def paused(self, one: Datasource) -> None:
+        """A datasource was paused: where nothing goes wrong, nobody has its streams for long."""
+        if self._world.kind.is_cooperative:
+            self._world.loop.after(PAUSE_S, self._check_pause, one)
+
+    def _check_pause(self, paused: Datasource) -> None:
+        world = self._world
+        if not world.database.datasources[paused.id].is_paused or not self._is_as_it_was(paused):
+            return
+        world.trace.count("pauses that were kept")
+        for stream in world.database.streams_of(paused.id):
+            if (owner := world.database.streams[stream].owner) is not None:
+                name = world.name(stream)
+                raise Violation(REST, f"{name} has an owner, and is paused", (name, world.node_name(owner)))
+
+    def _is_as_it_was(self, paused: Datasource) -> bool:
+        """Whether nobody has touched it since, so that the pause is the same one."""
+        return self._world.database.datasources[paused.id] == paused
 
     # In the end.
 

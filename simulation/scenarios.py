@@ -37,7 +37,7 @@ class Kind:
     idle: float = 0.0  # The share of datasources that nodes read and that have nothing to read.
 
 
-MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "swap": 1.0, "again": 0.5}
+MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "pause": 1.0, "swap": 1.0, "again": 0.5}
 EDITS = {"edit": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "toggle": 1.0}
 NETWORK = {
     "cut_database": 3.0,
@@ -135,7 +135,7 @@ KINDS: tuple[Kind, ...] = (
             "storm": 1.0,
         },
         fault_every_s=1.0,
-        operations={"swap": 4.0, "drain": 1.0, "restart": 1.0},
+        operations={"swap": 4.0, "drain": 1.0, "restart": 1.0, "pause": 1.0},
         operation_every_s=1.5,
         weather=FORGETFUL,
         stumble_every=3000,
@@ -193,6 +193,19 @@ KINDS: tuple[Kind, ...] = (
         operations={"blunder": 4.0, "swap": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "again": 2.0},
         operation_every_s=2.0,
         weather=LOSSY,
+    ),
+    Kind(
+        "failover",
+        nodes=(2, 4),
+        streams=(1, 4),
+        faults={"fail_over": 3.0, "kill": 1.0, "pause": 1.0, "bad_line": 1.0, "isolate": 1.0},
+        fault_every_s=4.0,
+        operations={"restart": 1.0, "drain": 1.0, "move": 1.0},
+        operation_every_s=4.0,
+        weather=LOSSY,
+        sinks=("table", "table", "store", "plain"),
+        active_s=40.0,
+        recover_s=40.0,
     ),
     GROUPS,
     replace(GROUPS, name="fenced", fenced=0.8, odd=0.2, active_s=40.0),

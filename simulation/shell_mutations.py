@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from headgate.core import lease, lifecycle
+from msgspec import structs
+
+from headgate.core import lease, lifecycle, lineage
 from headgate.core.lease import Expired, Quiet
 from headgate.core.streams import Command, Fenced, Progress, Reply, Stream
 from simulation.beats import BeatSession, lock_of
-from simulation.database import NodeRow
+from simulation.database import Database, NodeRow
 from simulation.effects import Effects
 from simulation.handle import Handle
 from simulation.kernel import Process
@@ -163,4 +166,35 @@ SINKS = (
 )
 
 
-SHELL = (*NODES, *WORKERS, *SINKS)
+# A database that goes back in time.
+
+
+def _registry_is_right(in_era: Any) -> Any:
+    """Generations rise with the era by themselves: the registry's old position outranks that of the sink."""
+
+    def planted(self: Database, row: Stream) -> Stream:
+        found: Stream = in_era(self, row)
+        progress = found.progress
+        return structs.replace(found, progress=replace(progress, generation=progress.generation + 1))
+
+    return planted
+
+
+def _frees_all(in_era: Any) -> Any:
+    """Streams that no sink fences are free at once, while their owner may still write."""
+
+    def planted(self: Database, row: Stream) -> Stream:
+        found: Stream = in_era(self, row)
+        return structs.replace(found, owner=None, run=None)
+
+    return planted
+
+
+ERAS = (
+    instead("a_new_era_has_old_epochs", "failover", lineage, "first_epoch", lambda era: 0),
+    Mutation("a_new_era_raises_generations", "failover", Database, "_in_era", _registry_is_right),
+    Mutation("a_new_era_frees_what_is_not_fenced", "failover", Database, "_in_era", _frees_all),
+)
+
+
+SHELL = (*NODES, *WORKERS, *SINKS, *ERAS)

@@ -18,7 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from headgate.core.groups import delivery
 from headgate.errors import Refused, StoreError
 from headgate.runtime.groups import listener as runtime
-from headgate.store.groups import Groups
+from headgate.store import database
+from headgate.store.groups import Groups, HeldUp
 from headgate.web.api import group_views
 from tests.web.pushing import LONG_S, House, house, numbers
 from tests.web_node import Databases
@@ -584,3 +585,40 @@ async def test_the_database_may_be_away_for_a_while(here: House, monkeypatch: py
         assert (await statuses(here, group))[1] == WAITING
         away = False
         await until(here, group, ACTIVE, ("disconnected", "waiting"))
+
+
+async def test_the_end_of_a_connection_is_written_down_although_another_group_stays_locked(
+    here: House, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's is tried again until its group is free."""
+    real, held_up = here.node.group_rows.apply, asyncio.Event()
+
+    async def apply(requests: Any) -> Any:
+        try:
+            return await real(requests)
+        except HeldUp:
+            held_up.set()
+            raise
+
+    monkeypatch.setattr(here.node.group_rows, "apply", apply)
+    monkeypatch.setattr(database, "_BEGIN", f"{database._BEGIN}; SET LOCAL lock_timeout = 100")
+    monkeypatch.setattr(runtime, "RETRY_S", 0.05)
+    locked, free = a_group(), a_group()
+    lost = ("disconnected", "active")
+    async with members(here, here, group=locked) as (first, _), members(here, here, group=free) as (second, _):
+        await first.active()
+        await second.active()
+        await until(here, locked, ACTIVE, WAITING)
+        connection = await database.connect(database_url)
+        try:
+            await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
+            await connection.execute("SELECT FROM headgate.consumer_group WHERE name = $1 FOR UPDATE", locked)
+            first.cut()
+            second.cut()
+            await until(here, free, lost, WAITING)
+            async with asyncio.timeout(LONG_S):
+                await held_up.wait()
+            assert await statuses(here, locked) == [ACTIVE, WAITING]
+        finally:
+            await connection.close()
+        await until(here, locked, lost, WAITING)

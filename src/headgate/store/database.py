@@ -139,6 +139,12 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, _AWAY) and not isinstance(error, asyncpg.QueryCanceledError)
 
 
+def is_undone(error: StoreError) -> bool:
+    """Whether the database is there and a transaction that ended so was rolled back: it may be tried again at once."""
+    refused = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, ValueError  # The driver's, of a value.
+    return isinstance(error.__cause__, refused)
+
+
 @contextmanager
 def store_errors() -> Iterator[None]:
     """Turn what the driver raises when the database is away into `StoreError`."""
@@ -219,7 +225,7 @@ Check: TypeAlias = Callable[[Session], Awaitable[None]]
 """Lets a new session work, or raises (`store.lineage`)."""
 
 
-async def _unchecked(session: Session) -> None:
+async def unchecked(session: Session) -> None:
     """Any registry will do."""
 
 
@@ -241,7 +247,7 @@ class Database:
         self._away = False
 
     @classmethod
-    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = _unchecked) -> Database:
+    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = unchecked) -> Database:
         """Connect. The first connection must succeed, so that a wrong URL is found at once. Each one is checked."""
         dsn, pooled = split_url(url)
 

@@ -22,7 +22,7 @@ from headgate.core import lifecycle
 from headgate.core.lifecycle import Wanted, holding
 from headgate.core.lifecycle.holding import Declined, Holding
 from headgate.core.push.notifier import Reason
-from headgate.core.reconcile import Entry, Place, wanted_here
+from headgate.core.reconcile import Entry, Place, wanted_here, why_given_back
 from headgate.datasources.registry import Registry
 from headgate.errors import StoreError
 from headgate.ids import stream_name
@@ -231,6 +231,10 @@ class WorkerManager:
         """Its session is done with it, or another node is to have it: drain and release."""
         handle.holding = replace(handle.holding, is_given_back=True)
         self._want(handle)
+
+    def why_given_back(self, datasource: UUID) -> str:
+        """Why a stream of this datasource ended that its program still wants."""
+        return why_given_back(self._registry.entry_of(datasource), Place(self._draining))
 
     def _add(self, stream: UUID, entry: Entry, name: str, index: int = 0, dealt: int = 1) -> Handle:
         bound = structlog.get_logger("headgate.stream").bind(datasource=entry.name, stream=name, stream_id=stream)

@@ -200,6 +200,8 @@ def _stopped(node: Node, row: WorkerGroup) -> str:
         return "nothing has been published"
     if not row.enabled:
         return "its datasource is stopped"
+    if row.paused:
+        return "its datasource is paused"
     if row.quarantine is not None:
         return f"its datasource is quarantined: {row.quarantine}"
     if row.dealing:

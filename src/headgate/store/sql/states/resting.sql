@@ -1,8 +1,9 @@
 -- Streams that no node runs, failed ones first. Each is reported by one node: the one whose word is the last, if it is
 -- still there, else the oldest. Streams that programs push come and go, so of those only the failed ones are listed. One
 -- that was dealt everything away keeps what it has counted, because a sum must not fall.
-SELECT d.name AS datasource, d.id AS datasource_id, coalesce(s.label, s.index::text) AS part, s.label IS NOT NULL AS is_pushed,
-       s.label IS NOT NULL OR s.index < d.dealt AS is_dealt, st.worker_status, st.detail, st.metrics, d.enabled,
+SELECT s.id AS stream, d.name AS datasource, d.id AS datasource_id, coalesce(s.label, s.index::text) AS part, s.label IS NOT NULL AS is_pushed,
+       s.label IS NOT NULL OR s.index < d.dealt AS is_dealt, st.worker_status, st.detail, st.metrics,
+       d.enabled AND NOT d.paused AS is_on,
        d.quarantine IS NOT NULL AS is_quarantined,
        s.records_read, s.records_written, s.records_filtered, s.records_dead_lettered, s.records_skipped
 FROM headgate.stream s
