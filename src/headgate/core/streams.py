@@ -58,7 +58,7 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
-    transactional: bool = False  # The sink of the last run refuses whoever comes with an older epoch.
+    transactional: bool = False  # The sink of the last run refuses older epochs.
 
 
 # Commands.

@@ -52,7 +52,7 @@ class SinkKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Sink]
-    transactional: bool = False  # Keeps the position with the data.
+    transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
     forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.

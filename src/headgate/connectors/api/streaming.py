@@ -122,7 +122,11 @@ class Source(Protocol):
         """
 
     async def open(self, position: Position) -> None:
-        """Get ready to read what follows `position`."""
+        """Get ready to read what follows `position`.
+
+        The run before this one may still live somewhere, cut off, and hold what only one can hold at the source: a
+        replication slot, a client's id. This run is the rightful one, so it ends the other there.
+        """
 
     async def read(self) -> Batch:
         """Wait for records and return them. `EndOfStream` when there will never be more."""
