@@ -58,6 +58,7 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
+    transactional: bool = False  # The sink of the last run refuses whoever comes with an older epoch.
 
 
 # Commands.
@@ -80,6 +81,7 @@ class Acquire:
     source_identity: str
     sink_identity: str
     claims: bool = False
+    transactional: bool = False  # The sink keeps the position with the data, and refuses older epochs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,17 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Take the stream from an owner that was ended before its lease was over, and may still be at work.
+
+    If it is, a transactional sink refuses what it writes, and where no run has begun there is nothing to refuse. In any
+    other sink nothing but the owner's own trust stops it, so the stream waits until that has certainly ended.
+    """
+
+    owner: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """An operator says where the stream stands. Refused while somebody has it."""
 
@@ -140,7 +153,7 @@ class Deal:
     source_identity: str | None = None  # and what it reads: the same for all of them.
 
 
-Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit | Deal
+Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | TakeOver | Edit | Deal
 
 
 # Replies.
@@ -203,6 +216,8 @@ def step(stream: Stream, command: Command) -> Step:
             return _release(stream, command)
         case Revoke():
             return _revoke(stream, command)
+        case TakeOver(owner=owner):
+            return _take_over(stream, owner)
         case Edit():
             return _edit(stream, command)
         case Deal():
@@ -231,7 +246,15 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
         progress = replace(progress, generation=next_generation(progress.generation, stream.epoch))
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
     granted = Stream(
-        stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
+        stream.id,
+        command.owner,
+        command.run,
+        epoch,
+        progress,
+        command.version,
+        *identities,
+        settled=False,
+        transactional=command.transactional,
     )
     return Step(granted, Granted(resets_position=source_changed))
 
@@ -273,6 +296,12 @@ def _revoke(stream: Stream, command: Revoke) -> Step:
     return Step(_moved(stream, None, stream.epoch + 1, stream.progress), Done())
 
 
+def _take_over(stream: Stream, owner: UUID) -> Step:
+    if stream.owner == owner and stream.run is not None and not stream.transactional:
+        return Step(stream, Busy(owner))
+    return _revoke(stream, Revoke(owner))
+
+
 def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
@@ -295,6 +324,7 @@ def _deal(stream: Stream, command: Deal) -> Step:
         version=command.version,
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
+        transactional=stream.transactional,
     )
     return Step(dealt, Done())
 
@@ -320,6 +350,7 @@ def _moved(
         stream.sink_identity,
         rests,
         stream.settled if settled is None else settled,
+        stream.transactional,
     )
 
 

@@ -118,6 +118,11 @@ class Effects:
         for task in list(self._tasks):
             task.cancel()
 
+    async def ended(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def _persist(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write a decision down, however long the database is away."""
         while True:
@@ -136,9 +141,9 @@ class Effects:
             try:
                 config = await around.registry.get_datasource_config(handle.datasource, version)
                 prepared, claims = config.prepared, handle.pusher is not None
-                command = streams.Acquire(
-                    around.node, new_id(), version, prepared.source_identity, prepared.sink_identity, claims
-                )
+                identities = prepared.source_identity, prepared.sink_identity
+                transactional = prepared.sink_kind.transactional
+                command = streams.Acquire(around.node, new_id(), version, *identities, claims, transactional)
                 await self._catch_up(handle)
                 if not holding.is_awaited(handle.state.phase, run):
                     return  # Abandoned meanwhile: what it would get is another run's by now.
