@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headgate.connectors.api import Connector, Context, Landing, Reader, ReaderKind, Sink, SinkKind, Writer, WriterKind
+from headgate.connectors.guard import Guard
 from headgate.connectors.postgres.options import PostgresOptions
 
 
@@ -10,6 +11,12 @@ def _sink(options: PostgresOptions, context: Context) -> Sink:
     from headgate.connectors.postgres.sink import PostgresSink
 
     return PostgresSink(options, context)
+
+
+async def _probe(options: PostgresOptions, guard: Guard) -> None:
+    from headgate.connectors.postgres.session import probe
+
+    await probe(options.url.get_secret_value(), guard)
 
 
 def _reader(url: str, snapshot: str | None) -> Reader:
@@ -40,6 +47,7 @@ CONNECTOR = Connector(
         keeps_letters=True,
         needs_key=lambda options: options.mode == "upsert",
         can_delete=lambda options: options.mode == "upsert",
+        probe=_probe,
     ),
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer, of_sink=_landing),

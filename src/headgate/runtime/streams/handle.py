@@ -14,10 +14,12 @@ from headgate.core.figures import LastFailure
 from headgate.core.lifecycle.holding import Holding
 from headgate.core.push.notifier import Reason
 from headgate.core.records import NOTHING, Totals
+from headgate.core.repeats import Episode
 from headgate.core.streams import Why
 from headgate.datasources.registry import Config
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.run import Run
+from headgate.runtime.streams.sides import Awaited
 from headgate.runtime.streams.stats import Stats
 from headgate.store.states import State
 
@@ -66,6 +68,8 @@ class Handle:
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     last_failure: LastFailure | None = None
+    episode: Episode = field(default_factory=Episode)  # Of failures in a row, as far as people were told.
+    awaited: Awaited | None = None  # What has to come back, while it waits for that.
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
