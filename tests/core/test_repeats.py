@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.repeats import FIRST_S, GROWTH, LONGEST_S, MOST_APART, Episode, Told, failed, over
+from headgate.core.repeats import FIRST_S, GROWTH, LONGEST_S, MOST_APART, Episode, Told, failed, is_new, over
 
 DAY_S = 86400.0
 
@@ -75,6 +75,13 @@ def test_words_that_are_new_each_time_are_counted_together() -> None:
     episode, found = told([(float(n), f"process {n} is gone") for n in range(50)])
     assert len(found) == MOST_APART + 1
     assert over(episode) == Told(50, 0.0)
+
+
+def test_words_are_new_until_they_were_told() -> None:
+    episode, _ = told([(0.0, "away")], about=1)
+    assert not is_new(episode, 1, "away")
+    assert is_new(episode, 1, "starting up")
+    assert is_new(episode, 2, "away")
 
 
 def test_what_somebody_did_in_between_makes_it_another_matter() -> None:

@@ -65,6 +65,11 @@ def failed(episode: Episode, about: Hashable, words: Hashable, now_s: float) -> 
     return _with(episode, kind, later), Told(known.count, known.since_s)
 
 
+def is_new(episode: Episode, about: Hashable, words: Hashable) -> bool:
+    """Whether these words have not been told before."""
+    return episode.about != about or words not in episode.kinds
+
+
 def over(episode: Episode) -> Told | None:
     """It is over. None: nothing had failed."""
     if not episode.kinds:

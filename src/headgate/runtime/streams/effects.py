@@ -148,8 +148,7 @@ class Effects:
                     return  # Abandoned meanwhile: what it would get is another run's by now.
                 step = await around.ownership.submit(handle.stream, command)
             except Exception as error:
-                if _is_bug(error):
-                    handle.log.exception("the stream could not be acquired")
+                self._show_bug(handle, error, "the stream could not be acquired")
                 self._fail(handle, run, error, began_at_s, sides.awaited_of(None, None, error))
                 return
         match step.reply:
@@ -242,8 +241,7 @@ class Effects:
             around.dispatch(handle, lifecycle.Ended(number, boot_s()))
             raise
         except Exception as error:
-            if _is_bug(error):
-                handle.log.exception("the run failed")
+            self._show_bug(handle, error, "the run failed")
             await self._last_checkpoint(handle, run)
             self._fail(handle, number, error, began_at_s, run.awaited_after(error))
             return
@@ -316,6 +314,12 @@ class Effects:
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)
 
+    def _show_bug(self, handle: Handle, error: Exception, text: str) -> None:
+        """People should see where it happened, once."""
+        failure = sides.failure_of(error)
+        if failure.cause is Cause.BUG and self._around.reporter.is_new(handle, failure):
+            handle.log.error(text, exc_info=error)
+
     async def _check(self, handle: Handle, version: int) -> None:
         label_current(RunLabel(handle.datasource, handle.name))
         failure = None
@@ -378,8 +382,3 @@ class Effects:
         """Give back a grant that no run comes of. If the database is away, the next look finds it again."""
         with contextlib.suppress(StoreError, NotFound):
             await self._around.ownership.submit(stream, holding.decline(self._around.node, offer))
-
-
-def _is_bug(error: BaseException) -> bool:
-    """Whether a person should see where it happened."""
-    return sides.failure_of(error).cause == Cause.BUG

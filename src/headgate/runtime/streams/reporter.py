@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -77,12 +77,13 @@ class Reporter:
                 handle.log.error(type, **said)
                 self.event(handle, f"worker_{type}", **said)
 
+    def is_new(self, handle: Handle, failure: Failure) -> bool:
+        """Whether a run has not failed like this before, so that people should see where it happened."""
+        return repeats.is_new(handle.episode, *_matter(handle, "failed", failure))
+
     def _told(self, handle: Handle, type: str, failure: Failure) -> Told | None:
         """What to tell of a failure that may be one of very many."""
-        wanted = handle.state.wanted
-        about = None if wanted is None else (wanted.published, wanted.restarts)
-        words = (type, failure.cause, failure.message)
-        handle.episode, told = repeats.failed(handle.episode, about, words, boot_s())
+        handle.episode, told = repeats.failed(handle.episode, *_matter(handle, type, failure), boot_s())
         return told
 
     def culprits(self, handle: Handle, written: Written) -> None:
@@ -170,6 +171,13 @@ class Reporter:
         except StoreError:
             self._proofs = proofs | self._proofs
             raise
+
+
+def _matter(handle: Handle, type: str, failure: Failure) -> tuple[Hashable, Hashable]:
+    """What a failure is about, and its words."""
+    wanted = handle.state.wanted
+    about = None if wanted is None else (wanted.published, wanted.restarts)
+    return about, (type, failure.cause, failure.message)
 
 
 def _moment(at_s: float) -> str:

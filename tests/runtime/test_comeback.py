@@ -1,0 +1,273 @@
+"""Streams that wait for something go on as soon as it is back. Here every wait is an hour long."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from headgate.connectors.api import Connector, Context, Options, SinkKind
+from headgate.connectors.guard import Bound, Guard, OutOfReach
+from headgate.connectors.places import Place
+from headgate.core.reach import Kind, Reach
+from headgate.errors import Cause, ConnectorError, NotConnected
+from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.streams.sides import awaited_of
+from headgate.store.embedded import EmbeddedServer
+from tests.proxy import proxied
+from tests.runtime.conftest import IDS, Harness, generator, postgres, running_node
+from tests.waiting import until
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if everything had failed very often already."""
+    monkeypatch.setattr("headgate.core.backoff.FIRST_S", HOUR_S)
+    monkeypatch.setattr("headgate.core.backoff.LONGEST_S", HOUR_S)
+
+
+class ServerOptions(Options):
+    """Where a test's sink is."""
+
+    address: str = "db.test:5432"
+
+
+class Away:
+    """A server that does not answer, until it does; what its sinks and probes say."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.probes = 0
+        self.answers_probes = True
+        self.writes: dict[str, int] = {}
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def probe(self, options: Any, guard: Guard) -> None:
+        self.probes += 1
+        if not self.answers_probes:
+            raise NotConnected("the probe cannot get through")
+        self.check()
+
+    def connector(self, **more: Any) -> Connector:
+        """Sinks that write to it."""
+
+        def reaches(options: Any) -> list[Place]:
+            host, _, port = options.address.partition(":")
+            return [Place(Kind.ADDRESS, host, int(port))]
+
+        return Connector(
+            "server", "a server", sink=SinkKind(ServerOptions, lambda o, c: _Sink(self, c), reaches=reaches, **more)
+        )
+
+
+class _Sink:
+    def __init__(self, server: Away, context: Context) -> None:
+        self._server = server
+        self._stream = context.stream
+
+    async def check(self) -> None:
+        self._server.check()
+
+    async def open(self, grant: Any) -> None:
+        self._server.check()
+
+    async def write(self, batch: Any) -> None:
+        self._server.check()
+        self._server.writes[self._stream] = self._server.writes.get(self._stream, 0) + 1
+
+    async def close(self) -> None: ...
+
+
+def to_server(rate: int = 50, **sink: Any) -> dict[str, Any]:
+    return {"source": generator(rate=rate), "sink": {"type": "server", **sink}}
+
+
+async def until_waiting(hg: Harness, *names: str) -> None:
+    for name in names:
+        await hg.until(name, status="ERROR", detail="backing off")
+
+
+async def until_seen_away(hg: Harness) -> None:
+    """Somebody has asked what streams wait for, in vain."""
+    await until(lambda: any(watch.target.is_away for watch in manager_of(hg)._lookout._watches.values()))
+
+
+async def until_writing(server: Away, *names: str) -> None:
+    before = dict(server.writes)
+    await until(lambda: all(server.writes.get(f"{name}:0", 0) > before.get(f"{name}:0", 0) for name in names))
+
+
+@pytest.fixture
+async def own_server() -> AsyncIterator[Path]:
+    """A PostgreSQL that may be stopped."""
+    home = Path(tempfile.mkdtemp(prefix="hg"))
+    yield home
+    await asyncio.to_thread(shutil.rmtree, home, True)
+
+
+async def test_streams_into_a_postgresql_that_was_stopped_go_on_once_it_is_started(
+    hg: Harness, own_server: Path
+) -> None:
+    server = await asyncio.to_thread(EmbeddedServer.join, own_server, {"fsync": "off"})
+    names = ("first", "second", "third")
+    for name in names:
+        await hg.apply(**{name: {"source": generator(), "mapping": IDS, "sink": postgres(server.url, name)}})
+    for name in names:
+        await hg.until(name, status="RUNNING", running=1)
+    await asyncio.to_thread(server.leave)
+    await until_waiting(hg, *names)
+    server = await asyncio.to_thread(EmbeddedServer.join, own_server, {"fsync": "off"})
+    try:
+        for name in names:
+            await hg.until(name, status="RUNNING")
+        connection = await asyncpg.connect(server.url)
+        for name in names:
+            found = [row["id"] for row in await connection.fetch(f"SELECT id FROM {name} ORDER BY id")]
+            assert found == list(range(found[0], found[0] + len(found)))
+        await connection.close()
+        for name in names:
+            await hg.node.registry.set_enabled(name, False, "tester")
+            await hg.until(name, status="STOPPED")
+    finally:
+        await asyncio.to_thread(server.leave)
+
+
+async def test_a_postgresql_that_only_reads_is_away_until_it_takes_writes(hg: Harness) -> None:
+    """It lets everybody in, so only asking tells."""
+    database = hg.url.partition("@/")[2].partition("?")[0]
+    await hg.sql("CREATE ROLE reader LOGIN SUPERUSER")
+    await hg.sql(f"ALTER ROLE reader IN DATABASE {database} SET default_transaction_read_only = on")
+    try:
+        sink = postgres(hg.url.replace("//headgate@", "//reader@"))
+        await hg.apply(orders={"source": generator(), "mapping": IDS, "sink": sink})
+        await until_waiting(hg, "orders")
+        await until_seen_away(hg)
+        await hg.sql(f"ALTER ROLE reader IN DATABASE {database} RESET default_transaction_read_only")
+        await hg.until_rows(3)
+        await hg.node.registry.set_enabled("orders", False, "tester")
+        await hg.until("orders", status="STOPPED")
+    finally:
+        await hg.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader'")
+        await hg.sql("REASSIGN OWNED BY reader TO headgate")
+        await hg.sql("DROP ROLE reader")
+
+
+async def test_many_streams_share_one_probe(hg: Harness, plug: Any) -> None:
+    server = Away()
+    plug(server.connector(probe=server.probe))
+    names = [f"s{n}" for n in range(30)]
+    await hg.apply(**{name: to_server(rate=5) for name in names})
+    await until_writing(server, *names)
+    server.error = NotConnected("connection refused")
+    await until_waiting(hg, *names)
+    before = server.probes
+    await until(lambda: server.probes >= before + 2)
+    assert server.probes - before < len(names)
+    server.error = None
+    await until_writing(server, *names)
+
+
+async def test_a_server_without_a_probe_is_knocked_at(hg: Harness, plug: Any) -> None:
+    server = Away()
+    plug(server.connector())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    await hg.apply(orders=to_server(address=f"127.0.0.1:{port}"))
+    await until_writing(server, "orders")
+    server.error = NotConnected("connection refused")
+    await until_waiting(hg, "orders")
+    await until_seen_away(hg)
+    server.error = None
+    listening = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", port)
+    async with listening:
+        await until_writing(server, "orders")
+
+
+async def test_another_stream_that_works_tells_those_that_wait(hg: Harness, plug: Any) -> None:
+    """The probe does not get through, for whatever reason, and a stream does."""
+    server = Away()
+    plug(server.connector(probe=server.probe))
+    await hg.apply(waiting=to_server())
+    await until_writing(server, "waiting")
+    server.error, server.answers_probes = NotConnected("connection refused"), False
+    await until_waiting(hg, "waiting")
+    await until_seen_away(hg)
+    server.error = None
+    await hg.apply(working=to_server())
+    await until_writing(server, "working", "waiting")
+
+
+async def test_an_answer_of_any_kind_is_a_return(hg: Harness, plug: Any) -> None:
+    """A server that is back and refuses the password: the stream finds out now, and not in an hour."""
+    server = Away()
+    plug(server.connector(probe=server.probe))
+    await hg.apply(orders=to_server())
+    await until_writing(server, "orders")
+    server.error = NotConnected("connection refused")
+    await until_waiting(hg, "orders")
+    await until_seen_away(hg)
+    server.error = ConnectorError("wrong password", cause=Cause.AUTH)
+    await hg.until("orders", status="ERROR", detail="quarantined")
+
+
+async def test_a_probe_passes_the_guard_and_says_nothing_of_a_password(url: str, tmp_path: Path, plug: Any) -> None:
+    knocked = asyncio.Event()
+
+    async def heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        knocked.set()
+        writer.close()
+
+    server = Away()
+    plug(server.connector())
+    listening = await asyncio.start_server(heard, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening, running_node(url, tmp_path / "home") as hg:
+        await hg.apply(orders=to_server(address=f"127.0.0.1:{port}"))
+        await until_writing(server, "orders")
+        config = await hg.node.registry.get_datasource_config((await hg.node.registry.get("orders")).id, 1)
+        guarded = replace(config.prepared, sink_guard=Guard((Bound(Reach(addresses=())),)))
+        found = awaited_of(guarded, "sink", NotConnected("away"))
+        assert found is not None
+        assert found.probe is not None
+        with pytest.raises(OutOfReach):
+            await found.probe()
+        assert not knocked.is_set()
+        assert str(port) not in found.key
+
+
+async def test_what_needs_the_registry_goes_on_once_that_is_back(url: str, tmp_path: Path, plug: Any) -> None:
+    async with proxied(url) as (proxy, through), running_node(through, tmp_path / "home", direct=url) as hg:
+        server = Away()
+
+        class Asking(_Sink):
+            async def write(self, batch: Any) -> None:
+                await hg.node.database.fetchval("SELECT 1")
+                await super().write(batch)
+
+        plug(Connector("server", "a server", sink=SinkKind(ServerOptions, lambda o, c: Asking(server, c))))
+        await hg.apply(orders=to_server())
+        await until_writing(server, "orders")
+        proxy.refuse = True
+        proxy.cut()
+        await until_seen_away(hg)
+        proxy.refuse = False
+        await until_writing(server, "orders")
+
+
+def manager_of(hg: Harness) -> WorkerManager:
+    assert hg.node.manager is not None
+    return hg.node.manager
