@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,17 @@ DOCUMENTS = {
 }
 
 
+@contextmanager
+def looking(node: NodeProcess) -> Iterator[None]:
+    """People look at this node: at its overview, its events, and the records of a datasource."""
+    with httpx.Client(base_url=node.url, headers={"Authorization": f"Bearer {node.token}"}, timeout=60) as client:
+        paths = ("/api/overview", "/api/events", "/api/datasources/numbers/tap", "/api/datasources/rows/logs")
+        with ExitStack() as open_ones:
+            for path in paths:
+                assert open_ones.enter_context(client.stream("GET", path)).status_code == 200
+            yield
+
+
 def test_an_outage_is_a_line_when_the_database_goes_and_one_when_it_is_back(home: Path, tmp_path: Path) -> None:
     server = join(home / "server")
     node = NodeProcess.start(tmp_path / "node", database=server.url)
@@ -152,18 +163,20 @@ def test_an_outage_is_a_line_when_the_database_goes_and_one_when_it_is_back(home
         for name in ("numbers", "hooks", "rows"):
             node.wait_for(name, lambda found: found["worker_status"] == "RUNNING")
         before = len(lines(node))
-        server.leave()
-        wait_until(lambda: node.request("GET", "/readyz").status_code == 503)
-        assert node.request("GET", "/healthz").status_code == 200
-        server = join(home / "server")
-        wait_until(lambda: node.request("GET", "/readyz").status_code == 200)
-        for name in ("numbers", "hooks", "rows"):
-            node.wait_for(name, lambda found: found["worker_status"] == "RUNNING")
+        with looking(node):
+            server.leave()
+            wait_until(lambda: node.request("GET", "/readyz").status_code == 503)
+            assert node.request("GET", "/healthz").status_code == 200
+            assert node.request("GET", "/metrics").status_code == 503
+            server = join(home / "server")
+            wait_until(lambda: node.request("GET", "/readyz").status_code == 200)
+            for name in ("numbers", "hooks", "rows"):
+                node.wait_for(name, lambda found: found["worker_status"] == "RUNNING")
         said = counted(node, before)
         print(said)
         assert said.pop("database away") == 1
         assert said.pop("database back") == 1
-        assert said.pop("failed", 0) <= 2  # The stream into the same server: once in each of its words.
+        assert said.pop("failed", 0) <= 2  # The stream into the same server: it waits for its sink, then for its epoch.
         assert said.pop("running", 0) <= 1
         assert not said
     finally:

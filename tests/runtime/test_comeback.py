@@ -1,4 +1,4 @@
-"""Streams that wait for something go on as soon as it is back. Here every wait is an hour long."""
+"""Streams that wait for something go on as soon as it is back, and say once that they wait. A wait is an hour long."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from headgate.connectors.api import Connector, Context, Options, SinkKind
 from headgate.connectors.guard import Bound, Guard, OutOfReach
@@ -266,6 +268,61 @@ async def test_what_needs_the_registry_goes_on_once_that_is_back(url: str, tmp_p
         await until_seen_away(hg)
         proxy.refuse = False
         await until_writing(server, "orders")
+
+
+# What is said of it.
+
+
+async def said_of(hg: Harness, name: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
+    found = await hg.node.registry.get(name)
+    return [(row.type, row.payload) for row in await hg.node.registry.events.last(found.id, 1000) if row.type in types]
+
+
+async def test_failures_that_repeat_are_one_event_and_the_end_has_their_number(
+    hg: Harness, plug: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.core.backoff.FIRST_S", 0.001)
+    monkeypatch.setattr("headgate.core.backoff.LONGEST_S", 0.001)
+    server = Away()
+    plug(server.connector())
+    await hg.apply(orders=to_server())
+    await until_writing(server, "orders")
+    server.error = NotConnected("connection refused")
+    (handle,) = manager_of(hg).handles()
+    await until(lambda: handle.stats.restarts > 20)
+    with capture_logs() as lines:
+        before = handle.stats.restarts
+        await until(lambda: handle.stats.restarts > before + 20)
+    assert [line for line in lines if line["log_level"] != "debug"] == []
+    server.error = None
+    await until_writing(server, "orders")
+    types = ("worker_failed", "worker_running")
+
+    async def is_told() -> bool:
+        return len(await said_of(hg, "orders", *types)) == 3
+
+    await until(is_told)
+    first, failed, again = await said_of(hg, "orders", *types)
+    assert first == ("worker_running", {"stream": "orders:0"})
+    error = {"cause": "network", "error": "connection refused"}
+    assert failed == ("worker_failed", {"stream": "orders:0", **error, "count": 1})
+    assert again[0] == "worker_running"
+    assert again[1]["failures"] == handle.stats.restarts
+    assert again[1]["since"] <= datetime.now(UTC).isoformat()
+
+
+async def test_a_restart_by_hand_makes_the_next_failure_news(hg: Harness, plug: Any) -> None:
+    server = Away()
+    plug(server.connector())
+    server.error = NotConnected("connection refused")
+    await hg.apply(orders=to_server())
+    await until_waiting(hg, "orders")
+    await hg.node.registry.restart("orders", "tester")
+
+    async def is_told_twice() -> bool:
+        return len(await said_of(hg, "orders", "worker_failed")) == 2
+
+    await until(is_told_twice)
 
 
 def manager_of(hg: Harness) -> WorkerManager:

@@ -1,12 +1,12 @@
 """Failures that repeat are told in numbers.
 
-A stream that waits for a server fails every minute for as long as the server is away, with the same words each time.
-The first failure is news, and is told at once. The same again is counted, and the count is told now and then: a minute
-after the first, and then ever more seldom, four times as long each time and once a day at last. When it is over, that
-is told with the number of all.
+A stream that waits for a server fails every minute for as long as the server is away. The first failure is news, and is
+told at once. The same again is counted, and the count is told now and then: a minute after the first, and then ever
+more seldom, four times as long each time and once a day at last. When it is over, that is told with the number of all.
 
-What is *the same* are its words. A failure in other words is told at once, too. But words may have a number in them
-that is another each time, so only a few are kept apart; those beyond are counted together.
+What is *the same* is of one kind: it waits for the same thing, say, or has the same words. A failure of another kind is
+told at once, too. But words may have a number in them that is another each time, so only a few kinds are kept apart;
+those beyond are counted together.
 
 What somebody did in between, such as a restart, makes it another matter: `about` names what the failures are failures
 of. All that fails in a row about one matter is an *episode*.
@@ -50,11 +50,11 @@ class Episode:
     kinds: Mapping[Hashable, Repeated] = field(default_factory=dict)
 
 
-def failed(episode: Episode, about: Hashable, words: Hashable, now_s: float) -> tuple[Episode, Told | None]:
-    """It has failed with these words. None: there is nothing to tell now."""
+def failed(episode: Episode, about: Hashable, kind: Hashable, now_s: float) -> tuple[Episode, Told | None]:
+    """It has failed in this way. None: there is nothing to tell now."""
     if episode.about != about:
         episode = Episode(about)
-    kind = words if words in episode.kinds or len(episode.kinds) < MOST_APART else _OTHERS
+    kind = kind if kind in episode.kinds or len(episode.kinds) < MOST_APART else _OTHERS
     known = episode.kinds.get(kind)
     if known is None:
         return _with(episode, kind, Repeated(1, now_s, now_s)), Told(1, now_s)
@@ -65,9 +65,9 @@ def failed(episode: Episode, about: Hashable, words: Hashable, now_s: float) -> 
     return _with(episode, kind, later), Told(known.count, known.since_s)
 
 
-def is_new(episode: Episode, about: Hashable, words: Hashable) -> bool:
-    """Whether these words have not been told before."""
-    return episode.about != about or words not in episode.kinds
+def is_new(episode: Episode, about: Hashable, kind: Hashable) -> bool:
+    """Whether nothing of this kind has been told before."""
+    return episode.about != about or kind not in episode.kinds
 
 
 def over(episode: Episode) -> Told | None:

@@ -174,10 +174,10 @@ class Reporter:
 
 
 def _matter(handle: Handle, type: str, failure: Failure) -> tuple[Hashable, Hashable]:
-    """What a failure is about, and its words."""
+    """What a failure is about, and what makes it the same as another: what it waits for, or else its words."""
     wanted = handle.state.wanted
     about = None if wanted is None else (wanted.published, wanted.restarts)
-    return about, (type, failure.cause, failure.message)
+    return about, (type, failure.cause, failure.awaits or failure.message)
 
 
 def _moment(at_s: float) -> str:
