@@ -341,7 +341,7 @@ class Database:
                 self._sight.failed(asked_at_s, error.message)
             raise
         else:
-            self._sight.answered()
+            self._sight.answered(asked_at_s)
 
     # Writes.
 
