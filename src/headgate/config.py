@@ -27,7 +27,7 @@ PREFIX = "HEADGATE_"
 FILE = "headgate.toml"
 OF_COMMANDS = ("url", "token", "ca")  # Read by the commands that ask a node.
 OF_TESTS = "HEADGATE_TEST_"  # Variables with this prefix are for tests, and nothing else reads them.
-EVENTS_S = (3600.0, 36500 * 86400.0)  # How long they may be kept. Whoever follows them has breaks.
+EVENTS_S = (3600.0, 36500 * 86400.0)  # How long they may be kept. A program that follows them has breaks.
 _SEE = "docs/reference/settings.md lists all settings"
 
 

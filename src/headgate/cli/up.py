@@ -110,7 +110,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     async with contextlib.AsyncExitStack() as stack:
         front = Front(auth=settings.auth, token=lambda: homes.read_token(settings.home))
         tls = certificate.context if certificate else None
-        # Before all that may take long: whoever asks is told that we are not ready.
+        # Before all that may take long: those who ask are told that we are not ready.
         listening = Listening(make_server(front, settings, tls), sock)
         stack.push_async_callback(listening.stop)
         if certificate is not None:

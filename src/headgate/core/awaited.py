@@ -4,12 +4,12 @@ A stream that fails because something outside is away waits, longer each time (`
 return of what it waits for is news, and ends the wait. What many streams wait for, such as a server, is one *target*:
 it is asked once for all of them.
 
-A target is *away* when it was asked and did not answer. It is *back* with the first answer after that, whoever got it:
+A target is *away* when it was asked and did not answer. It is *back* with the first answer after that, to any of these:
 somebody who asked on behalf of those who wait, or any stream that has opened it or written to it. What was asked before
 the last answer came and fails later tells nothing: it was under way when the target came back.
 
 A return is news to those streams whose last try began before it. A stream whose try began later has met the target as
-it is now, and failed all the same. So one return gives each stream one try, and a target that answers whoever asks
+it is now, and failed all the same. So one return gives each stream one try, and a target that answers questions
 while streams fail with it costs no more tries than if nobody had asked.
 
 A target that is away is asked every `ASK_S`. One that answers is not what its streams need: it is asked less and less
@@ -45,7 +45,7 @@ def silent(target: Target, asked_at_s: float) -> Target:
 
 
 def answered(target: Target, now_s: float) -> Target:
-    """It has answered, whoever asked."""
+    """It has answered somebody."""
     back_at_s = now_s if target.is_away else target.back_at_s
     return Target(False, now_s, back_at_s, target.answers + 1)
 
@@ -61,11 +61,11 @@ def is_news(target: Target, tried_at_s: float) -> bool:
 
 
 def pause_s(target: Target, targets: int) -> float:
-    """Until it is asked again; so many targets are waited for on this node."""
+    """Until it is asked again, on a node that waits for this number of targets."""
     alone_s = min(LONGEST_S, ASK_S * 2.0 ** min(target.answers, 16))
     return max(alone_s, targets / MOST_PER_S)
 
 
 def spread_s(waiting: int) -> float:
-    """Over which time so many streams try again."""
+    """Over which time this number of streams try again."""
     return min(SPREAD_S, EACH_S * waiting)

@@ -1,6 +1,6 @@
 """The front: what a node answers while it waits for its database, and after that its application.
 
-A node listens before it is connected, so that whoever asks is told what is going on, instead of waiting with it: the
+A node listens before it is connected, so that those who ask are told what is going on, instead of waiting with it: the
 process lives (`/healthz`), it is not ready (`/readyz`), and everything else has to be asked again later. Nobody's token
 can be looked up meanwhile. Only the token that this home keeps is known: who has it may read the node's log, too, and
 is told what the node waits for.
@@ -96,7 +96,7 @@ class Front:
         return Unready(caller) if self._app is None else self._app.door.open(caller, head)
 
     def begin(self, call: Any) -> None:
-        """Answer it, or have it take its body. It goes to whoever has opened it."""
+        """Answer it, or have it take its body. It goes to the door that has opened it."""
         if isinstance(call, Unready):
             call.begin()
         elif self._app is not None:
@@ -149,5 +149,5 @@ class Front:
 
 
 def _not_now() -> Answer:
-    """Whoever asks needs to know no more than that it is not now."""
+    """Callers need to know no more than that it is not now."""
     return Answer(503, encode(problem(503, WAITING, code="store_unavailable")), PROBLEM, (AGAIN,))

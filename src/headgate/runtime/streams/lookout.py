@@ -1,8 +1,8 @@
 """The lookout: it notices when something comes back that streams of this node wait for.
 
 Streams that wait for the same thing, such as one server, are one watch: one of them lends its probe each time, and an
-answer, whoever got it, ends the wait of all (`core.awaited` says when). The registry needs no probe: the manager asks
-it twice a second anyway.
+answer to it, or to any other stream, ends the wait of all (`core.awaited` says when). The registry needs no probe: the
+manager asks it twice a second anyway.
 
 However many streams wait, a watch costs a probe a second, and they try again a few at a time.
 """
@@ -86,7 +86,7 @@ class Lookout:
             self._spawn(self._tell_all(key, watch))
 
     def silent(self, key: str, asked_at_s: float) -> None:
-        """Somebody has asked in vain."""
+        """Somebody has asked, and got no answer."""
         if (watch := self._watches.get(key)) is not None:
             watch.target = awaited.silent(watch.target, asked_at_s)
 
