@@ -546,6 +546,25 @@ def test_something_that_comes_back_again_and_again_without_helping_is_tried_ever
     assert waits[-1] > backoff.LONGEST_S / 2 - 1.0
 
 
+def test_what_is_known_to_be_away_is_tried_seldom_until_it_is_back() -> None:
+    worker, now_s = running(wanted(1, 1)), 0.0
+    for run in range(1, 9):
+        worker = step(worker, Failed(run, now_s, AWAY, 0.0, now_s, is_watched=True)).worker
+        due = due_s(worker)
+        assert due == now_s + backoff.wait_s(run, 0.0, is_watched=True)
+        if run < 8:
+            now_s = due
+            worker = after(Tick(now_s), Acquired(run + 1, now_s), worker=worker).worker
+    assert due_s(step(worker, back(now_s + 1.0, now_s + 1.0)).worker) == now_s + 1.5
+
+
+def test_but_not_while_another_version_could_go_on_or_waits_for_its_turn() -> None:
+    watched = Failed(2, 1.0, AWAY, 0.0, 0.0, is_watched=True)
+    assert due_s(step(on_trial(), watched).worker) == 1.0 + backoff.wait_s(1, 0.0)
+    newer = after(Want(wanted(2, 1), 0.0), Checked(2, 0.0, NETWORK), worker=running(wanted(1, 1))).worker
+    assert due_s(step(newer, replace(watched, run=1)).worker) == 1.0 + backoff.wait_s(1, 0.0)
+
+
 def test_what_works_again_forgets_how_often_things_came_back() -> None:
     worker = after(back(), Tick(1003.0), Acquired(9, 1003.0), Opened(9, 1003.0), worker=away()).worker
     assert worker.returns == 1

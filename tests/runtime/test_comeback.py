@@ -34,8 +34,8 @@ HOUR_S = 3600.0
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if everything had failed very often already."""
-    monkeypatch.setattr("headgate.core.backoff.FIRST_S", HOUR_S)
-    monkeypatch.setattr("headgate.core.backoff.LONGEST_S", HOUR_S)
+    for name in ("FIRST_S", "LONGEST_S", "WATCHED_FIRST_S", "WATCHED_LONGEST_S"):
+        monkeypatch.setattr(f"headgate.core.backoff.{name}", HOUR_S)
 
 
 class ServerOptions(Options):

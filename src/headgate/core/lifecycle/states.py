@@ -30,7 +30,8 @@ spent.
 
 A stream that waits because something is away does not wait to the end of its pause once that has come back
 (`core.awaited`): it tries again within a moment, as if it had not failed often. If it fails all the same, and so each
-time that this comes back, the pauses grow as ever.
+time that this comes back, the pauses grow as ever. While it is known to be away there is little use in trying, and the
+pauses are longer; but not where another version could go on, or waits for its turn.
 
 A run after a failure is reported only when the failure is over: with its first commit, or when it has run for
 `PROOF_S`.
@@ -252,6 +253,7 @@ class Failed:
     failure: Failure
     jitter: float = 0.0
     tried_at_s: float | None = None  # When it was begun; None: just now.
+    is_watched: bool = False  # What it waits for is known to be away, and its return will be told.
 
 
 @dataclass(frozen=True, slots=True)

@@ -381,7 +381,9 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
             return Step(again.worker, (Report("failed", event.failure), *again.effects))
         quarantined = Quarantined(version, event.failure)
         return Step(replace(worker, phase=quarantined), (Report("quarantined", event.failure), ReleaseStream("unable")))
-    until_s = event.now_s + backoff.wait_s(attempt, event.jitter)
+    has_other = trial is not None or (wanted is not None and wanted.target not in (None, version))
+    is_watched = event.is_watched and not has_other
+    until_s = event.now_s + backoff.wait_s(attempt, event.jitter, is_watched=is_watched)
     # One that ran has met what is outside as it is now, whenever it was begun.
     tried_at_s = event.now_s if event.tried_at_s is None or isinstance(phase, Running) else event.tried_at_s
     backing_off = BackingOff(version, trial, until_s, event.failure, tried_at_s)

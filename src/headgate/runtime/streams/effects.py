@@ -302,10 +302,12 @@ class Effects:
     def _fail(
         self, handle: Handle, run: int, error: BaseException, began_at_s: float, awaited: Awaited | None = None
     ) -> None:
-        failure, before = sides.failure_of(error), handle.state
+        failure, before, is_watched = sides.failure_of(error), handle.state, False
         if awaited is not None and not isinstance(before.phase, lifecycle.BackingOff):  # Else it is an older run's.
             handle.awaited, failure = awaited, replace(failure, awaits=awaited.key)
-        self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random(), began_at_s))
+            is_watched = self._around.lookout.is_away(awaited.key)
+        failed = lifecycle.Failed(run, boot_s(), failure, random.random(), began_at_s, is_watched)
+        self._around.dispatch(handle, failed)
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
             handle.last_failure = LastFailure(str(failure.cause), failure.message)

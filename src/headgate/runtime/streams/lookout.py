@@ -77,6 +77,10 @@ class Lookout:
 
     # What is known of targets.
 
+    def is_away(self, key: str) -> bool:
+        """Whether it was asked and did not answer. As long as somebody waits for it, it is asked again."""
+        return (watch := self._watches.get(key)) is not None and watch.target.is_away
+
     def answered(self, key: str) -> None:
         """Somebody has got an answer. What nobody waits for is no news."""
         if (watch := self._watches.get(key)) is None:
