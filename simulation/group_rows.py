@@ -91,7 +91,7 @@ class GroupRows:
             consumer.epoch,
             seat.muted,
             roster.lease_s,
-            has_node=seat.node in self._database.nodes,
+            has_node=self._database.live(seat.node) is not None,
             trust_s=seat.trust_s,
         )
 
@@ -99,7 +99,7 @@ class GroupRows:
         """Consumers that were connected to a node which is gone have lost touch."""
 
         def read(roster: Roster, consumer: Consumer, seat: Seat) -> tuple[UUID, ConnectionEnded] | None:
-            is_stranded = consumer.connectivity == "connected" and seat.node not in self._database.nodes
+            is_stranded = consumer.connectivity == "connected" and self._database.live(seat.node) is None
             ended = ConnectionEnded(UUID(consumer.id), consumer.incarnation, is_proved=False)
             return (roster.id, ended) if is_stranded else None
 

@@ -31,7 +31,7 @@ from simulation.programs import Program
 from simulation.registry import Datasource, Version
 from simulation.scenarios import Kind
 from simulation.sinks import PlainSink, StoreSink, TableSink
-from simulation.sources import Origin
+from simulation.sources import NEVER_S, Origin
 from simulation.trace import Trace
 
 MOVE_S = 2.5
@@ -47,6 +47,7 @@ class Machine:
     name: str
     rate: float
     offset_s: float
+    is_pooled: bool = False  # A pooler is between it and the database.
     process: Process | None = None
     last_process: Process | None = None
     node: Node | None = None
@@ -87,6 +88,8 @@ class Machine:
             self.world.note((self.name,), "is killed")
             self.process.kill()
             self._cut_pipes()
+            for session in self.world.database.sessions_of(self.process):
+                session.abandon()
 
     def ended(self, process: Process) -> None:
         """A process has ended by itself; another one follows."""
@@ -200,7 +203,8 @@ class World:
         parts = self.random.choice(self.kind.parts)
         names = tuple(f"part {letter}" for letter in "abcdefgh"[:parts]) or UNNAMED
         most = self.random.choice((2, 5, 50))
-        self._origins[id] = Origin(self.loop, names, self.kind.records_every_s, most)
+        every_s = NEVER_S if self.random.random() < self.kind.idle else self.kind.records_every_s
+        self._origins[id] = Origin(self.loop, names, every_s, most)
         return id
 
     def _add_stream(self, name: str, *, is_pushed: bool) -> UUID:
@@ -228,7 +232,8 @@ class World:
         return 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))
 
     def _add_machine(self, number: int) -> Machine:
-        return Machine(self, f"node{number}", self._rate(), self.random.uniform(0.0, 1e6))
+        is_pooled = self.random.random() < self.kind.pooled
+        return Machine(self, f"node{number}", self._rate(), self.random.uniform(0.0, 1e6), is_pooled)
 
     def _add_clients(self) -> list[Client]:
         clients = []
@@ -268,6 +273,10 @@ class World:
     def node_name(self, node: UUID | None) -> str:
         """What people call a node."""
         return "nobody" if node is None else self.name(node)
+
+    def is_pooled(self, name: str) -> bool:
+        """Whether a pooler is between this machine and the database."""
+        return any(machine.name == name and machine.is_pooled for machine in self.machines)
 
     def node_of(self, incarnation: UUID) -> Node | None:
         """The node that is this incarnation now."""

@@ -32,7 +32,7 @@ from tests.acceptance.ledger import ROOT
 from tests.acceptance.taker import TABLE, Settings
 from tests.acceptance.test_many_nodes_faults import Server
 from tests.conftest import _fresh
-from tests.proxy import Proxy
+from tests.proxy import Proxy, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -264,27 +264,11 @@ async def test_nodes_that_are_stopped_and_killed_take_no_program_down_with_them(
     await cluster.start(killed)
 
 
-class TcpProxy(Proxy):
-    """Stands between a program and a node."""
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target.rpartition(":")
-        there_reader, there_writer = await asyncio.open_connection(host, int(port))
-        self._writers |= {writer, there_writer}
-        await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
-        self._writers -= {writer, there_writer}
-
-
 @asynccontextmanager
 async def before_node(url: str) -> AsyncIterator[tuple[Proxy, str]]:
-    proxy = TcpProxy(url.removeprefix("http://"))
-    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
-    try:
-        yield proxy, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        proxy.thaw()
-        proxy.cut()
-        server.close()
+    proxy = Proxy(url.removeprefix("http://"))
+    async with listening(proxy) as address:
+        yield proxy, f"http://{address}"
 
 
 async def test_a_program_that_is_cut_off_keeps_its_turn_and_one_that_is_frozen_loses_it(fleet: Fleet) -> None:

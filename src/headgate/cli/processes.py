@@ -57,6 +57,7 @@ from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
+from headgate.runtime.cluster.lineage import LineageWatch
 from headgate.runtime.starting import Start
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
@@ -158,8 +159,8 @@ class _Parent:
         """Make what is made once and not by each child. What is wrong with the settings is found here, once."""
         settings = self._settings
         keyring = load_keyring(settings, embedded=settings.database is None)
-        starting = Start()
-        database = await starting.open(url, size=CONNECTIONS_HERE)
+        starting = Start(LineageWatch(url, settings.home))
+        database = await starting.open(size=CONNECTIONS_HERE)
         stack.push_async_callback(database.close)
         self._nodes = Nodes(database)
         self._waker = Waker(database)

@@ -24,7 +24,9 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.lineage import next_generation
 from headgate.core.records import NOTHING, Totals
+from headgate.errors import Refused
 
 Position: TypeAlias = Any
 """Any JSON value that names the last record handled, inclusive; None means "nothing yet"."""
@@ -56,6 +58,7 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
+    transactional: bool = False  # The sink of the last run refuses whoever comes with an older epoch.
 
 
 # Commands.
@@ -78,6 +81,7 @@ class Acquire:
     source_identity: str
     sink_identity: str
     claims: bool = False
+    transactional: bool = False  # The sink keeps the position with the data, and refuses older epochs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,17 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Take the stream from an owner that was ended before its lease was over, and may still be at work.
+
+    If it is, a transactional sink refuses what it writes, and where no run has begun there is nothing to refuse. In any
+    other sink nothing but the owner's own trust stops it, so the stream waits until that has certainly ended.
+    """
+
+    owner: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """An operator says where the stream stands. Refused while somebody has it."""
 
@@ -138,7 +153,7 @@ class Deal:
     source_identity: str | None = None  # and what it reads: the same for all of them.
 
 
-Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit | Deal
+Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | TakeOver | Edit | Deal
 
 
 # Replies.
@@ -201,6 +216,8 @@ def step(stream: Stream, command: Command) -> Step:
             return _release(stream, command)
         case Revoke():
             return _revoke(stream, command)
+        case TakeOver(owner=owner):
+            return _take_over(stream, owner)
         case Edit():
             return _edit(stream, command)
         case Deal():
@@ -226,10 +243,18 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
     if source_changed:
         progress = replace(progress, position=None)
     if source_changed or sink_changed:
-        progress = replace(progress, generation=progress.generation + 1)
+        progress = replace(progress, generation=next_generation(progress.generation, stream.epoch))
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
     granted = Stream(
-        stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
+        stream.id,
+        command.owner,
+        command.run,
+        epoch,
+        progress,
+        command.version,
+        *identities,
+        settled=False,
+        transactional=command.transactional,
     )
     return Step(granted, Granted(resets_position=source_changed))
 
@@ -271,11 +296,18 @@ def _revoke(stream: Stream, command: Revoke) -> Step:
     return Step(_moved(stream, None, stream.epoch + 1, stream.progress), Done())
 
 
+def _take_over(stream: Stream, owner: UUID) -> Step:
+    if stream.owner == owner and stream.run is not None and not stream.transactional:
+        return Step(stream, Busy(owner))
+    return _revoke(stream, Revoke(owner))
+
+
 def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    progress = replace(stream.progress, generation=stream.progress.generation + 1, position=command.position)
+    generation = next_generation(stream.progress.generation, stream.epoch)
+    progress = replace(stream.progress, generation=generation, position=command.position)
     return Step(_moved(stream, None, stream.epoch + 1, progress), Done())
 
 
@@ -283,7 +315,8 @@ def _deal(stream: Stream, command: Deal) -> Step:
     """Like an edit: whatever the sink and an old run still have no longer counts."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    progress = replace(stream.progress, generation=stream.progress.generation + 1, position=command.position)
+    generation = next_generation(stream.progress.generation, stream.epoch)
+    progress = replace(stream.progress, generation=generation, position=command.position)
     dealt = Stream(
         stream.id,
         epoch=stream.epoch + 1,
@@ -291,6 +324,7 @@ def _deal(stream: Stream, command: Deal) -> Step:
         version=command.version,
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
+        transactional=stream.transactional,
     )
     return Step(dealt, Done())
 
@@ -316,14 +350,25 @@ def _moved(
         stream.sink_identity,
         rests,
         stream.settled if settled is None else settled,
+        stream.transactional,
     )
+
+
+_BEHIND = "the sink stands at generation {}, and the registry, which was set back, at {}: say where to go on"
 
 
 def agree(registry: Progress, sink: Progress | None) -> Progress:
     """Where a run begins: the higher `generation` wins; if equal, the sink, whose position is kept with the data. The
-    totals are those of the higher number of commits, unless it is a sink's that has kept none."""
+    totals are those of the higher number of commits, unless it is a sink's that has kept none.
+
+    A generation rises in the registry first. A sink with a higher one was written by a registry that this one was set
+    back from (`core.lineage`), after an edit, or under another source or deal of its parts: then nobody but a person
+    can say what its position means.
+    """
     if sink is None:
         return registry
+    if sink.generation > registry.generation:
+        raise Refused(_BEHIND.format(sink.generation, registry.generation), code="behind")
     winner = registry if registry.generation > sink.generation else sink
     counted = registry if registry.commits > sink.commits or sink.totals == NOTHING else sink
     return replace(winner, commits=max(registry.commits, sink.commits), totals=counted.totals)

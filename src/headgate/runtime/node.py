@@ -23,6 +23,7 @@ from headgate.runtime.cluster import quarantine
 from headgate.runtime.cluster.beat import label_tasks
 from headgate.runtime.cluster.housekeeping import Housekeeper
 from headgate.runtime.cluster.incarnation import Incarnations
+from headgate.runtime.cluster.lineage import LineageWatch
 from headgate.runtime.cluster.observe import Watcher
 from headgate.runtime.cluster.registry_problem import tell_registry_problem
 from headgate.runtime.cluster.sign import LoopSign
@@ -39,6 +40,7 @@ from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.starting import Start
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.streams.removals import Remover
 from headgate.runtime.taps.hub import Taps
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
@@ -49,6 +51,7 @@ from headgate.store.letters import Letters
 from headgate.store.logs import Logs
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
+from headgate.store.removals import Removals
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
@@ -79,7 +82,8 @@ class Node:
         self._keyring = keyring
         self.shipper = shipper or LogShipper()
         self.sign = LoopSign()
-        self.starting = Start(on_wait)
+        self.lineage = LineageWatch(url, settings.home)
+        self.starting = Start(self.lineage, on_wait)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -90,7 +94,7 @@ class Node:
     async def prepare(self) -> None:
         """Connect, migrate, and load what takes long: a node that beats has to be ready to work."""
         label_tasks(asyncio.get_running_loop())
-        self.database = await self.starting.open(self.url)
+        self.database = await self.starting.open()
         self._make_tables()
         self._make_listeners()
         self._make_cluster()
@@ -163,7 +167,7 @@ class Node:
 
     def why_not_ready(self) -> list[str]:
         """Why nothing can be made durable through this node now, or nothing is known of what it should run."""
-        reasons = []
+        reasons = [] if self.lineage.problem is None else [self.lineage.problem]
         if self.database.refusal is not None:
             reasons.append(f"the database takes no writes: {self.database.refusal}")
         if self.trust_left_s() <= 0.0:
@@ -215,6 +219,7 @@ class Node:
     def _make_cluster(self) -> None:
         self.incarnations = Incarnations(
             self.url,
+            self.lineage.check,
             self.name,
             self.settings,
             self.nodes,
@@ -222,6 +227,7 @@ class Node:
             self.groups,
             self._make_manager,
             lambda: self.watcher.silent(),
+            lambda: self.ticker.look(),
         )
         self.watcher = Watcher(
             self.nodes,
@@ -248,6 +254,7 @@ class Node:
             self.sessions,
             self.waker,
         )
+        self.remover = Remover(Removals(self.database), self.registry, lambda: self.installation)
         self._keeper = DumpKeeper(
             self.dumps, self.settings.home, self.incarnations.may_work, self.registry, self.settings.source_timeout_s
         )
@@ -271,6 +278,7 @@ class Node:
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         found: dict[str, Callable[[], Awaitable[None]]] = {
             "sign": lambda: self.sign.run(lambda: self.incarnations.beat),
+            "lineage": lambda: self.lineage.run(self.database),
             "observe": self.watcher.run,
             "tick": self.ticker.run,
             "housekeeping": self._housekeeper.run,
@@ -280,6 +288,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "removals": self.remover.run,
             "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),

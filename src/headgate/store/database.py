@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -103,6 +103,9 @@ class Session(Protocol):
 
     async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None:
         """Call back at each notification."""
+
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None:
+        """Call back when the session has ended, from whichever side."""
 
     async def close(self) -> None:
         """Say goodbye to the server."""
@@ -215,8 +218,12 @@ def _named(row: Row) -> dict[str, object]:
     return found
 
 
-async def _set_limits(connection: Session) -> None:
-    await connection.execute(_SET_LIMITS)
+Check: TypeAlias = Callable[[Session], Awaitable[None]]
+"""Lets a new session work, or raises (`store.lineage`)."""
+
+
+async def unchecked(session: Session) -> None:
+    """Any registry will do."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -229,16 +236,22 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """The pool that everything but the beat and the listener shares."""
 
-    def __init__(self, url: str, pool: _Pool, pooled: bool) -> None:
+    def __init__(self, url: str, pool: _Pool, pooled: bool, check: Check) -> None:
         self.url = url
         self._pool = pool
+        self._check = check
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
         self._sight = sight_of(url)
 
     @classmethod
-    async def open(cls, url: str, *, size: int = POOL_SIZE) -> Database:
-        """Connect. The first connection must succeed, so that a wrong URL is found at once."""
+    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = unchecked) -> Database:
+        """Connect. The first connection must succeed, so that a wrong URL is found at once. Each one is checked."""
         dsn, pooled = split_url(url)
+
+        async def prepare(session: Session) -> None:
+            await session.execute(_SET_LIMITS)
+            await check(session)
+
         try:
             pool: _Pool = await asyncpg.create_pool(
                 dsn,
@@ -247,7 +260,7 @@ class Database:
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 statement_cache_size=0 if pooled else 100,
-                init=_set_limits,
+                init=prepare,
                 connection_class=_Connection,
                 max_inactive_connection_lifetime=60.0,
             )
@@ -260,7 +273,7 @@ class Database:
             raise StoreError(
                 f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
             ) from error
-        return cls(url, pool, pooled)
+        return cls(url, pool, pooled, check)
 
     async def close(self) -> None:
         """Close all connections; do not wait forever for one that hangs."""
@@ -277,10 +290,12 @@ class Database:
             async with self._session() as connection:
                 await connection.execute(_BEGIN + settings)
                 try:
+                    if self._pooled:  # The pooler may have connected to another server meanwhile.
+                        await self._check(connection)
                     yield connection
                     await connection.execute("COMMIT")
                 except BaseException:
-                    await _roll_back(connection)
+                    await roll_back(connection)
                     raise
 
     @asynccontextmanager
@@ -360,11 +375,11 @@ class Database:
                 except asyncpg.InsufficientPrivilegeError:
                     pass  # It would have been refused before, if that were the reason.
                 finally:
-                    await _roll_back(session)
+                    await roll_back(session)
         self._sight.took_a_write()
 
 
-async def _roll_back(connection: Session) -> None:
+async def roll_back(connection: Session) -> None:
     """Roll back if the session still lives; a session that cannot is closed, which has the same effect."""
     try:
         async with asyncio.timeout(1.0):

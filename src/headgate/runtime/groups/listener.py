@@ -39,6 +39,7 @@ MOST_KEPT = 10_000  # Figures, if no one reads the metrics.
 
 _REFUSED = {
     "partition_index_conflict": "the group has another partition",
+    "fenced_conflict": "the consumers of a group are all fenced, or none of them is",
     "too_many": f"the group has {MOST_CONSUMERS:,} consumers, and no more can join",
 }
 
@@ -110,13 +111,17 @@ class GroupListener:
         label: str,
         consumer: str | None,
         lease_s: float | None,
+        *,
+        is_fenced: bool = False,
     ) -> Joined:
         """A program joins a group, or comes back to it."""
         id = as_id(consumer) if consumer else None
-        node = self._node()
-        joined = await self._groups.rejoin(id, node, stream, name) if id is not None else None
+        node, joined = self._node(), None
+        if id is not None:
+            joined = await self._groups.rejoin(id, node, stream, name, is_fenced=is_fenced)
         if joined is None:
-            found = await self._groups.join(stream, name, partition, label, node, lease_s or LEASE_S)
+            place = stream, name, partition, label, node
+            found = await self._groups.join(*place, lease_s or LEASE_S, is_fenced=is_fenced)
             if isinstance(found, GroupRefused):
                 raise Refused(_REFUSED.get(found.reason, "the group cannot be joined"), code=found.reason)
             joined = found
@@ -158,12 +163,12 @@ class GroupListener:
         session.link = replace(session.link, echoed_at_s=boot_s())
         return True
 
-    def closed(self, session: Session) -> None:
-        """A connection is gone."""
+    def closed(self, session: Session, *, is_own: bool = False) -> None:
+        """A connection is gone. `is_own`: the program has ended it, by closing it or by dying."""
         for consumer in session.consumers:
             if self._sessions.get(consumer) is session:
                 del self._sessions[consumer]
-        session.link, ends = delivery.ended(session.link, boot_s())
+        session.link, ends = delivery.ended(session.link, boot_s(), is_own=is_own)
         self._write_later(ends)
 
     def lose_all(self) -> None:

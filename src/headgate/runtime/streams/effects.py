@@ -121,6 +121,11 @@ class Effects:
         for task in list(self._tasks):
             task.cancel()
 
+    async def ended(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def _persist(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write a decision down, however long the database is away."""
         while True:
@@ -140,9 +145,9 @@ class Effects:
             try:
                 config = await around.registry.get_datasource_config(handle.datasource, version)
                 prepared, claims = config.prepared, handle.pusher is not None
-                command = streams.Acquire(
-                    around.node, new_id(), version, prepared.source_identity, prepared.sink_identity, claims
-                )
+                identities = prepared.source_identity, prepared.sink_identity
+                transactional = prepared.sink_kind.transactional
+                command = streams.Acquire(around.node, new_id(), version, *identities, claims, transactional)
                 await self._catch_up(handle)
                 if not holding.is_awaited(handle.state.phase, run):
                     return  # Abandoned meanwhile: what it would get is another run's by now.
@@ -232,6 +237,9 @@ class Effects:
         try:
             finished = await run.run()
         except Fenced as error:
+            if run.progress is None and await self._is_ours(handle, epoch):
+                self._fail(handle, number, _ahead(error), began_at_s)
+                return
             handle.log.warning("fenced", error=error.message)
             around.lose(handle, epoch)
             return
@@ -251,6 +259,13 @@ class Effects:
         else:
             await self._last_checkpoint(handle, run)
         around.dispatch(handle, lifecycle.Ended(number, boot_s(), finished))
+
+    async def _is_ours(self, handle: Handle, epoch: int) -> bool:
+        """Whether the registry stands by its grant. A checkpoint of nothing changes nothing."""
+        with contextlib.suppress(StoreError, NotFound):
+            command = streams.Checkpoint(self._around.node, epoch, 0, None)
+            return isinstance((await self._around.ownership.submit(handle.stream, command)).reply, streams.Done)
+        return False
 
     async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
         """Save what a run had committed when it ended."""
@@ -384,3 +399,11 @@ class Effects:
         """Give back a grant that no run comes of. If the database is away, the next look finds it again."""
         with contextlib.suppress(StoreError, NotFound):
             await self._around.ownership.submit(stream, holding.decline(self._around.node, offer))
+
+
+def _ahead(error: Fenced) -> ConfigError:
+    """A sink has seen a higher epoch than its registry ever granted."""
+    return ConfigError(
+        f"{error.message}, which this registry never granted: it went back in time, or is a copy",
+        hint="headgate installation adopt, or headgate installation fork",
+    )

@@ -34,6 +34,7 @@ from headgate.errors import (
     EndOfStream,
     Fenced,
     NotConnected,
+    Refused,
     RetryLater,
     StoreError,
 )
@@ -47,6 +48,7 @@ from headgate.runtime.streams.slices import map_all
 from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.trusted import while_trusted
 from headgate.runtime.taps.points import NOBODY, Points
+from headgate.text import one_line
 
 RETRY_S = 1.0
 TRUST_POLL_S = 0.1
@@ -137,7 +139,7 @@ class Run:
             # The sink first: it fences the run before this one, whatever may be wrong with the source.
             with _Blaming(self, "sink"):
                 opened = await sink.open(self._grant)
-            progress = self.progress = agree(self._grant.progress, opened)
+            progress = self.progress = self._agreed(opened)
             self.is_settled = True
             if self._prepared.sink_kind.keeps_letters:
                 # A run before this one may have left some.
@@ -173,6 +175,20 @@ class Run:
         if self._targets is None:
             self._targets = targets_of(self._prepared)
         return self._targets
+
+    def _agreed(self, kept: Progress | None) -> Progress:
+        try:
+            return agree(self._grant.progress, kept)
+        except Refused as error:
+            position = one_line(msgspec.json.encode(kept and kept.position).decode(), 200)
+            hint = f"headgate streams set-position; the sink has {position}"
+            raise ConnectorError(error.message, cause=Cause.CONFIG, hint=hint) from None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a write of it may still arrive after it was cut off. What a transactional sink gets does not count:
+        that is fenced."""
+        return not self.is_settled and not self._prepared.sink_kind.transactional
 
     @property
     def knows_backlog(self) -> bool:
