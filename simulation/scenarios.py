@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simulation.network import FAIR, Weather
 
@@ -18,6 +18,8 @@ class Kind:
     parts: tuple[int, ...] = (0,)  # How many each may have; 0: it cannot be read in parts.
     clients: tuple[int, int] = (0, 0)  # Each with its own stream, some with a rival.
     groups: tuple[int, int] = (0, 0)  # Of programs outside, with two to four in each.
+    fenced: float = 0.0  # The share of groups that are fenced,
+    odd: float = 0.0  # and of programs that say something else of it than the others.
     weather: Weather = FAIR
     faults: Mapping[str, float] = field(default_factory=dict)  # Which, and how often compared with the others.
     fault_every_s: float = 4.0
@@ -50,6 +52,30 @@ NETWORK = {
 LOSSY = Weather(slow=0.05, slowest_s=3.0, loss=0.02, amnesia=0.05)
 SLUGGISH = Weather(slow=0.1, slowest_s=14.5)  # Longer than a stop waits for a run.
 FORGETFUL = Weather(slow=0.05, slowest_s=2.0, loss=0.06, amnesia=0.12)
+
+GROUPS = Kind(
+    "groups",
+    nodes=(2, 3),
+    streams=(0, 0),
+    groups=(2, 3),
+    faults={
+        "pause_program": 4.0,
+        "kill_program": 2.0,
+        "cut_program": 4.0,
+        "kill": 1.0,
+        "pause": 1.0,
+        "cut_database": 1.0,
+        "isolate": 1.0,
+        "database_away": 0.5,
+        "bad_line": 1.0,
+    },
+    fault_every_s=1.2,
+    operations={"restart": 1.0},
+    operation_every_s=8.0,
+    weather=Weather(slow=0.05, slowest_s=2.0, loss=0.02, amnesia=0.05),
+    active_s=60.0,
+    recover_s=45.0,
+)
 
 KINDS: tuple[Kind, ...] = (
     Kind(
@@ -181,29 +207,8 @@ KINDS: tuple[Kind, ...] = (
         active_s=40.0,
         recover_s=40.0,
     ),
-    Kind(
-        "groups",
-        nodes=(2, 3),
-        streams=(0, 0),
-        groups=(2, 3),
-        faults={
-            "pause_program": 4.0,
-            "kill_program": 2.0,
-            "cut_program": 4.0,
-            "kill": 1.0,
-            "pause": 1.0,
-            "cut_database": 1.0,
-            "isolate": 1.0,
-            "database_away": 0.5,
-            "bad_line": 1.0,
-        },
-        fault_every_s=1.2,
-        operations={"restart": 1.0},
-        operation_every_s=8.0,
-        weather=Weather(slow=0.05, slowest_s=2.0, loss=0.02, amnesia=0.05),
-        active_s=60.0,
-        recover_s=45.0,
-    ),
+    GROUPS,
+    replace(GROUPS, name="fenced", fenced=0.8, odd=0.2, active_s=40.0),
     Kind(
         "chaos",
         nodes=(2, 5),

@@ -20,6 +20,7 @@ from simulation.client import Client
 from simulation.client import Sequence as PushedSequence
 from simulation.database import Database, Member
 from simulation.faults import Faults
+from simulation.fences import Resource
 from simulation.group_checkers import GroupCheckers
 from simulation.kernel import Loop, Process
 from simulation.liveness import Liveness
@@ -153,6 +154,7 @@ class World:
         self._names: dict[UUID, str] = {}
         self._origins: dict[UUID, Origin] = {}
         self._sequences: dict[UUID, PushedSequence] = {}
+        self._fenced: set[UUID] = set()  # Groups.
         self.worker_datasources = [self._add_source(i) for i in range(self.random.randint(*kind.streams))]
         self.groups = [self._add_group(number) for number in range(self.random.randint(*kind.groups))]
         self.machines = [self._add_machine(number) for number in range(self.random.randint(*kind.nodes))]
@@ -160,6 +162,7 @@ class World:
         self.operators = Operators(self)
         self.clients = self._add_clients()
         self.group_checkers = GroupCheckers(self)
+        self.resources = {group: Resource(self, group) for group in self.groups}
         self.programs: list[Program] = []
         for group in self.groups:
             self.programs += [self._add_program(group, number) for number in range(self.random.randint(2, 4))]
@@ -220,13 +223,16 @@ class World:
         group = UUID(int=(1 << 102) + number)
         self._names[group] = f"group{number}"
         partition = self.random.choice((None, number, number + 1))
+        if self.random.random() < self.kind.fenced:
+            self._fenced.add(group)
         empty = Roster(group, f"group{number}", f"group{number}", LEASE_S, Group(partition), {})
         self.database.rosters[group] = empty
         return group
 
     def _add_program(self, group: UUID, number: int) -> Program:
         name, partition = f"{self._names[group]}{'abcd'[number]}", self.database.rosters[group].group.partition
-        return Program(self, name, group, partition, self._rate())
+        is_odd = self.random.random() < self.kind.odd  # It says something else than the others.
+        return Program(self, name, group, partition, self._rate(), is_fenced=(group in self._fenced) != is_odd)
 
     def _rate(self) -> float:
         return 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))

@@ -68,11 +68,19 @@ class Fleet:
         self._takers: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(
-        self, group: str, *, at: str = "", url: str = "", partition: int | None = None, lease_s: float = SHORT_S
+        self,
+        group: str,
+        *,
+        at: str = "",
+        url: str = "",
+        partition: int | None = None,
+        lease_s: float = SHORT_S,
+        fenced: bool = False,
     ) -> int:
         """One more program, which tries the node of this name, or this URL, first. Returns its pid."""
         urls = [node.url for name, node in sorted(self.cluster.nodes.items(), key=lambda item: item[0] != at)]
-        given = Settings([url] if url else urls, self.cluster.token, group, partition, lease_s, self.cluster.url)
+        where = [url] if url else urls
+        given = Settings(where, self.cluster.token, group, partition, lease_s, self.cluster.url, fenced)
         with self._log.open("ab") as log:
             taker = subprocess.Popen(
                 [sys.executable, "-m", "tests.acceptance.taker", msgspec.json.encode(given).decode()],
@@ -210,6 +218,21 @@ async def test_programs_that_are_killed_stopped_and_told_to_end_leave_their_turn
 
     for fault in (kill, stop, tell):
         await asyncio.gather(*map(fault, groups))
+    await fleet.check()
+
+
+async def test_a_program_that_is_killed_is_followed_at_once_if_it_is_fenced_and_only_then(fleet: Fleet) -> None:
+    """With a lease of an hour: in the other group, which is hit first, nobody follows while the test lasts."""
+    join = {"lease_s": 3600.0}
+    await asyncio.gather(fleet.grow("plain", 2, **join), fleet.grow("fenced", 2, fenced=True, **join))
+    waited_for, before = await fleet.until_active("plain"), await fleet.until_active("fenced")
+    await fleet.end(waited_for["pid"], signal.SIGKILL)
+    await fleet.end(before["pid"], signal.SIGKILL)
+    after = await fleet.until_active("fenced", before["epoch"])
+    assert after["pid"] != before["pid"]
+    assert (await fleet.active("plain"))["epoch"] == waited_for["epoch"]
+    statuses = [(row["connectivity"], row["activity"]) for row in await fleet.fetch(_PLACES, "plain")]
+    assert statuses == [("disconnected", "active"), ("connected", "waiting")]
     await fleet.check()
 
 

@@ -68,7 +68,9 @@ async def test_what_a_datasource_left_in_its_sink_goes_after_it(hg: Harness) -> 
 
 
 async def test_a_sink_that_keeps_nothing_is_not_asked(hg: Harness) -> None:
+    """Nor is what its options name looked for: a secret that is gone, say."""
     datasource, _ = await deleted(hg, sink=BLACKHOLE)
+    await hg.sql('UPDATE headgate.datasource_version SET sink = \'{"type": "blackhole", "x": {"$secret": "no"}}\'')
     assert await work(hg) == 1
     assert await happened(hg, datasource) == []
     assert await waiting(hg) == []
@@ -140,8 +142,9 @@ async def test_a_node_that_dies_in_between_is_followed_by_another(hg: Harness, m
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
             await work(hg)
     assert (len(ended), await left(hg, stream), len(await waiting(hg))) == (1, 0, 1)
+    assert await waiting(hg) == [("orders", "a node has begun, and has not finished")]
     other = Remover(Removals(hg.node.database), hg.node.registry, lambda: hg.node.installation)
-    assert await other.work() == 0  # Whoever took it has two minutes.
+    assert await other.work() == 0  # It waits, and longer each time: a sink must not end one node after another.
     await hg.sql("UPDATE headgate.removal SET due_at = now()")
     assert await other.work() == 1
     assert await waiting(hg) == []

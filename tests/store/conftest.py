@@ -111,12 +111,20 @@ class Rows:
         """What was done, and by whom, the oldest first."""
         return [(line.kind, line.actor) for line in reversed(await self.streams.history(stream, 1000))]
 
-    async def until_somebody_waits(self) -> None:
-        """Until a session of this database waits for a lock that another one holds."""
+    async def waiting(self) -> int:
+        """How many sessions of this database wait for a lock that another one holds."""
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
-        await until(lambda: self.database.fetchval(waiting), "somebody waits", look_s=0.005)
+        return int(await self.database.fetchval(waiting))
+
+    async def until_somebody_waits(self, number: int = 1) -> None:
+        """Until so many do."""
+
+        async def wait() -> bool:
+            return await self.waiting() >= number
+
+        await until(wait, "somebody waits", look_s=0.005)
 
 
 @pytest.fixture

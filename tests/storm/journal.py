@@ -27,7 +27,7 @@ class Journal:
         return time.monotonic() - self._began_at_s
 
     def note(self, text: str) -> None:
-        """For whoever reads the file."""
+        """For those who read the file."""
         self._file.write(f"{time.strftime('%H:%M:%S')} {self.now_s:8.1f} {text}\n")
 
     def take_over(self, name: str) -> None:

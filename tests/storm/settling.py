@@ -167,7 +167,7 @@ class Settling:
         return last
 
     async def keep_stories(self, folder: Path) -> None:
-        """For whoever looks for the reason: what Headgate knows of each datasource with which something is wrong."""
+        """For those who look for the reason: what Headgate knows of each datasource with which something is wrong."""
         for one in self._datasources:
             if any(one.name in problem for problem in self._journal.wrong):
                 story: dict[str, Any] = {"datasource": await self._operator.datasource(one.name)}

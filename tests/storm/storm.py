@@ -1,6 +1,6 @@
 """A storm from its beginning to its verdict.
 
-1. Servers, nodes and datasources are started (`scene`), and whoever sends begins to (`senders`).
+1. Servers, nodes and datasources are started (`scene`), and the senders begin (`senders`).
 2. The faults of the plan are made (`plan`, `faults`), while the auditor enters what arrives (`auditor`, `accounting`).
 3. The last fault is over and healed. From here on every lane must move, or have ended, within a deadline (`settling`).
 4. The senders end; what they have sent arrives; the datasources are stopped. Now nothing moves any more, and each lane
@@ -118,7 +118,7 @@ def _plan(settings: Settings, scene: Scene) -> Any:
 
 
 class Tasks:
-    """What goes on beside the faults. A task that fails is wrong, and the others go on."""
+    """What goes on during the faults. A task that fails is wrong, and the others go on."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

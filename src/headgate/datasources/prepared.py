@@ -197,6 +197,14 @@ def prepare(
     return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
 
 
+def sink_kind_of(content: Content) -> SinkKind | None:
+    """What kind of sink a version has, without its options; None: its connector is not here, or is no sink."""
+    try:
+        return connectors.get(str(content.sink.get("type"))).sink
+    except HeadgateError:
+        return None
+
+
 def prepare_sink(content: Content, secrets: Secrets) -> SinkSide:
     """The sink alone, whatever has become of the rest; raise all that is wrong with it."""
     problems: list[Problem] = []

@@ -20,7 +20,15 @@ from headgate.core.reconcile import Entry
 from headgate.datasources import functions
 from headgate.datasources.documents import MOST_PROBLEMS, Document, Documents, apart
 from headgate.datasources.planned import PlannedChange, planned
-from headgate.datasources.prepared import Prepared, SinkSide, check, prepare, prepare_sink, written_out
+from headgate.datasources.prepared import (
+    Prepared,
+    SinkSide,
+    check,
+    prepare,
+    prepare_sink,
+    sink_kind_of,
+    written_out,
+)
 from headgate.datasources.reaching import NodeReach, Reaching, checked
 from headgate.datasources.references import Secrets as Values
 from headgate.datasources.references import Unread
@@ -131,11 +139,15 @@ class Registry:
         prepared = reaching.guarded(prepared, found.content, is_trusted=found.is_trusted)
         return Config(id, entry.name if entry else str(id), version, prepared)
 
-    async def get_sink(self, id: UUID, version: int) -> SinkSide:
-        """The sink of a version, of a deleted datasource too. Raises ConfigError if it cannot be built here."""
+    async def get_forgetting_sink(self, id: UUID, version: int) -> SinkSide | None:
+        """The sink of a version, of a deleted datasource too; None: it keeps nothing that it could forget. Raises
+        ConfigError if it cannot be built here."""
         found = await self.datasources.version(id, version)
         if found is None:
             raise NotFound(f"version {version} is gone")
+        kind = sink_kind_of(found.content)
+        if kind is not None and not kind.forgets:
+            return None
         sink = prepare_sink(found.content, await self.secrets.read(list(found.content.secrets)))
         return (await self.reaching()).guarded_sink(sink, found.content, is_trusted=found.is_trusted)
 

@@ -142,6 +142,12 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, _AWAY) and not isinstance(error, asyncpg.QueryCanceledError)
 
 
+def is_undone(error: StoreError) -> bool:
+    """Whether the database is there and a transaction that ended so was rolled back: it may be tried again at once."""
+    refused = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, ValueError  # The driver's, of a value.
+    return isinstance(error.__cause__, refused)
+
+
 @contextmanager
 def store_errors() -> Iterator[None]:
     """Turn what the driver raises when the database is away into `StoreError`."""

@@ -18,7 +18,8 @@ The end of a connection proves nothing: the program may be at work, and believe 
 for a lease. In a *fenced* group it need not be. There every program passes the epoch along with all that it writes, and
 what it writes to refuses a lower one; so two may believe for a moment, and still only the newer one acts. If a program
 of such a group ends its connection itself, by closing it or by dying, that is its end. A connection that falls silent,
-or that the node closes, says nothing about the program, and is no more than a loss of touch in any group.
+or that the node closes, says nothing about the program, and is no more than a loss of touch in any group. Who was in a
+fenced group may believe after all have left it; so it stays fenced when it is empty, until its row is removed.
 
 Everybody may be late: a node that lost its connection to the database for a while, an observer that saw a consumer
 fall silent, a confirmation that took a detour. So every request names what it is about, by epoch or by incarnation, and
@@ -240,8 +241,8 @@ def _join(roster: Roster, request: Join, now: datetime) -> Step:
     id = str(request.consumer)
     opened = roster
     if not roster.group.consumers:
-        epoch = max(roster.group.epoch, roster.epoch_floor)
-        fresh = Group(request.partition, epoch=epoch, is_fenced=request.is_fenced)
+        epoch, is_fenced = max(roster.group.epoch, roster.epoch_floor), request.is_fenced or roster.group.is_fenced
+        fresh = Group(request.partition, epoch=epoch, is_fenced=is_fenced)
         opened = replace(roster, group=fresh, lease_s=request.lease_s)
     number = max((seat.number for seat in roster.seats.values()), default=0) + 1
     seat = Seat(number, request.node, request.trust_s, request.label)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
@@ -30,7 +30,7 @@ from headgate.core.groups.roster import name_of
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.forever import forever
-from headgate.store.groups import ConsumerRow, GroupRow, Groups
+from headgate.store.groups import ConsumerRow, GroupRow, Groups, HeldUp
 from headgate.store.wake import Waker
 
 LOOK_S = 1.0
@@ -258,9 +258,14 @@ class GroupListener:
         for order, session in zip(orders, sessions, strict=True):
             session.link = replace(session.link, muted=session.link.muted | {order.consumer})
             requests.setdefault(order.group, []).append(Mute(order.consumer, order.epoch, order.incarnation))
-        await self._groups.apply(requests)
-        for session in sessions:
-            session.peer.fail("unanswered", "an order was not answered in time")
+        held_up: Collection[UUID] = ()
+        try:
+            await self._groups.apply(requests)
+        except HeldUp as error:
+            held_up = error.groups
+        for order, session in zip(orders, sessions, strict=True):
+            if order.group not in held_up:
+                session.peer.fail("unanswered", "an order was not answered in time")
 
     async def _observe(self) -> None:
         """Time the deadlines of consumers that are out of touch, and end connections that were silent for a lease."""
@@ -307,10 +312,9 @@ class GroupListener:
             ends, self._ends = self._ends, {}
             try:
                 await self._apply(ends)
-            except StoreError:
-                for group, requests in ends.items():
-                    self._ends.setdefault(group, []).extend(requests)
-                self._over.set()
+            except StoreError as error:
+                left = error.groups if isinstance(error, HeldUp) else ends
+                self._write_later((group, end) for group in left for end in ends[group])
                 await asyncio.sleep(RETRY_S)
 
     def _write_later(self, ends: Iterable[tuple[UUID, ConnectionEnded]]) -> None:
@@ -319,10 +323,18 @@ class GroupListener:
             self._over.set()
 
     async def _apply(self, requests: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-        outcomes = await self._groups.apply(requests)
-        self.handed_over_s += [one.handed_over_s for one in outcomes.values() if one.handed_over_s is not None]
-        self._changed()
+        try:
+            outcomes = await self._groups.apply(requests)
+        except HeldUp as error:
+            self._carried_out(error.outcomes)
+            raise
+        self._carried_out(outcomes)
         return outcomes
+
+    def _carried_out(self, outcomes: Mapping[UUID, Outcome]) -> None:
+        self.handed_over_s += [one.handed_over_s for one in outcomes.values() if one.handed_over_s is not None]
+        if outcomes:
+            self._changed()
 
     def _changed(self) -> None:
         self._look.set()

@@ -21,6 +21,7 @@ from headgate.connectors.api import Context, ForgettingSink
 from headgate.core import removals
 from headgate.datasources.registry import SYSTEM, Registry
 from headgate.errors import StoreError
+from headgate.runtime.cluster.beat import RunLabel, label_current
 from headgate.runtime.streams import sides
 from headgate.runtime.streams.shared import SharedThings
 from headgate.store.events import Event
@@ -28,6 +29,7 @@ from headgate.store.removals import Removal, Removals
 
 LOOK_S = 15.0
 FORGET_S = 60.0  # For one sink and some hundred streams.
+UNFINISHED = "a node has begun, and has not finished"
 
 log = structlog.get_logger()
 
@@ -52,8 +54,10 @@ class Remover:
         """Remove some of what is due. Returns how many there were to remove."""
         taken = await self._rows.take()
         for removal in taken:
+            # Written down first: a connector that ends its node must not end one node after another.
+            await self._rows.put_off(removal, removals.wait_s(removal.attempts), UNFINISHED)
             try:
-                sink = await self._forget(removal)
+                sink = await asyncio.create_task(self._forget(removal), name="a removal")
             except StoreError:
                 raise  # Our own database: nothing can be written down about it either.
             except Exception as error:
@@ -66,8 +70,9 @@ class Remover:
 
     async def _forget(self, removal: Removal) -> str:
         """Have the sink forget the streams. Returns what it is; empty: it keeps nothing of them."""
-        side = await self._registry.get_sink(removal.datasource, removal.version)
-        if not side.kind.forgets:
+        label_current(RunLabel(removal.datasource, removal.name))
+        side = await self._registry.get_forgetting_sink(removal.datasource, removal.version)
+        if side is None:
             return ""
         context = Context(removal.name, log.bind(datasource=removal.name), unix_s, SharedThings())
         sink = cast(ForgettingSink, sides.build_sink_side(side, context))
