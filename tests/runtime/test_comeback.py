@@ -31,11 +31,15 @@ from tests.waiting import until
 HOUR_S = 3600.0
 
 
+def set_waits(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> None:
+    for name in ("FIRST_S", "LONGEST_S", "WATCHED_FIRST_S", "WATCHED_LONGEST_S"):
+        monkeypatch.setattr(f"headgate.core.backoff.{name}", wait_s)
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if everything had failed very often already."""
-    for name in ("FIRST_S", "LONGEST_S", "WATCHED_FIRST_S", "WATCHED_LONGEST_S"):
-        monkeypatch.setattr(f"headgate.core.backoff.{name}", HOUR_S)
+    set_waits(monkeypatch, HOUR_S)
 
 
 class ServerOptions(Options):
@@ -281,8 +285,7 @@ async def said_of(hg: Harness, name: str, *types: str) -> list[tuple[str, dict[s
 async def test_failures_that_repeat_are_one_event_and_the_end_has_their_number(
     hg: Harness, plug: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.core.backoff.FIRST_S", 0.001)
-    monkeypatch.setattr("headgate.core.backoff.LONGEST_S", 0.001)
+    set_waits(monkeypatch, 0.001)
     server = Away()
     plug(server.connector())
     await hg.apply(orders=to_server())
