@@ -103,7 +103,8 @@ def _failure_of(handle: Handle) -> LastFailure | None:
             return handle.last_failure
         case lifecycle.BackingOff(failure=failure, until_s=until_s):
             # To a tenth of a second: what is computed again must not look like news.
-            return LastFailure(str(failure.cause), failure.message, round(unix_s() + until_s - boot_s(), 1))
+            next_try_at_s = round(unix_s() + until_s - boot_s(), 1)
+            return LastFailure(str(failure.cause), failure.message, next_try_at_s, failure.awaits != "")
         case lifecycle.Quarantined(failure=failure):
             return LastFailure(str(failure.cause), failure.message)
         case _:
