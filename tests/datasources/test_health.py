@@ -29,7 +29,7 @@ def published(source: str = "generator", **options: Any) -> Version:
 
 
 def node(**changes: Any) -> Node:
-    return replace(Node(ALPHA, "alpha", 5, 5.0, None, "1", AT, False, None, 1, None), **changes)
+    return replace(Node(ALPHA, "alpha", 5, 5.0, None, "1", AT, False, None, 1, None, False), **changes)
 
 
 def stream(status: str = "RUNNING", detail: str = "running", **changes: Any) -> StreamState:
@@ -49,6 +49,12 @@ PAUSED = replace(FOUND, paused=True)
 def failed(next_try_at_s: float | None) -> StreamState:
     detail = "quarantined" if next_try_at_s is None else "backing off"
     return stream("ERROR", detail, error=LastFailure("network", "refused", next_try_at_s))
+
+
+def test_what_is_tried_when_something_is_back_says_so() -> None:
+    error = LastFailure("network", "refused", NOW_S + 12.0, awaits_return=True)
+    found = facts(stream("ERROR", "backing off", error=error))
+    assert any("tries again in 12 s, or when that is back" in line for line in explain(found))
 
 
 NO_VERSION = replace(FOUND, published_version=None, running_version=None)

@@ -7,7 +7,8 @@ in two steps, and to the server a process that was stopped between them is not i
 vain ends such sessions (`database/end_stopped.sql`).
 
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
-loop wait and try again, and only the first failure and the recovery are logged.
+loop wait and try again, and only the first failure and the recovery are logged. So it is with one that takes no writes,
+because its disk is full or it only reads (`store.sight`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
-import structlog
 
+from headgate.clock import boot_s
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.store.sight import sight_of
 from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
@@ -62,7 +64,8 @@ _AWAY = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 
-log = structlog.get_logger()
+# It answers, and nothing can be made durable.
+_REFUSES_WRITES = (asyncpg.ReadOnlySQLTransactionError, asyncpg.DiskFullError)
 
 T = TypeVar("T")
 
@@ -244,7 +247,7 @@ class Database:
         self._pool = pool
         self._check = check
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
-        self._away = False
+        self._sight = sight_of(url)
 
     @classmethod
     async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = unchecked) -> Database:
@@ -347,19 +350,39 @@ class Database:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Map errors; log when the database goes away and when it is back, and nothing in between."""
+        """Map errors, and note what is seen of the database."""
+        asked_at_s = boot_s()
         try:
             with store_errors():
                 yield
         except StoreError as error:
-            if not self._away:
-                self._away = True
-                log.warning("database away", error=error.message)
+            if isinstance(error.__cause__, _REFUSES_WRITES):
+                self._sight.refused(one_line(error.__cause__))
+            else:
+                self._sight.failed(asked_at_s, error.message)
             raise
         else:
-            if self._away:
-                self._away = False
-                log.info("database back")
+            self._sight.answered(asked_at_s)
+
+    # Writes.
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be made durable now, although the database answers."""
+        return self._sight.refusal
+
+    async def try_to_write(self) -> None:
+        """Write something that needs room, and take it back: a database that takes this takes writes again."""
+        with self._watched():
+            async with self._session() as session:
+                await session.execute(_BEGIN)
+                try:
+                    await session.execute(sql("database/need_room"))
+                except asyncpg.InsufficientPrivilegeError:
+                    pass  # It would have been refused before, if that were the reason.
+                finally:
+                    await roll_back(session)
+        self._sight.took_a_write()
 
 
 async def roll_back(connection: Session) -> None:

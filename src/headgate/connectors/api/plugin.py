@@ -11,12 +11,13 @@ the client library inside the functions that build.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headgate.connectors.api.options import Options
 from headgate.connectors.api.streaming import Context, Position, Sink, Source
+from headgate.connectors.guard import Guard
 from headgate.connectors.places import Place, places_in
 
 __all__ = ["Connector", "Landing", "LocalSocket", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
@@ -35,6 +36,10 @@ class SourceKind:
     tell_move: Callable[[Position, Position], str] | None = None
     # The hosts and files that options name. Not needed for those in URLs, which are found in any option.
     reaches: Callable[[Any], Sequence[Place]] = places_in
+    # Whether what these options name answers, asked every second while streams wait for it: cheap, and takes nothing
+    # that a running source holds. Raises `NotConnected` while it is away; whatever else it raises is an answer. None:
+    # it answers if one of its addresses accepts a connection.
+    probe: Callable[[Any, Guard], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ class SinkKind:
     forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
-    reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source.
+    reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source,
+    probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
     # The sockets in folders that options name. The process of a test may not be able to open them by itself.
     sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
 

@@ -15,9 +15,9 @@ from asyncpg import Connection, Pool
 
 from headgate.connectors.api.bulk import StorageGone
 from headgate.connectors.guard import OPEN, Guard
-from headgate.connectors.postgres.errors import DRIVERS, Fault, error_text, fault_of
+from headgate.connectors.postgres.errors import DRIVERS, Fault, error_text, fault_of, steer_worker
 from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, NotConnected
 
 CONNECT_S = 10.0
 CLOSE_S = 2.0
@@ -116,6 +116,19 @@ async def make_pool(url: str, guard: Guard = OPEN) -> Pool:
         loop=guard.loop(),
         max_inactive_connection_lifetime=IDLE_S,
     )
+
+
+async def probe(url: str, guard: Guard) -> None:
+    """Whether the server takes writes from us."""
+    with steer_worker(address_of(url), "the server"):
+        connection = await asyncpg.connect(
+            url, timeout=CONNECT_S, connection_class=WalledSession, loop=guard.loop(), statement_cache_size=0
+        )
+        try:
+            if await connection.fetchval("SHOW transaction_read_only") == "on":
+                raise NotConnected(f"PostgreSQL at {address_of(url)}: it only reads now")
+        finally:
+            await close(connection)
 
 
 # Left.

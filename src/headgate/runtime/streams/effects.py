@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 from uuid import UUID
@@ -30,10 +30,12 @@ from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.handle import Handle
 from headgate.runtime.streams.letters import Desk
+from headgate.runtime.streams.lookout import Lookout
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
+from headgate.runtime.streams.sides import Awaited
 from headgate.runtime.taps.points import Points
 from headgate.store.letters import Letters
 
@@ -52,6 +54,7 @@ class Surroundings:
     ownership: Ownership
     reporter: Reporter
     checkpoints: Checkpoints
+    lookout: Lookout
     inboxes: InboxHub
     taps: Points
     trust_left_s: Callable[[], float]
@@ -138,6 +141,7 @@ class Effects:
         label_current(RunLabel(handle.datasource, handle.name))
         around = self._around
         async with self._starting:
+            began_at_s = boot_s()
             try:
                 config = await around.registry.get_datasource_config(handle.datasource, version)
                 prepared, claims = config.prepared, handle.pusher is not None
@@ -149,9 +153,8 @@ class Effects:
                     return  # Abandoned meanwhile: what it would get is another run's by now.
                 step = await around.ownership.submit(handle.stream, command)
             except Exception as error:
-                if _is_bug(error):
-                    handle.log.exception("the stream could not be acquired")
-                self._fail(handle, run, error)
+                self._show_bug(handle, error, "the stream could not be acquired")
+                self._fail(handle, run, error, began_at_s, sides.awaited_of(None, None, error))
                 return
         match step.reply:
             case streams.Granted(resets_position=resets_position):
@@ -165,7 +168,7 @@ class Effects:
                 text = (
                     "this version reads another source, for which the stream has no position; publish it to start over"
                 )
-                self._fail(handle, run, ConfigError(text))
+                self._fail(handle, run, ConfigError(text), began_at_s)
             case _:
                 around.dispatch(handle, lifecycle.AcquireDenied(run, boot_s()))
                 if handle.pusher is not None:
@@ -230,12 +233,12 @@ class Effects:
     async def _drive(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """Run to the end, save what was reached, and tell the machine how it ended."""
         label_current(RunLabel(handle.datasource, handle.name))
-        around = self._around
+        around, began_at_s = self._around, boot_s()
         try:
             finished = await run.run()
         except Fenced as error:
             if run.progress is None and await self._is_ours(handle, epoch):
-                self._fail(handle, number, _ahead(error))
+                self._fail(handle, number, _ahead(error), began_at_s)
                 return
             handle.log.warning("fenced", error=error.message)
             around.lose(handle, epoch)
@@ -246,10 +249,9 @@ class Effects:
             around.dispatch(handle, lifecycle.Ended(number, boot_s()))
             raise
         except Exception as error:
-            if _is_bug(error):
-                handle.log.exception("the run failed")
+            self._show_bug(handle, error, "the run failed")
             await self._last_checkpoint(handle, run)
-            self._fail(handle, number, error)
+            self._fail(handle, number, error, began_at_s, run.awaited_after(error))
             return
         phase = handle.state.phase
         if isinstance(phase, lifecycle.Draining) and phase.then is None:
@@ -284,6 +286,7 @@ class Effects:
         handle.holding = holding.opened(handle.holding, progress)
         handle.stats.opened(progress.totals)
         self._around.checkpoints.moved(handle)
+        self._around.lookout.works(handle.run.targets)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
             handle.pusher.opened(handle.holding.epoch, progress)
@@ -292,6 +295,7 @@ class Effects:
         if handle.run is None or handle.run_number != run:
             return
         handle.holding = holding.reached(handle.holding, progress)
+        self._around.lookout.works(handle.run.targets)
         self._around.checkpoints.moved(handle)
         self._around.reporter.moved(handle)
         phase = handle.state.phase
@@ -310,9 +314,15 @@ class Effects:
         if handle.pusher is not None:
             handle.pusher.committed()
 
-    def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
-        failure, before = sides.failure_of(error), handle.state
-        self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
+    def _fail(
+        self, handle: Handle, run: int, error: BaseException, began_at_s: float, awaited: Awaited | None = None
+    ) -> None:
+        failure, before, is_watched = sides.failure_of(error), handle.state, False
+        if awaited is not None and not isinstance(before.phase, lifecycle.BackingOff):  # Else it is an older run's.
+            handle.awaited, failure = awaited, replace(failure, awaits=awaited.key)
+            is_watched = self._around.lookout.is_away(awaited.key)
+        failed = lifecycle.Failed(run, boot_s(), failure, random.random(), began_at_s, is_watched)
+        self._around.dispatch(handle, failed)
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
             handle.last_failure = LastFailure(str(failure.cause), failure.message)
@@ -320,6 +330,12 @@ class Effects:
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)
+
+    def _show_bug(self, handle: Handle, error: Exception, text: str) -> None:
+        """People should see where it happened, once."""
+        failure = sides.failure_of(error)
+        if failure.cause is Cause.BUG and self._around.reporter.is_new(handle, failure):
+            handle.log.error(text, exc_info=error)
 
     async def _check(self, handle: Handle, version: int) -> None:
         label_current(RunLabel(handle.datasource, handle.name))
@@ -391,8 +407,3 @@ def _ahead(error: Fenced) -> ConfigError:
         f"{error.message}, which this registry never granted: it went back in time, or is a copy",
         hint="headgate installation adopt, or headgate installation fork",
     )
-
-
-def _is_bug(error: BaseException) -> bool:
-    """Whether a person should see where it happened."""
-    return sides.failure_of(error).cause == Cause.BUG

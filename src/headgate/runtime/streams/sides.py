@@ -1,14 +1,17 @@
-"""The two sides of a version: built, checked and closed; and what their errors mean."""
+"""The two sides of a version: built, checked and closed; what their errors mean, and what they wait for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import replace
-from typing import TypeVar
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, TypeVar
 
-from headgate.connectors.api import Context, Sink, Source
+from headgate.connectors.api import Context, Sink, SinkKind, Source, SourceKind
 from headgate.core.lifecycle import Failure
+from headgate.core.reach import Kind
 from headgate.datasources.prepared import Prepared, SinkSide
 from headgate.errors import Cause, ConfigError, ConnectorError, HeadgateError, NotConnected, StoreError
 from headgate.hidden import hide
@@ -19,6 +22,10 @@ CLOSE_S = 2.0
 CHECK_S = 30.0
 
 T = TypeVar("T")
+
+Side: TypeAlias = Literal["source", "sink"]
+
+_KEY = secrets.token_bytes(16)  # What a URL names may be a piece of a password: no key of a target tells it.
 
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
@@ -81,6 +88,51 @@ def _failure_of(error: BaseException) -> Failure:
             return Failure(Cause.NETWORK, error_line(error))
         case _:
             return Failure(Cause.BUG, error_line(error))
+
+
+# What a stream waits for.
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A target (`core.awaited`), and how to ask whether it answers."""
+
+    key: str
+    probe: Callable[[], Awaitable[None]] | None = None  # None: somebody asks it all the time.
+
+
+REGISTRY = Awaited("registry")
+
+
+def awaited_of(prepared: Prepared | None, side: Side | None, error: BaseException) -> Awaited | None:
+    """What has to come back after this error, if that can be told. Without a side to blame it is the registry, which
+    gives a stream its epoch and a node its trust."""
+    if _failure_of(error).cause is not Cause.NETWORK:
+        return None
+    if prepared is None or side is None or isinstance(error, StoreError):
+        return REGISTRY
+    return _target(prepared, side)
+
+
+def targets_of(prepared: Prepared) -> list[str]:
+    """What a version reaches that can be waited for."""
+    sides: tuple[Side, Side] = ("source", "sink")
+    return [found.key for side in sides if (found := _target(prepared, side)) is not None]
+
+
+def _target(prepared: Prepared, side: Side) -> Awaited | None:
+    kind: SourceKind | SinkKind
+    if side == "source":
+        kind, options, guard = prepared.source_kind, prepared.source_options, prepared.source_guard
+    else:
+        kind, options, guard = prepared.sink_kind, prepared.sink_options, prepared.sink_guard
+    places, own = list(kind.reaches(options)), kind.probe
+    addresses = [place for place in places if place.kind is Kind.ADDRESS and place.port]
+    if own is None and not addresses:
+        return None
+    named = str(sorted(map(str, places))).encode("utf-8", "surrogatepass")
+    key = hashlib.blake2b(named, key=_KEY, digest_size=16).hexdigest()
+    return Awaited(key, (lambda: guard.knock(addresses)) if own is None else (lambda: own(options, guard)))
 
 
 async def close(*sides: Source | Sink) -> None:
