@@ -8,6 +8,9 @@ vain ends such sessions (`database/end_stopped.sql`).
 
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
 loop wait and try again, and only the first failure and the recovery are logged.
+
+The URL may name several hosts; `store.hosts` finds the one to use. Each new session looks at its server in the round
+trip that sets the limits, so that no server of an older timeline than was seen is ever used.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -24,12 +27,12 @@ import asyncpg
 import structlog
 
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.store.hosts import CONNECT_S, hosts, open_session, watch
 from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
 LOCK_S = 5.0  # Longer than an idle transaction may live, so that a waiter outlives a stopped holder.
 STATEMENT_S = 15.0
-CONNECT_S = 5.0
 POOL_SIZE = 8
 
 _LIMITS = {
@@ -180,10 +183,14 @@ async def connect(url: str) -> Session:
     """A separate session, outside the pool."""
     dsn, pooled = split_url(url)
     with store_errors(), _refusals():
-        connection: Session = await asyncpg.connect(
+        connection: Session = await open_session(
             dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S, statement_cache_size=0 if pooled else 100
         )
-        await connection.execute(_SET_LIMITS)
+        try:
+            await _settle(dsn, connection)
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
 
@@ -212,8 +219,8 @@ def _named(row: Row) -> dict[str, object]:
     return found
 
 
-async def _set_limits(connection: Session) -> None:
-    await connection.execute(_SET_LIMITS)
+async def _settle(dsn: str, connection: Session) -> None:
+    await hosts(dsn).settle(connection, _SET_LIMITS)
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -226,8 +233,9 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """The pool that everything but the beat and the listener shares."""
 
-    def __init__(self, url: str, pool: _Pool, pooled: bool) -> None:
+    def __init__(self, url: str, dsn: str, pool: _Pool, pooled: bool) -> None:
         self.url = url
+        self._dsn = dsn
         self._pool = pool
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
         self._away = False
@@ -239,12 +247,13 @@ class Database:
         try:
             pool: _Pool = await asyncpg.create_pool(
                 dsn,
+                connect=open_session,
                 min_size=0,
                 max_size=size,
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 statement_cache_size=0 if pooled else 100,
-                init=_set_limits,
+                init=partial(_settle, dsn),
                 connection_class=_Connection,
                 max_inactive_connection_lifetime=60.0,
             )
@@ -257,7 +266,16 @@ class Database:
             raise StoreError(
                 f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
             ) from error
-        return cls(url, pool, pooled)
+        return cls(url, dsn, pool, pooled)
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether there is another server to go to."""
+        return hosts(self._dsn).are_several
+
+    async def watch_hosts(self) -> None:
+        """Notice a newer primary although the one in use still answers: its sessions are ended, in all threads."""
+        await watch(self._dsn)
 
     async def close(self) -> None:
         """Close all connections; do not wait forever for one that hangs."""

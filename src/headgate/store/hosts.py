@@ -1,0 +1,46 @@
+"""The registry's servers: what this process knows of the hosts in `HEADGATE_DATABASE`.
+
+The pool, the beat, which has its own thread, and the listener all come here for their sessions, so that one of them
+that meets a new primary takes the others along. `NEWEST` is what was seen of timelines. Whoever wants to know more than
+one process does may tell it what others have seen (`NEWEST.note`), and be told what is new (`NEWEST.on_newer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+
+from headgate.errors import ConfigError
+from headgate.hosts import Hosts, Newest
+
+CONNECT_S = 5.0
+LOOK_S = 5.0  # How long an old primary that still answers is believed, after another was promoted.
+
+NEWEST = Newest()
+
+_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_hosts: dict[str, Hosts[Any]] = {}
+
+
+def hosts(dsn: str) -> Hosts[Any]:
+    """The servers of this URL, as the whole process knows them."""
+    if dsn not in _hosts:
+        try:
+            _hosts[dsn] = Hosts(dsn, NEWEST, _DRIVER)
+        except ValueError as error:
+            raise ConfigError(str(error), hint="check HEADGATE_DATABASE") from None
+    return _hosts[dsn]
+
+
+async def open_session(dsn: str, **options: Any) -> Any:
+    """A session with the newest server that takes writes. The options are those of the driver."""
+    return await hosts(dsn).connect(lambda url: asyncpg.connect(url, **options), CONNECT_S)
+
+
+async def watch(dsn: str) -> None:
+    """Look again and again for a newer primary than the one in use, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        await hosts(dsn).look(lambda url: asyncpg.connect(url, timeout=CONNECT_S))
