@@ -52,6 +52,8 @@ _PLAIN = """
 SELECT 0::bigint AS system, current_setting('transaction_read_only') = 'on' AS is_read_only,
        CASE WHEN NOT pg_is_in_recovery() THEN '0' END AS timeline
 """
+LOOK_S = 30.0  # How often those that are not in use are asked when a session is opened.
+
 _SILENT = ("42883", "42501", "0A000")  # No such function, no right to use it, not supported.
 _DENIED = ("28", "3D")  # Classes of codes: who we say we are, and which database we want.
 
@@ -133,7 +135,8 @@ class Hosts(Generic[S]):
         self._only_reads = only_reads
         self._last: int | None = None  # The host that was used last.
         self._known: Writable | None = None  # What it said.
-        self._late: set[asyncio.Task[tuple[S, Answer]]] = set()
+        self._looked_at_s = float("-inf")  # When all were asked.
+        self._late: set[asyncio.Task[Any]] = set()
 
     @property
     def are_several(self) -> bool:
@@ -163,6 +166,7 @@ class Hosts(Generic[S]):
                         if answer.system and not self._newest.join(session, answer):
                             session.terminate()  # A thread has seen a newer one in this very moment.
                         self._hear_out(asked)
+                        self._look_at_times(open, loop.time(), index == last)
                         return session
                     case NoneFits(lines, are_all_denied):
                         if are_all_denied:
@@ -264,9 +268,19 @@ class Hosts(Generic[S]):
         """Let those who have not answered do so: what they say is noted."""
         for index in [index for index, task in asked.items() if not task.done()]:
             late = asked.pop(index)
-            self._late.add(late)
-            late.add_done_callback(self._late.discard)
+            self._keep(late)
             late.add_done_callback(_drop)
+
+    def _look_at_times(self, open: Callable[[str], Awaitable[S]], now_s: float, is_alone: bool) -> None:
+        """If only the last one was asked, others may have been promoted since. Nobody waits for what they say."""
+        if is_alone and now_s > self._looked_at_s + LOOK_S:
+            self._keep(asyncio.create_task(self.look(open)))
+        if not is_alone or now_s > self._looked_at_s + LOOK_S:
+            self._looked_at_s = now_s
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
 
 def known_as(told: Writable) -> str:

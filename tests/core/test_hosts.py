@@ -85,11 +85,11 @@ def test_each_host_that_does_not_fit_has_its_line() -> None:
         ("a:1 is away (refused)", "b:2 is a standby", "c:3 is timeline 1, older than 3"), are_all_denied=False
     )
     found = at(1.0, ReadOnly(), Denied("no such user"))
-    assert found == NoneFits(("a:1 is read-only", "b:2 refuses (no such user)"), are_all_denied=False)
+    assert found == NoneFits(("a:1 is read-only", "b:2 cannot be used (no such user)"), are_all_denied=False)
 
 
 def test_only_if_all_refuse_us_waiting_does_not_help() -> None:
-    assert at(1.0, Denied("no"), Denied("no")) == NoneFits(("a:1 refuses (no)", "b:2 refuses (no)"), True)
+    assert at(1.0, Denied("no"), Denied("no")) == NoneFits(("a:1 cannot be used (no)", "b:2 cannot be used (no)"), True)
     assert isinstance(at(1.0, Denied("no"), None), WaitFor)
 
 

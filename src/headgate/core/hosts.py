@@ -136,9 +136,8 @@ def decide(
     is_over = all(one is not None for one in said)
     if not fitting:
         if is_over or waited_s >= within_s:
-            lines = [
-                f"{host.name} {described(one and one.answer, seen)}" for host, one in zip(hosts, said, strict=True)
-            ]
+            answers = [one.answer if one else None for one in said]
+            lines = [f"{host.name} {described(one, seen)}" for host, one in zip(hosts, answers, strict=True)]
             return NoneFits(tuple(lines), _are_all_denied(said))
         return WaitFor(within_s, everyone=True)
     until_s = min(within_s, min(one.at_s for index in fitting if (one := said[index])) + GRACE_S)
@@ -185,7 +184,7 @@ def described(answer: Answer | None, newest: Mapping[int, int]) -> str:
         case Away():
             return f"is away ({answer.reason})"
         case Denied():
-            return f"refuses ({answer.reason})"
+            return f"cannot be used ({answer.reason})"
         case _:
             assert_never(answer)
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 from asyncpg import Connection, Pool
 
 from headgate.connectors.api import Context, Grant, Letter, LetterOutcome, Outgoing, Progress
@@ -31,7 +30,7 @@ from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.positions import Kept, lock_key
-from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
+from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
 from headgate.connectors.postgres.values import as_json_rows
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.postgres.writing import Writing, is_refusal
@@ -166,7 +165,7 @@ class PostgresSink:
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
         """A session for something that is done once."""
-        connection = await asyncpg.connect(
+        connection = await open_session(
             self._url, timeout=CONNECT_S, connection_class=WalledSession, loop=self._guard.loop()
         )
         try:
