@@ -102,6 +102,12 @@ class StoreError(HeadgateError):
     code = "store_unavailable"
 
 
+class Displaced(StoreError):
+    """The database answers, and its registry went back in time or is a copy: nothing may be done with it yet."""
+
+    code = "displaced"
+
+
 class ConnectorError(HeadgateError):
     """A connector cannot go on."""
 

@@ -3,9 +3,9 @@
 `core.hosts` decides; this module asks. It knows no driver: it is handed what opens a session, so that the registry and
 the connectors, which may not know each other, share it.
 
-`Newest` is what a process has seen of timelines. It outlives sessions and pools, and it may be handed what an earlier
-process has seen. Sessions join it: as soon as a newer timeline is seen, all that talk to an older one are ended, in the
-threads and loops in which they live. A session that hangs at a server that was cut off is freed in this way, too.
+`Newest` is what a process has seen of timelines; it outlives sessions and pools. Sessions join it: as soon as a newer
+timeline is seen, all that talk to an older one are ended, in the threads and loops in which they live. A session that
+hangs at a server that was cut off is freed in this way, too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.core.hosts import (
     Answer,
     Away,
+    Decision,
     Denied,
     Host,
     NoneFits,
@@ -30,7 +31,6 @@ from headgate.core.hosts import (
     WaitFor,
     Writable,
     decide,
-    described,
     hosts_of,
 )
 from headgate.errors import HeadgateError
@@ -82,7 +82,6 @@ class Newest:
     """The highest timeline that was seen of each system, and the sessions that talk to one. Any thread may use it."""
 
     def __init__(self) -> None:
-        self.on_newer: Callable[[int, int], None] | None = None  # Told of a system's timeline that is new to us.
         self._timelines: dict[int, int] = {}
         self._sessions: weakref.WeakKeyDictionary[Session, tuple[asyncio.AbstractEventLoop, Writable]]
         self._sessions = weakref.WeakKeyDictionary()
@@ -93,7 +92,7 @@ class Newest:
         return dict(self._timelines)
 
     def note(self, system: int, timeline: int) -> None:
-        """This was seen, now or by an earlier process. Sessions with an older timeline of the system are ended."""
+        """This was seen. Sessions with an older timeline of the system are ended."""
         with self._lock:
             if not system or timeline <= self._timelines.get(system, 0):
                 return
@@ -106,32 +105,34 @@ class Newest:
         for session, loop in older:
             with suppress(RuntimeError):  # Its loop has been closed, and it with it.
                 loop.call_soon_threadsafe(_end, session)
-        if self.on_newer is not None:
-            self.on_newer(system, timeline)
 
-    def forget(self, system: int) -> None:
-        """Somebody has decided that an older timeline of this system may be used."""
-        with self._lock:
-            self._timelines.pop(system, None)
-
-    def join(self, session: Session, told: Writable) -> bool:
-        """End this session when a newer timeline is seen. False: there is one already."""
+    def join(self, session: Session, told: Writable, seen: Mapping[int, int]) -> None:
+        """End this session when a newer timeline is seen than had been when its server was chosen."""
         with self._lock:
             self._sessions[session] = asyncio.get_running_loop(), told
-            return told.timeline >= self._timelines.get(told.system, 0)
+            is_late = self._timelines.get(told.system) != seen.get(told.system)
+        if is_late:
+            _end(session)
 
 
 class Hosts(Generic[S]):
     """The servers of one URL, as this process knows them. Any thread may use it."""
 
     def __init__(
-        self, url: str, newest: Newest, driver: tuple[type[Exception], ...], *, only_reads: bool = False
+        self,
+        url: str,
+        newest: Newest,
+        driver: tuple[type[Exception], ...],
+        *,
+        only_reads: bool = False,
+        refuses_older: bool = True,
     ) -> None:
         """`driver`: what the driver raises if a server cannot be had. `only_reads`: sessions are read-only by our own
         wish, so that says nothing of the server. ValueError if the URL names no hosts that go together."""
         self.hosts = hosts_of(url)
         self._newest = newest
         self._driver = driver
+        self._refuses_older = refuses_older
         self._only_reads = only_reads
         self._last: int | None = None  # The host that was used last.
         self._known: Writable | None = None  # What it said.
@@ -146,7 +147,7 @@ class Hosts(Generic[S]):
     # Connecting.
 
     async def connect(self, open: Callable[[str], Awaitable[S]], within_s: float) -> S:
-        """A session with the right one. With a single host this adds nothing: see `settle`."""
+        """A session with the right one. With a single host this adds nothing."""
         if not self.are_several:
             return await open(self.hosts[0].url)
         loop = asyncio.get_running_loop()
@@ -158,13 +159,12 @@ class Hosts(Generic[S]):
             while True:
                 waited_s = loop.time() - began_s
                 seen = self._newest.seen()
-                match decide(self.hosts, said, seen, waited_s=waited_s, within_s=within_s, last=last):
+                match self._decided(said, seen, waited_s, within_s, last):
                     case UseHost(index):
                         session, answer = asked.pop(index).result()
                         assert isinstance(answer, Writable)
                         self._last, self._known = index, answer
-                        if answer.system and not self._newest.join(session, answer):
-                            session.terminate()  # A thread has seen a newer one in this very moment.
+                        self._newest.join(session, answer, seen)
                         self._hear_out(asked)
                         self._look_at_times(open, loop.time(), index == last)
                         return session
@@ -197,44 +197,17 @@ class Hosts(Generic[S]):
             for task in tasks:
                 _drop(task)
 
-    async def settle(self, session: Session, prepare: str = "") -> None:
-        """Look at the server of a new session, in the round trip of what prepares it if it is what it was.
-
-        Behind one host there may be several servers too: an address that moves, or a proxy. One that takes no writes is
-        used if there is no other host; one of an older timeline than was seen is not.
-        """
-        if (known := await self._as_known(session, prepare)) is not None:
-            self._join(session, known)
-            return
-        if prepare:
-            await session.execute(prepare)
-        answer = await who(session, only_reads=self._only_reads)
-        if isinstance(answer, Writable):
-            if answer.system:
-                self._known = answer
-                self._newest.note(answer.system, answer.timeline)
-                self._join(session, answer)
-        elif self.are_several:  # It was something else a moment ago.
-            raise self._unfit(answer)
-
-    async def _as_known(self, session: Session, prepare: str = "") -> Writable | None:
+    async def _as_known(self, session: Session) -> Writable | None:
         """What the server said before, if it would say so again."""
         if (known := self._known) is None or not known.system:
             return None
         try:
-            status = await session.execute(f"{prepare}; {known_as(known)}")
+            status = await session.execute(known_as(known))
         except Exception as error:
             if _code_of(error) not in _SILENT:
                 raise
             return None
         return known if status == "SELECT 1" else None
-
-    def _join(self, session: Session, told: Writable) -> None:
-        if not self._newest.join(session, told):
-            raise self._unfit(told)
-
-    def _unfit(self, answer: Answer) -> NoHost:
-        return NoHost(f"{self.hosts[self._last or 0].name} {described(answer, self._newest.seen())}")
 
     async def _ask(self, host: Host, open: Callable[[str], Awaitable[S]]) -> tuple[S, Answer]:
         session = await open(host.url)
@@ -246,6 +219,17 @@ class Hosts(Generic[S]):
         if isinstance(answer, Writable):
             self._newest.note(answer.system, answer.timeline)
         return session, answer
+
+    def _decided(
+        self,
+        said: Sequence[Said | None],
+        seen: Mapping[int, int],
+        waited_s: float,
+        within_s: float,
+        last: int | None,
+    ) -> Decision:
+        is_strict = self._refuses_older
+        return decide(self.hosts, said, seen, waited_s=waited_s, within_s=within_s, last=last, refuses_older=is_strict)
 
     def _answer_of(self, task: asyncio.Task[tuple[S, Answer]], index: int, errors: dict[int, Exception]) -> Answer:
         """What came of asking. An error of another kind, such as that a URL is none, is raised."""

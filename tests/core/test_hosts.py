@@ -42,6 +42,12 @@ def at(
     return decide(hosts, said, newest or {}, waited_s=waited_s, within_s=WITHIN_S, last=last)
 
 
+def at_last(waited_s: float, *answers: Answer | None, newest: Mapping[int, int]) -> Decision:
+    """The same, where an older one is better than none."""
+    said = [None if one is None else Said(0.0, one) for one in answers]
+    return decide(HOSTS[: len(said)], said, newest, waited_s=waited_s, within_s=WITHIN_S, refuses_older=False)
+
+
 # The choice.
 
 
@@ -71,6 +77,14 @@ def test_a_server_of_an_older_timeline_than_was_seen_is_never_used() -> None:
     assert at(WITHIN_S, OLD, None, newest={7: 2}) == NoneFits(
         ("a:1 is timeline 1, older than 2", "b:2 does not answer"), are_all_denied=False
     )
+
+
+def test_where_an_older_one_is_better_than_none_it_is_the_last_resort() -> None:
+    assert at_last(0.01, OLD, None, newest={7: 2}) == WaitFor(WITHIN_S, everyone=True)
+    assert at_last(WITHIN_S, OLD, None, newest={7: 2}) == UseHost(0)
+    assert at_last(0.01, Away("refused"), OLD, NEW, newest={7: 3}) == UseHost(2)
+    assert at_last(0.01, OLD, NEW, newest={7: 2}) == UseHost(1)
+    assert isinstance(at_last(0.01, Standby(), Away("refused"), newest={7: 2}), NoneFits)
 
 
 def test_timelines_of_different_systems_are_compared_only_if_neither_is_known() -> None:

@@ -466,7 +466,6 @@ def test_a_stream_that_somebody_has_is_not_dealt() -> None:
         (Progress(2, 9, "r"), Progress(1, 4, "s"), Progress(2, 9, "r")),
         (Progress(1, 4, "r"), Progress(1, 9, "s"), Progress(1, 9, "s")),
         (Progress(1, 9, "r"), Progress(1, 4, "s"), Progress(1, 9, "s")),
-        (Progress(1, 9, "r"), Progress(2, 4, "s"), Progress(2, 9, "s")),
         (Progress(3, 9, None), Progress(2, 9, "s"), Progress(3, 9, None)),
     ],
     ids=[
@@ -475,7 +474,6 @@ def test_a_stream_that_somebody_has_is_not_dealt() -> None:
         "edited, sink behind",
         "sink ahead",
         "sink behind",
-        "registry restored from a backup",
         "edited to nothing yet",
     ],
 )

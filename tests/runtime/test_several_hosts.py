@@ -10,6 +10,8 @@ import pytest
 from headgate.errors import ConfigError, StoreError
 from headgate.store import hosts, wake
 from headgate.store.database import Database, connect
+from headgate.store.lineage import Witness
+from headgate.store.migrate import migrate
 from headgate.store.wake import Listener, Waker
 from headgate.testing.servers import Server, Servers, black_hole, free_port, url_of
 from tests.waiting import until
@@ -154,52 +156,20 @@ async def test_a_watch_finds_a_newer_primary_while_the_old_one_still_answers(
 async def test_an_old_primary_that_lives_on_is_not_used_next_to_a_promoted_one_nor_when_that_is_gone(
     primary: Server, standby: Server
 ) -> None:
-    standby.promote()
-    assert (primary.is_standby, standby.is_standby) == (False, False)
-    for url in (url_of(primary, standby), url_of(standby, primary)):
-        assert await port_of(url) == standby.port
-    standby.kill()
-    with pytest.raises(
-        StoreError, match=rf":{standby.port} is away .* · .*:{primary.port} is timeline 1, older than 2"
-    ):
-        await connect(url)
-    for alone in (primary.url, f"{primary.url}?application_name=other"):
-        with pytest.raises(StoreError, match=rf":{primary.port} is timeline 1, older than 2"):
-            await Database.open(alone)
-
-
-async def test_an_address_that_moves_to_an_older_server_is_refused_and_to_a_newer_one_followed(
-    primary: Server, standby: Server
-) -> None:
-    """One host, behind which the server changes."""
+    url, witness = url_of(primary, standby), Witness()
     database = await Database.open(primary.url)
-    primary.kill()
-    standby.promote()
-    standby.stop()
-    standby.port = primary.port
-    standby.start()
-    await goes_on_at(database, standby)
-    standby.kill()
-    primary.start()
-    assert f"{primary.address} is timeline 1, older than 2" in await refusal(database)
+    await migrate(database)
     await database.close()
-
-
-async def test_what_an_earlier_process_has_seen_counts_and_what_is_seen_is_told(
-    pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(hosts.NEWEST, "on_newer", lambda *what: told.append(what))
-    url = pair[0].url
-    system = int(pair[0].query("SELECT system_identifier FROM pg_control_system()"))
-    hosts.NEWEST.forget(system)
-    assert await port_of(url) == pair[0].port
-    hosts.NEWEST.note(system, 3)
-    assert told == [(system, 1), (system, 3)]
-    with pytest.raises(StoreError, match="older than 3"):
-        await connect(url)
-    hosts.NEWEST.forget(system)
-    assert await port_of(url) == pair[0].port
+    standby.wait_until_caught_up(primary)
+    standby.promote()
+    for either in (url, url_of(standby, primary)):
+        assert await port_of(either) == standby.port
+    standby.execute("UPDATE headgate.registry SET lineage = headgate.lineage()")
+    database = await Database.open(url, check=witness.check)
+    assert await database.fetchval(PORT) == standby.port
+    standby.kill()
+    assert "the database is on timeline 1, and 2 has been seen" in await refusal(database)
+    await database.close()
 
 
 async def test_without_a_host_that_fits_each_has_its_line_and_no_password_is_in_it(

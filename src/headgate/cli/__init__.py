@@ -24,6 +24,7 @@ from headgate.cli import (
     fixtures,
     groups,
     history,
+    installation,
     nodes,
     secrets,
     streams,
@@ -100,6 +101,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")
 command(app, "dump", asks_node=False)(dump.dump)
 app.add_typer(dumps.app, name="dumps")
+app.add_typer(installation.app, name="installation")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(allow.app, name="allow")

@@ -11,7 +11,9 @@ from headgate.cli.direct import opened
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
 from headgate.core.lease import BEAT_S
+from headgate.core.lineage import Same, Unclaimed, judge
 from headgate.errors import HeadgateError
+from headgate.store import lineage
 from headgate.store.database import Database, connect, refusals_in_words, split_url
 from headgate.store.datasources import Datasources
 from headgate.store.migrate import OLDEST_SERVER, migrations
@@ -27,12 +29,14 @@ SET_UP = "headgate.migration"
 
 async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | None]:
     """Everything, in the order in which to fix it; and the installation, if there is one."""
-    async with opened(url) as database:
+    async with opened(url, any_lineage=True) as database:
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
         found.append(await _guarded("listen", _listen(database)))
         found.append(await _guarded("clock", _clock(database)))
         found.append(await _guarded("schema", _schema(database)))
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
+            found.append(await _guarded("lineage", _lineage(database, settings)))
+            found.append(await _guarded("standby", _standby(database)))
             found.append(await _guarded("secrets", _secrets(database, settings)))
             found.append(await _guarded("nodes", _nodes(database)))
             found += await _registry_files(database)
@@ -76,6 +80,33 @@ async def _schema(database: Database) -> Verdict:
     if number > newest:
         return fail("schema", f"{number}, and this Headgate knows {newest}", "upgrade Headgate here")
     return ok("schema", f"{number}, up to date")
+
+
+async def _lineage(database: Database, settings: Settings) -> Verdict:
+    """Whether the registry is the one that it was, as far as this home knows."""
+    known = lineage.Witness(settings.home).known()
+    async with database.transaction() as session:
+        seen = await lineage.look(session)
+    if seen is None:
+        return ok("lineage", "of an older Headgate")
+    finding = judge(seen.server, seen.kept, known.get(seen.kept.installation))
+    if isinstance(finding, Same | Unclaimed):
+        return ok("lineage", f"era {seen.kept.era}, timeline {seen.server.lineage.timeline}")
+    error = lineage.displaced(finding)
+    return fail("lineage", error.message, error.hint)
+
+
+async def _standby(database: Database) -> Verdict:
+    """Whether what was answered 202 survives the loss of this server."""
+    found = await lineage.standbys(database)
+    if found.standbys == 0:
+        return ok("standby", "none: what this server loses is lost")
+    if found.hidden:
+        return warn("standby", f"{counted(found.standbys, 'standby')}, hidden from this user", "GRANT pg_monitor TO it")
+    if found.synchronous and found.synchronous_commit != "off":
+        return ok("standby", "synchronous: a failover loses nothing")
+    hint = "set synchronous_standby_names, if what was answered 202 must survive a failover"
+    return warn("standby", "asynchronous: a failover loses what was committed last", hint)
 
 
 async def _listen(database: Database) -> Verdict:

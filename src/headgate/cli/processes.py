@@ -57,6 +57,7 @@ from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
+from headgate.runtime.cluster.lineage import LineageWatch
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.embedded import EmbeddedServer
@@ -157,7 +158,7 @@ class _Parent:
         """Make what is made once and not by each child. What is wrong with the settings is found here, once."""
         settings = self._settings
         keyring = load_keyring(settings, embedded=settings.database is None)
-        database = await _connect(url)
+        database = await LineageWatch(url, settings.home).open(size=2)
         stack.push_async_callback(database.close)
         applied = await migrate(database)
         if applied:
@@ -350,16 +351,3 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 def _how(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-async def _connect(url: str) -> Database:
-    """Connect, and wait quietly while the database is away."""
-    waited = False
-    while True:
-        try:
-            return await Database.open(url, size=2)
-        except StoreError as error:
-            if not waited:
-                log.warning("waiting for the database", error=error.message)
-            waited = True
-            await asyncio.sleep(AGAIN_S)

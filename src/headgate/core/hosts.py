@@ -3,8 +3,9 @@
 A URL may name several hosts: a primary and its standbys, in whatever roles they are just now. Their order says nothing.
 All are asked at once, and each says what it is. A server that was promoted begins a *timeline* with a higher number, so
 of two that take writes the one with the higher number is the primary, and the other one an old primary that somebody
-forgot to stop. One that has a lower number than was ever seen of its system is never used, even if it is alone: what
-was written since would be lost, and what it is told would be.
+forgot to stop. One that has a lower number than was ever seen of its system is not used, even if it is alone: what it
+lacks would be taken for lost, and what it is told would be. (The registry can tell whether a person wants to go back:
+it asks for the older one if there is no other, and judges it by its lineage. See `core.lineage`.)
 
 What is not there does not hold up what is. The host that was used last is asked alone for a moment; if it is still the
 one, nobody else is needed. Else, once one fits, the others have a short time to say that they are newer. One that says
@@ -124,9 +125,10 @@ def decide(
     waited_s: float,
     within_s: float,
     last: int | None = None,
+    refuses_older: bool = True,
 ) -> Decision:
     """What to do, `waited_s` after the beginning. `newest` is the highest timeline seen of each system, and `last` the
-    host that was used last."""
+    host that was used last. `refuses_older`: a server of an older timeline than was seen is not even a last resort."""
     seen = _seen(said, newest)
     fitting = [index for index, one in enumerate(said) if one is not None and fits(one.answer, seen)]
     if last is not None and last in fitting:
@@ -136,6 +138,9 @@ def decide(
     is_over = all(one is not None for one in said)
     if not fitting:
         if is_over or waited_s >= within_s:
+            older = [index for index, one in enumerate(said) if one is not None and isinstance(one.answer, Writable)]
+            if older and not refuses_older:
+                return UseHost(max(older, key=lambda index: _rank(said[index], newest, index)))
             answers = [one.answer if one else None for one in said]
             lines = [f"{host.name} {described(one, seen)}" for host, one in zip(hosts, answers, strict=True)]
             return NoneFits(tuple(lines), _are_all_denied(said))
@@ -147,7 +152,7 @@ def decide(
 
 
 def fits(answer: Answer, newest: Mapping[int, int]) -> bool:
-    """Whether this host may be written to."""
+    """Whether this host takes writes, and is not older than what was seen."""
     return isinstance(answer, Writable) and answer.timeline >= newest.get(answer.system, 0)
 
 

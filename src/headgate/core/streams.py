@@ -24,7 +24,9 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.lineage import next_generation
 from headgate.core.records import NOTHING, Totals
+from headgate.errors import Refused
 
 Position: TypeAlias = Any
 """Any JSON value that names the last record handled, inclusive; None means "nothing yet"."""
@@ -226,7 +228,7 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
     if source_changed:
         progress = replace(progress, position=None)
     if source_changed or sink_changed:
-        progress = replace(progress, generation=progress.generation + 1)
+        progress = replace(progress, generation=next_generation(progress.generation, stream.epoch))
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
     granted = Stream(
         stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
@@ -275,7 +277,8 @@ def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    progress = replace(stream.progress, generation=stream.progress.generation + 1, position=command.position)
+    generation = next_generation(stream.progress.generation, stream.epoch)
+    progress = replace(stream.progress, generation=generation, position=command.position)
     return Step(_moved(stream, None, stream.epoch + 1, progress), Done())
 
 
@@ -283,7 +286,8 @@ def _deal(stream: Stream, command: Deal) -> Step:
     """Like an edit: whatever the sink and an old run still have no longer counts."""
     if stream.owner is not None:
         return Step(stream, Busy(stream.owner))
-    progress = replace(stream.progress, generation=stream.progress.generation + 1, position=command.position)
+    generation = next_generation(stream.progress.generation, stream.epoch)
+    progress = replace(stream.progress, generation=generation, position=command.position)
     dealt = Stream(
         stream.id,
         epoch=stream.epoch + 1,
@@ -319,11 +323,21 @@ def _moved(
     )
 
 
+_BEHIND = "the sink stands at generation {}, and the registry, which was set back, at {}: say where to go on"
+
+
 def agree(registry: Progress, sink: Progress | None) -> Progress:
     """Where a run begins: the higher `generation` wins; if equal, the sink, whose position is kept with the data. The
-    totals are those of the higher number of commits, unless it is a sink's that has kept none."""
+    totals are those of the higher number of commits, unless it is a sink's that has kept none.
+
+    A generation rises in the registry first. A sink with a higher one was written by a registry that this one was set
+    back from (`core.lineage`), after an edit, or under another source or deal of its parts: then nobody but a person
+    can say what its position means.
+    """
     if sink is None:
         return registry
+    if sink.generation > registry.generation:
+        raise Refused(_BEHIND.format(sink.generation, registry.generation), code="behind")
     winner = registry if registry.generation > sink.generation else sink
     counted = registry if registry.commits > sink.commits or sink.totals == NOTHING else sink
     return replace(winner, commits=max(registry.commits, sink.commits), totals=counted.totals)

@@ -23,6 +23,7 @@ from headgate.runtime.cluster import quarantine
 from headgate.runtime.cluster.beat import label_tasks
 from headgate.runtime.cluster.housekeeping import Housekeeper
 from headgate.runtime.cluster.incarnation import Incarnations
+from headgate.runtime.cluster.lineage import LineageWatch
 from headgate.runtime.cluster.observe import Watcher
 from headgate.runtime.cluster.registry_problem import tell_registry_problem
 from headgate.runtime.cluster.sign import LoopSign
@@ -38,7 +39,6 @@ from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
 from headgate.runtime.taps.hub import Taps
-from headgate.store.database import Database
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
 from headgate.store.fixtures import Fixtures
@@ -57,7 +57,6 @@ from headgate.store.tokens import Tokens
 from headgate.store.wake import Listener, Waker
 from headgate.store.worker_groups import WorkerGroups
 
-CONNECT_RETRY_S = 2.0
 LAST_S = 3.0  # For the last log lines, and for loops to end once they are cancelled.
 
 log = structlog.get_logger()
@@ -75,6 +74,7 @@ class Node:
         self._keyring = keyring
         self.shipper = shipper or LogShipper()
         self.sign = LoopSign()
+        self.lineage = LineageWatch(url, settings.home)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -85,7 +85,7 @@ class Node:
     async def prepare(self) -> None:
         """Connect, migrate, and load what takes long: a node that beats has to be ready to work."""
         label_tasks(asyncio.get_running_loop())
-        self.database = await _connect(self.url)
+        self.database = await self.lineage.open()
         applied = await migrate(self.database)
         if applied:
             log.info("database set up", migrations=applied)
@@ -195,6 +195,7 @@ class Node:
     def _make_cluster(self) -> None:
         self.incarnations = Incarnations(
             self.url,
+            self.lineage.check,
             self.name,
             self.settings,
             self.nodes,
@@ -249,6 +250,7 @@ class Node:
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         found: dict[str, Callable[[], Awaitable[None]]] = {
             "sign": lambda: self.sign.run(lambda: self.incarnations.beat),
+            "lineage": lambda: self.lineage.run(self.database),
             "observe": self.watcher.run,
             "tick": self.ticker.run,
             "housekeeping": self._housekeeper.run,
@@ -293,16 +295,3 @@ class Node:
         if self.manager is not None:
             self.manager.wake()
             self.manager.reconsider()
-
-
-async def _connect(url: str) -> Database:
-    """Connect, and wait quietly while the database is away."""
-    waited = False
-    while True:
-        try:
-            return await Database.open(url)
-        except StoreError as error:
-            if not waited:
-                log.warning("waiting for the database", error=error.message)
-            waited = True
-            await asyncio.sleep(CONNECT_RETRY_S)

@@ -9,8 +9,7 @@ vain ends such sessions (`database/end_stopped.sql`).
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
 loop wait and try again, and only the first failure and the recovery are logged.
 
-The URL may name several hosts; `store.hosts` finds the one to use. Each new session looks at its server in the round
-trip that sets the limits, so that no server of an older timeline than was seen is ever used.
+The URL may name several hosts; `store.hosts` finds the one to use.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from importlib import resources
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -186,11 +185,7 @@ async def connect(url: str) -> Session:
         connection: Session = await open_session(
             dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S, statement_cache_size=0 if pooled else 100
         )
-        try:
-            await _settle(dsn, connection)
-        except BaseException:
-            connection.terminate()
-            raise
+        await connection.execute(_SET_LIMITS)
         return connection
 
 
@@ -219,8 +214,12 @@ def _named(row: Row) -> dict[str, object]:
     return found
 
 
-async def _settle(dsn: str, connection: Session) -> None:
-    await hosts(dsn).settle(connection, _SET_LIMITS)
+Check: TypeAlias = Callable[[Session], Awaitable[None]]
+"""Lets a new session work, or raises (`store.lineage`)."""
+
+
+async def _unchecked(session: Session) -> None:
+    """Any registry will do."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -233,17 +232,23 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """The pool that everything but the beat and the listener shares."""
 
-    def __init__(self, url: str, dsn: str, pool: _Pool, pooled: bool) -> None:
+    def __init__(self, url: str, dsn: str, pool: _Pool, pooled: bool, check: Check) -> None:
         self.url = url
         self._dsn = dsn
         self._pool = pool
+        self._check = check
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
         self._away = False
 
     @classmethod
-    async def open(cls, url: str, *, size: int = POOL_SIZE) -> Database:
-        """Connect. The first connection must succeed, so that a wrong URL is found at once."""
+    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = _unchecked) -> Database:
+        """Connect. The first connection must succeed, so that a wrong URL is found at once. Each one is checked."""
         dsn, pooled = split_url(url)
+
+        async def prepare(session: Session) -> None:
+            await session.execute(_SET_LIMITS)
+            await check(session)
+
         try:
             pool: _Pool = await asyncpg.create_pool(
                 dsn,
@@ -253,7 +258,7 @@ class Database:
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 statement_cache_size=0 if pooled else 100,
-                init=partial(_settle, dsn),
+                init=prepare,
                 connection_class=_Connection,
                 max_inactive_connection_lifetime=60.0,
             )
@@ -266,7 +271,7 @@ class Database:
             raise StoreError(
                 f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
             ) from error
-        return cls(url, dsn, pool, pooled)
+        return cls(url, dsn, pool, pooled, check)
 
     @property
     def has_several_hosts(self) -> bool:
@@ -292,10 +297,12 @@ class Database:
             async with self._session() as connection:
                 await connection.execute(_BEGIN + settings)
                 try:
+                    if self._pooled:  # The pooler may have connected to another server meanwhile.
+                        await self._check(connection)
                     yield connection
                     await connection.execute("COMMIT")
                 except BaseException:
-                    await _roll_back(connection)
+                    await roll_back(connection)
                     raise
 
     @asynccontextmanager
@@ -359,7 +366,7 @@ class Database:
                 log.info("database back")
 
 
-async def _roll_back(connection: Session) -> None:
+async def roll_back(connection: Session) -> None:
     """Roll back if the session still lives; a session that cannot is closed, which has the same effect."""
     try:
         async with asyncio.timeout(1.0):

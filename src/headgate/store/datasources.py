@@ -15,7 +15,7 @@ from headgate.core.lifecycle import Wanted
 from headgate.core.parts import with_new
 from headgate.core.push import PUSH
 from headgate.core.reconcile import Entry
-from headgate.ids import as_id, new_id
+from headgate.ids import as_id, new_id, stream_id
 from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
 
@@ -97,7 +97,7 @@ class Change:
         """A new datasource with one stream and no version."""
         id = new_id()
         await self._connection.execute(sql("datasources/insert"), id, name, enabled, self.revision)
-        await self._connection.execute(sql("streams/insert"), new_id(), id, 0)
+        await self._connection.execute(sql("streams/insert"), stream_id(id, 0), id, 0)
         found = await self.find(name)
         assert found is not None
         return found

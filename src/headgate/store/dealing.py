@@ -15,7 +15,7 @@ from headgate.core import parts as of_parts
 from headgate.core.parts import Dealt, DealtStream, Keep, Share, Stop, TakeBack
 from headgate.core.push import PUSH
 from headgate.core.streams import Command, Deal, Stream
-from headgate.ids import lock_key, new_id
+from headgate.ids import lock_key, stream_id
 from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.rows import decode, step_and_save, stream_of
@@ -101,8 +101,6 @@ def _parts(found: Row) -> list[str]:
 
 
 async def _made(connection: Session, datasource: UUID, indexes: Sequence[int]) -> dict[int, Stream]:
-    made = {index: Stream(new_id()) for index in indexes}
-    if made:
-        ids = [stream.id for stream in made.values()]
-        await connection.execute(sql("dealing/insert"), datasource, ids, list(made))
-    return made
+    ids = [stream_id(datasource, index) for index in indexes]
+    rows = await connection.fetch(sql("dealing/insert"), datasource, ids, list(indexes)) if ids else []
+    return {row["index"]: Stream(row["id"], epoch=row["epoch"]) for row in rows}

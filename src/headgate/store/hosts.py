@@ -1,8 +1,8 @@
 """The registry's servers: what this process knows of the hosts in `HEADGATE_DATABASE`.
 
 The pool, the beat, which has its own thread, and the listener all come here for their sessions, so that one of them
-that meets a new primary takes the others along. `NEWEST` is what was seen of timelines. Whoever wants to know more than
-one process does may tell it what others have seen (`NEWEST.note`), and be told what is new (`NEWEST.on_newer`).
+that meets a new primary takes the others along. An old primary is used only if no other server takes writes, and then
+`store.lineage` refuses it, unless a person has adopted it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from headgate.hosts import Hosts, Newest
 CONNECT_S = 5.0
 LOOK_S = 5.0  # How long an old primary that still answers is believed, after another was promoted.
 
-NEWEST = Newest()
-
 _DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_newest = Newest()
 _hosts: dict[str, Hosts[Any]] = {}
 
 
@@ -28,7 +27,7 @@ def hosts(dsn: str) -> Hosts[Any]:
     """The servers of this URL, as the whole process knows them."""
     if dsn not in _hosts:
         try:
-            _hosts[dsn] = Hosts(dsn, NEWEST, _DRIVER)
+            _hosts[dsn] = Hosts(dsn, _newest, _DRIVER, refuses_older=False)
         except ValueError as error:
             raise ConfigError(str(error), hint="check HEADGATE_DATABASE") from None
     return _hosts[dsn]

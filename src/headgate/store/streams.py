@@ -17,7 +17,7 @@ from headgate.core.push import PUSH
 from headgate.core.records import NOTHING, Totals
 from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Position, Release, Reply, Step
 from headgate.errors import NotFound, Refused
-from headgate.ids import as_id, new_id
+from headgate.ids import as_id, stream_id
 from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
@@ -137,7 +137,7 @@ class Streams:
         found = await self._labelled(datasources, names)
         missing = [pair for pair in wanted if pair not in found]
         if missing:
-            ids = [new_id() for _ in missing]
+            ids = [stream_id(*pair) for pair in missing]
             await self._database.execute(
                 sql("streams/label"), ids, [d for d, _ in missing], [name for _, name in missing]
             )

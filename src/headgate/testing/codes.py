@@ -47,6 +47,8 @@ CODES = {
     "refused": "Not now; `detail` says why.",
     "running": "A process runs this dump.",
     "store_unavailable": "The database does not answer now; try again later.",
+    "displaced": "The database went back in time, or is a copy: it is not used until that is settled.",
+    "behind": "A sink is of a later generation than the registry, which was set back: say where to go on.",
     "taken": "Another process runs this dump now.",
     "too_many": "More taps, or more datasources to connect to, than there may be at once.",
     "unauthorized": "The token is missing or wrong. Such an answer has the status alone, without a code.",

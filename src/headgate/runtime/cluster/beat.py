@@ -29,7 +29,7 @@ from headgate.core.lease import Trust
 from headgate.core.watchdog import Sign, Watch
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.cluster import quarantine
-from headgate.store.database import Database
+from headgate.store.database import Check, Database
 from headgate.store.datasources import Datasources
 from headgate.store.nodes import Nodes
 
@@ -76,9 +76,12 @@ def label_tasks(loop: asyncio.AbstractEventLoop) -> None:
 class Beat:
     """One incarnation's beat."""
 
-    def __init__(self, url: str, incarnation: UUID, lease_s: float, home: Path, on_ended: Callable[[], None]) -> None:
+    def __init__(
+        self, url: str, check: Check, incarnation: UUID, lease_s: float, home: Path, on_ended: Callable[[], None]
+    ) -> None:
         self.trust = Trust(incarnation, lease_s)
         self._url = url
+        self._check = check
         self._home = home
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
@@ -137,7 +140,7 @@ class Beat:
         try:
             async with asyncio.timeout(ANSWER_S):
                 if database is None:
-                    database = await Database.open(self._url, size=1)
+                    database = await Database.open(self._url, size=1, check=self._check)
                     sent_at_s = boot_s()
                 alive = await Nodes(database).beat(self.trust.incarnation)
         except (HeadgateError, TimeoutError):
@@ -169,7 +172,7 @@ class Beat:
         try:
             async with asyncio.timeout(QUARANTINE_S):
                 if database is None:
-                    database = await Database.open(self._url, size=1)
+                    database = await Database.open(self._url, size=1, check=self._check)
                 async with Datasources(database).change("headgate") as change:
                     await change.quarantine(label.datasource, reason)
                     change.event(await change.find_by_id(label.datasource), "quarantined", reason=reason)

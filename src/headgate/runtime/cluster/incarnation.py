@@ -25,6 +25,7 @@ from headgate.runtime.cluster.beat import Beat
 from headgate.runtime.groups.listener import GroupListener
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.store.database import Check
 from headgate.store.nodes import Nodes
 
 RETRY_S = 2.0
@@ -40,6 +41,7 @@ class Incarnations:
     def __init__(
         self,
         url: str,
+        check: Check,
         name: str,
         settings: Settings,
         nodes: Nodes,
@@ -49,6 +51,7 @@ class Incarnations:
         silent: Callable[[], Collection[UUID]],
     ) -> None:
         self._url = url
+        self._check = check
         self._name = name
         self._settings = settings
         self._nodes = nodes
@@ -86,7 +89,7 @@ class Incarnations:
         await self._nodes.join(
             id, self._name, settings.lease_s, self.address, draining=self._draining, process=settings.process
         )
-        self.beat = Beat(self._url, id, settings.lease_s, settings.home, self._ended)
+        self.beat = Beat(self._url, self._check, id, settings.lease_s, settings.home, self._ended)
         self.beat.start()
         self.manager = self._make_manager(id, self.beat.trust_left_s)
         self._push.begin(self.manager)

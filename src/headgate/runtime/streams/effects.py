@@ -229,6 +229,9 @@ class Effects:
         try:
             finished = await run.run()
         except Fenced as error:
+            if run.progress is None and await self._is_ours(handle, epoch):
+                self._fail(handle, number, _ahead(error))
+                return
             handle.log.warning("fenced", error=error.message)
             around.lose(handle, epoch)
             return
@@ -249,6 +252,13 @@ class Effects:
         else:
             await self._last_checkpoint(handle, run)
         around.dispatch(handle, lifecycle.Ended(number, boot_s(), finished))
+
+    async def _is_ours(self, handle: Handle, epoch: int) -> bool:
+        """Whether the registry stands by its grant. A checkpoint of nothing changes nothing."""
+        with contextlib.suppress(StoreError, NotFound):
+            command = streams.Checkpoint(self._around.node, epoch, 0, None)
+            return isinstance((await self._around.ownership.submit(handle.stream, command)).reply, streams.Done)
+        return False
 
     async def _last_checkpoint(self, handle: Handle, run: Run) -> None:
         """Save what a run had committed when it ended."""
@@ -368,6 +378,14 @@ class Effects:
         """Give back a grant that no run comes of. If the database is away, the next look finds it again."""
         with contextlib.suppress(StoreError, NotFound):
             await self._around.ownership.submit(stream, holding.decline(self._around.node, offer))
+
+
+def _ahead(error: Fenced) -> ConfigError:
+    """A sink has seen a higher epoch than its registry ever granted."""
+    return ConfigError(
+        f"{error.message}, which this registry never granted: it went back in time, or is a copy",
+        hint="headgate installation adopt, or headgate installation fork",
+    )
 
 
 def _is_bug(error: BaseException) -> bool:

@@ -34,6 +34,7 @@ from headgate.errors import (
     EndOfStream,
     Fenced,
     NotConnected,
+    Refused,
     RetryLater,
     StoreError,
 )
@@ -47,6 +48,7 @@ from headgate.runtime.streams.slices import map_all
 from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.trusted import while_trusted
 from headgate.runtime.taps.points import NOBODY, Points
+from headgate.text import one_line
 
 RETRY_S = 1.0
 TRUST_POLL_S = 0.1
@@ -114,7 +116,7 @@ class Run:
         source: Source | None = None
         try:
             # The sink first: it fences the run before this one, whatever may be wrong with the source.
-            progress = self.progress = agree(self._grant.progress, await sink.open(self._grant))
+            progress = self.progress = self._agreed(await sink.open(self._grant))
             self.is_settled = True
             if self._prepared.sink_kind.keeps_letters:
                 # A run before this one may have left some.
@@ -135,6 +137,14 @@ class Run:
                 self._copier = None  # It refers to the sink, and the sink to this run.
                 await copier.end(copies=not self.abandoned)
             await close(*([source, sink] if source is not None else [sink]))
+
+    def _agreed(self, kept: Progress | None) -> Progress:
+        try:
+            return agree(self._grant.progress, kept)
+        except Refused as error:
+            position = one_line(msgspec.json.encode(kept and kept.position).decode(), 200)
+            hint = f"headgate streams set-position; the sink has {position}"
+            raise ConnectorError(error.message, cause=Cause.CONFIG, hint=hint) from None
 
     @property
     def knows_backlog(self) -> bool:
