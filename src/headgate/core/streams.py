@@ -24,6 +24,7 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.identity import UNMARKED, Marks, compare, kept
 from headgate.core.lineage import next_generation
 from headgate.core.records import NOTHING, Totals
 from headgate.errors import Refused
@@ -58,6 +59,8 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
+    source_mark: str | None = None  # What the data are known by if their name changes (`core.identity`).
+    sink_mark: str | None = None
 
 
 # Commands.
@@ -80,6 +83,18 @@ class Acquire:
     source_identity: str
     sink_identity: str
     claims: bool = False
+    source_marks: Marks = UNMARKED
+    sink_marks: Marks = UNMARKED
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The systems have said by which marks they can be known. None: this one has not."""
+
+    owner: UUID
+    epoch: int
+    source: str | None = None
+    sink: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +153,10 @@ class Deal:
     position: Position
     version: int | None = None  # The newest that any stream of the datasource has run,
     source_identity: str | None = None  # and what it reads: the same for all of them.
+    source_mark: str | None = None
 
 
-Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit | Deal
+Command: TypeAlias = Grant | Acquire | Mark | Checkpoint | Release | Revoke | Edit | Deal
 
 
 # Replies.
@@ -180,7 +196,12 @@ class IdentityChanged:
     """A secret alone, or an older version, would make this another source; only a new version may do that."""
 
 
-Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged
+@dataclass(frozen=True, slots=True)
+class IdentityUnclear:
+    """A name is another, and whether the data are, only their marks can tell: ask for those, and acquire again."""
+
+
+Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged | IdentityUnclear
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -197,6 +218,8 @@ def step(stream: Stream, command: Command) -> Step:
             return _grant(stream, command)
         case Acquire():
             return _acquire(stream, command)
+        case Mark():
+            return _mark(stream, command)
         case Checkpoint():
             return _checkpoint(stream, command)
         case Release():
@@ -220,10 +243,13 @@ def _grant(stream: Stream, command: Grant) -> Step:
 def _acquire(stream: Stream, command: Acquire) -> Step:
     if stream.owner != command.owner and (stream.owner is not None or not command.claims):
         return Step(stream, Busy(stream.owner))
-    source_changed = stream.source_identity not in (None, command.source_identity)
+    source = compare(stream.source_identity, stream.source_mark, command.source_identity, command.source_marks)
+    sink = compare(stream.sink_identity, stream.sink_mark, command.sink_identity, command.sink_marks)
+    if "unclear" in (source, sink):
+        return Step(stream, IdentityUnclear())
+    source_changed, sink_changed = source == "other", sink == "other"
     if source_changed and stream.version is not None and command.version <= stream.version:
         return Step(stream, IdentityChanged())
-    sink_changed = stream.sink_identity not in (None, command.sink_identity)
     progress = stream.progress
     if source_changed:
         progress = replace(progress, position=None)
@@ -231,9 +257,27 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
         progress = replace(progress, generation=next_generation(progress.generation, stream.epoch))
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
     granted = Stream(
-        stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
+        stream.id,
+        command.owner,
+        command.run,
+        epoch,
+        progress,
+        command.version,
+        *identities,
+        settled=False,
+        source_mark=kept(source, stream.source_mark, command.source_marks),
+        sink_mark=kept(sink, stream.sink_mark, command.sink_marks),
     )
     return Step(granted, Granted(resets_position=source_changed))
+
+
+def _mark(stream: Stream, command: Mark) -> Step:
+    if (stream.owner, stream.epoch) != (command.owner, command.epoch):
+        return Step(stream, Fenced(_why(stream, command.owner, command.epoch)))
+    marks = command.source or stream.source_mark, command.sink or stream.sink_mark
+    if marks == (stream.source_mark, stream.sink_mark):
+        return Step(stream, Done())
+    return Step(msgspec.structs.replace(stream, source_mark=marks[0], sink_mark=marks[1]), Done())
 
 
 def _checkpoint(stream: Stream, command: Checkpoint) -> Step:
@@ -295,6 +339,8 @@ def _deal(stream: Stream, command: Deal) -> Step:
         version=command.version,
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
+        source_mark=command.source_mark,
+        sink_mark=stream.sink_mark,
     )
     return Step(dealt, Done())
 
@@ -320,6 +366,8 @@ def _moved(
         stream.sink_identity,
         rests,
         stream.settled if settled is None else settled,
+        stream.source_mark,
+        stream.sink_mark,
     )
 
 

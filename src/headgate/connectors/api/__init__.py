@@ -6,7 +6,7 @@ ways: a stream by the fence of its epoch, a chunk by the target's ledger.
 """
 
 from headgate.connectors.api.bulk import Reader, Writer
-from headgate.connectors.api.options import Options, identity, identity_of
+from headgate.connectors.api.options import Options, identity, identity_of, mark_of, other_names
 from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
     INBOX_IDENTITY,
@@ -21,6 +21,7 @@ from headgate.connectors.api.streaming import (
     Letter,
     LetterOutcome,
     LetterSink,
+    Marked,
     Outgoing,
     Position,
     Progress,
@@ -47,6 +48,7 @@ __all__ = [
     "Letter",
     "LetterOutcome",
     "LetterSink",
+    "Marked",
     "Options",
     "Outgoing",
     "Position",
@@ -65,4 +67,6 @@ __all__ = [
     "WriterKind",
     "identity",
     "identity_of",
+    "mark_of",
+    "other_names",
 ]

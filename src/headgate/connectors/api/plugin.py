@@ -30,6 +30,7 @@ class SourceKind:
     build: Callable[[Any, Context], Source]
     knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
+    is_marked: bool = False  # Is `Marked`: its data are known by an id of their own.
     # The hosts and files that options name. Not needed for those in URLs, which are found in any option.
     reaches: Callable[[Any], Sequence[Place]] = places_in
 
@@ -42,6 +43,7 @@ class SinkKind:
     build: Callable[[Any, Context], Sink]
     transactional: bool = False  # Keeps the position with the data.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
+    is_marked: bool = False  # Is `Marked`, as a source may be.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
     reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source.

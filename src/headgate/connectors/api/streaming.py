@@ -51,6 +51,7 @@ __all__ = [
     "Letter",
     "LetterOutcome",
     "LetterSink",
+    "Marked",
     "Outgoing",
     "Position",
     "Progress",
@@ -174,6 +175,17 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome. Their remains take the place of their content."""
+
+
+class Marked(Protocol):
+    """A source or sink whose data keep a mark: an id that moves with them, whatever the address is.
+
+    A stream goes on where it stands behind another address with the same mark. Its name, a hash of the options that say
+    which data these are, need not be the same then.
+    """
+
+    async def mark(self) -> str | None:
+        """The id; None: the data have none yet. It need not be open; whoever opens it gives them one."""
 
 
 @runtime_checkable

@@ -38,6 +38,7 @@ CONNECTOR = Connector(
         _sink,
         transactional=True,
         keeps_letters=True,
+        is_marked=True,
         needs_key=lambda options: options.mode == "upsert",
         can_delete=lambda options: options.mode == "upsert",
     ),

@@ -31,7 +31,7 @@ class PostgresOptions(Options):
     """Options of the PostgreSQL sink."""
 
     url: SecretStr = identity(
-        description="postgresql://user:password@host/database; or several hosts: host1:5432,host2:5432"
+        is_address=True, description="postgresql://user:password@host/database; or several hosts: host1:5432,host2:5432"
     )
     table: str = identity(description="The table, with its schema if it is not on the search path.")
     mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")

@@ -10,6 +10,9 @@ A process that is stopped inside its transaction must not block its successor. B
 a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on
 its stream, and `raise_epoch` ends the session that holds it.
 
+The row of no installation and no stream has the mark of the table: an id by which the data next to it are known,
+wherever they move (`core.identity`). Whoever opens the sink gives it one.
+
 What an older release made gets what is missing: the column of totals, and the table of letters. Where the user may
 not, the sink works without: then the registry alone has the totals, and no letter can be kept.
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from typing import TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import msgspec
@@ -67,6 +70,12 @@ INSERT INTO headgate_position AS p (installation, stream, epoch, edits, n) VALUE
 ON CONFLICT (installation, stream) DO UPDATE SET epoch = excluded.epoch WHERE p.epoch < excluded.epoch
 RETURNING edits, n, position, {totals} AS totals
 """
+_NOBODY = UUID(int=0)
+_SET_MARK = """
+marked AS (INSERT INTO headgate_position (installation, stream, epoch, edits, n, position)
+           VALUES ('{nobody}', '{nobody}', 0, -1, 0, '"{mark}"') ON CONFLICT DO NOTHING)
+"""
+_READ_MARK = "SELECT position #>> '{}' FROM headgate_position WHERE installation = $1 AND stream = $1"
 _BEGIN = """
 BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL idle_in_transaction_session_timeout = 1000;
 SET LOCAL lock_timeout = 5000; SELECT pg_advisory_xact_lock({key})
@@ -139,8 +148,10 @@ async def raise_epoch(connection: Connection, grant: Grant, kept: Kept) -> Progr
         raise Fenced(f"epoch {grant.epoch} is fenced by epoch {present}")
     await connection.execute(_END_HOLDERS, lock_key(*stream))
     statement = _RAISE_EPOCH.format(totals="p.totals" if kept.has_totals else "NULL::bigint[]")
+    first = [_SET_MARK.format(nobody=_NOBODY, mark=uuid4())]
     if kept.has_letters:
-        statement = f"WITH purged AS ({letters.PURGE}) {statement}"
+        first.append(f"purged AS ({letters.PURGE})")
+    statement = f"WITH {', '.join(first)} {statement}"
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = 5000")
         row = await connection.fetchrow(statement, *stream, grant.epoch)
@@ -150,6 +161,13 @@ async def raise_epoch(connection: Connection, grant: Grant, kept: Kept) -> Progr
     # Of what was never counted here, the registry's totals are the best that is known.
     totals = grant.progress.totals if row["totals"] is None else Totals(*row["totals"])
     return Progress(row["edits"], row["n"], position, totals)
+
+
+async def read_mark(connection: Connection) -> str | None:
+    """What the data here are known by."""
+    if await connection.fetchval("SELECT to_regclass('headgate_position')") is None:
+        return None
+    return await connection.fetchval(_READ_MARK, _NOBODY)  # type: ignore[no-any-return]
 
 
 # When it writes.

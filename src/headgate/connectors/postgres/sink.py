@@ -74,7 +74,7 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url, self._guard))
+        self._pool = await self._context.shared.get(self._share, self._make_pool)
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
@@ -106,6 +106,16 @@ class PostgresSink:
                 while not await _rehearsed(connection, writing, batch):
                     pass
                 await connection.execute("ROLLBACK")
+
+    async def mark(self) -> str | None:
+        """That of the positions next to the data: they move together. The pool is that of all who write there."""
+        with steer_worker(self._address, self._options.table):
+            pool = await self._context.shared.get(self._share, self._make_pool)
+            try:
+                async with asyncio.timeout(OPEN_S), pool.acquire(timeout=CONNECT_S) as connection:
+                    return await positions.read_mark(connection)
+            finally:
+                await self._context.shared.give_back(self._share)
 
     async def columns(self) -> Sequence[str]:
         """Those that the table has now; none if there is no table yet."""
@@ -173,6 +183,9 @@ class PostgresSink:
             yield connection
         finally:
             await close(connection)
+
+    async def _make_pool(self) -> Pool:
+        return await make_pool(self._url, self._guard)
 
     async def _keep_out(self, connection: Connection) -> None:
         """No stream touches what is Headgate's own, or the server's."""
