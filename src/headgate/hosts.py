@@ -52,6 +52,7 @@ _PLAIN = """
 SELECT 0::bigint AS system, current_setting('transaction_read_only') = 'on' AS is_read_only,
        CASE WHEN NOT pg_is_in_recovery() THEN '0' END AS timeline
 """
+ANSWER_S = 5.0  # For a server that has accepted the connection to say what it is.
 LOOK_S = 30.0  # How often those that are not in use are asked when a session is opened.
 
 _SILENT = ("42883", "42501", "0A000")  # No such function, no right to use it, not supported.
@@ -187,12 +188,15 @@ class Hosts(Generic[S]):
             for task in asked.values():
                 _drop(task)
 
-    async def look(self, open: Callable[[str], Awaitable[S]]) -> None:
-        """Ask those that are not in use, so that a newer timeline is noticed although the older one still answers."""
-        others = [host for index, host in enumerate(self.hosts) if index != self._last]
-        tasks = [asyncio.create_task(self._ask(host, open)) for host in others]
+    async def look(self, open: Callable[[str], Awaitable[S]], *, everyone: bool = False) -> dict[Host, Answer]:
+        """Ask those that are not in use, or everyone: a newer timeline is noticed although the older one answers."""
+        asked = [index for index in range(len(self.hosts)) if everyone or index != self._last]
+        tasks = [asyncio.create_task(self._ask(self.hosts[index], open)) for index in asked]
         try:
             await asyncio.wait(tasks)
+            return {
+                self.hosts[index]: self._answer_of(task, index, {}) for index, task in zip(asked, tasks, strict=True)
+            }
         finally:
             for task in tasks:
                 _drop(task)
@@ -212,7 +216,8 @@ class Hosts(Generic[S]):
     async def _ask(self, host: Host, open: Callable[[str], Awaitable[S]]) -> tuple[S, Answer]:
         session = await open(host.url)
         try:
-            answer = await self._as_known(session) or await who(session, only_reads=self._only_reads)
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._as_known(session) or await who(session, only_reads=self._only_reads)
         except BaseException:
             session.terminate()
             raise
@@ -311,7 +316,7 @@ def _code_of(error: BaseException) -> str | None:
 
 
 def _drop(task: asyncio.Task[tuple[S, Answer]]) -> None:
-    """End what was asked in vain, and the session that it may have got."""
+    """End a question whose answer nobody needs, and the session that it may have got."""
     if not task.done():
         task.cancel()
         task.add_done_callback(_drop)

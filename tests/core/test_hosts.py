@@ -25,6 +25,7 @@ from headgate.core.hosts import (
     Writable,
     decide,
     hosts_of,
+    survey,
 )
 
 WITHIN_S = 5.0
@@ -109,6 +110,30 @@ def test_only_if_all_refuse_us_waiting_does_not_help() -> None:
 
 def test_servers_that_do_not_tell_their_timeline_are_used_in_the_order_of_the_url() -> None:
     assert at(0.01, Standby(), Writable(0, 0), Writable(0, 0)) == UseHost(1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "lines", "wrong"),
+    [
+        ((NEW, Standby()), "a:1 is the primary, timeline 2 · b:2 is a standby", ""),
+        ((NEW, NEW), "a:1 is the primary, timeline 2 · b:2 is the primary, timeline 2", ""),  # Two ways to one server.
+        (
+            (OLD, NEW),
+            "a:1 is the primary, timeline 1 · b:2 is the primary, timeline 2",
+            "more than one takes writes: stop the older one",
+        ),
+        (
+            (NEW, Away("refused")),
+            "a:1 is the primary, timeline 2 · b:2 is away (refused)",
+            "a failover may find nobody there",
+        ),
+        ((Standby(), ReadOnly()), "a:1 is a standby · b:2 is read-only", "none takes writes"),
+    ],
+)
+def test_the_doctor_tells_what_each_host_is_and_what_is_wrong(
+    answers: Sequence[Answer], lines: str, wrong: str
+) -> None:
+    assert survey(dict(zip(HOSTS, answers, strict=False))) == (lines, wrong)
 
 
 # Every combination.

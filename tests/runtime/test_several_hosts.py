@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.core.hosts import survey
 from headgate.errors import ConfigError, StoreError
 from headgate.store import hosts, wake
 from headgate.store.database import Database, connect
@@ -90,6 +91,15 @@ async def test_a_standby_a_dead_host_and_a_silent_one_do_not_hold_up_the_primary
         assert await asyncio.gather(*(database.fetchval(PORT) for _ in range(8))) == [primary.port] * 8
         await database.close()
         assert await port_of(url) == primary.port
+
+
+async def test_the_servers_tell_what_they_are(pair: tuple[Server, Server]) -> None:
+    primary, standby = pair
+    database = await Database.open(url_of(standby, primary))
+    lines, wrong = survey(await database.survey_hosts())
+    assert lines == f"{standby.address} is a standby · {primary.address} is the primary, timeline 1"
+    assert not wrong
+    await database.close()
 
 
 async def test_when_the_primary_dies_the_pool_and_the_listener_go_on_with_the_promoted_one(

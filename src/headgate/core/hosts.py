@@ -9,7 +9,7 @@ it asks for the older one if there is no other, and judges it by its lineage. Se
 
 What is not there does not hold up what is. The host that was used last is asked alone for a moment; if it is still the
 one, nobody else is needed. Else, once one fits, the others have a short time to say that they are newer. One that says
-so later is believed too, and whoever talks to the older one is cut off (`headgate.hosts`).
+so later is believed too, and sessions with the older one are ended (`headgate.hosts`).
 
 Timelines are compared within one system (PostgreSQL's system identifier, which a standby shares with its primary). Of
 two systems the one that is known wins, and if both or none are, again the higher number. A server that does not tell
@@ -72,7 +72,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """It does not let us in, and will not by itself."""
+    """It refuses the connection, and will not change its mind by itself."""
 
     reason: str
 
@@ -192,6 +192,24 @@ def described(answer: Answer | None, newest: Mapping[int, int]) -> str:
             return f"cannot be used ({answer.reason})"
         case _:
             assert_never(answer)
+
+
+def survey(answers: Mapping[Host, Answer]) -> tuple[str, str]:
+    """For people: what each host is, and what is wrong with all of them together; empty: nothing."""
+    writable = [answer for answer in answers.values() if isinstance(answer, Writable)]
+    lines = [
+        f"{host.name} is the primary, timeline {answer.timeline}"
+        if isinstance(answer, Writable)
+        else f"{host.name} {described(answer, {})}"
+        for host, answer in answers.items()
+    ]
+    if len({(answer.system, answer.timeline) for answer in writable}) > 1:
+        wrong = "more than one takes writes: stop the older one"
+    elif any(isinstance(answer, Away | Denied) for answer in answers.values()):
+        wrong = "a failover may find nobody there"
+    else:
+        wrong = "" if writable else "none takes writes"
+    return " · ".join(lines), wrong
 
 
 # The hosts of a URL.

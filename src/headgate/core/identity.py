@@ -5,7 +5,7 @@ position belongs to, and each grant compares.
 
 The *name* is a hash of the options that say which data these are, a URL among them. It is known without asking anybody,
 and as long as it stays the same, so do the data. But an address may change and the data stay: a host is added to the
-URL, a standby takes over, a name is written with its port. So a system that can keeps a *mark*, an id of its own that
+URL, a standby takes over, a name is written with its port. So a system that can keeps a *mark*, an id that
 moves with the data; a hash of it is in the row, too. If the name is another, the marks decide. A system that has to be
 asked for its mark may be away: then nothing can be decided, and the grant waits.
 

@@ -25,8 +25,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 import structlog
 
+from headgate.core.hosts import Answer, Host
 from headgate.errors import ConfigError, HeadgateError, StoreError
-from headgate.store.hosts import CONNECT_S, hosts, open_session, watch
+from headgate.store.hosts import CONNECT_S, hosts, look, open_session, watch
 from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
@@ -277,6 +278,10 @@ class Database:
     def has_several_hosts(self) -> bool:
         """Whether there is another server to go to."""
         return hosts(self._dsn).are_several
+
+    async def survey_hosts(self) -> dict[Host, Answer]:
+        """What each of the servers is now."""
+        return await look(self._dsn, everyone=True)
 
     async def watch_hosts(self) -> None:
         """Notice a newer primary although the one in use still answers: its sessions are ended, in all threads."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import asyncpg
 
+from headgate.core.hosts import Answer, Host
 from headgate.errors import ConfigError
 from headgate.hosts import Hosts, Newest
 
@@ -33,13 +34,18 @@ def hosts(dsn: str) -> Hosts[Any]:
     return _hosts[dsn]
 
 
-async def open_session(dsn: str, **options: Any) -> Any:
+async def open_session(dsn: str, **options: Any) -> asyncpg.Connection:
     """A session with the newest server that takes writes. The options are those of the driver."""
     return await hosts(dsn).connect(lambda url: asyncpg.connect(url, **options), CONNECT_S)
+
+
+async def look(dsn: str, *, everyone: bool = False) -> dict[Host, Answer]:
+    """What the servers are that are not in use, or all of them."""
+    return await hosts(dsn).look(lambda url: asyncpg.connect(url, timeout=CONNECT_S), everyone=everyone)
 
 
 async def watch(dsn: str) -> None:
     """Look again and again for a newer primary than the one in use, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
-        await hosts(dsn).look(lambda url: asyncpg.connect(url, timeout=CONNECT_S))
+        await look(dsn)

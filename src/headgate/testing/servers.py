@@ -1,7 +1,7 @@
 """Real PostgreSQL servers on TCP ports: a primary, its standbys, and what was restored from a backup of it.
 
 The programs are those of the embedded server, run as it runs them, so nothing needs to be installed and root may use
-this too. Everything is on 127.0.0.1, trusts whoever connects, and does not survive the loss of the machine. All calls
+this too. Everything is on 127.0.0.1, trusts every client, and does not survive the loss of the machine. All calls
 block, and all but `Server.query` return when what they name is done.
 
 *A machine that fails* is all processes of a server: `kill` ends them at once, `pause` stops them where they stand, with
@@ -344,7 +344,7 @@ def free_port() -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that this one has begun. A server's children each have a session of their own, so no group helps."""
+    """Processes that this one has begun. Each child of a server has its own session, so no group helps."""
     found = []
     for path in _PROC.glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -30,7 +30,7 @@ class SourceKind:
     build: Callable[[Any, Context], Source]
     knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
-    is_marked: bool = False  # Is `Marked`: its data are known by an id of their own.
+    is_marked: bool = False  # Is `Marked`: its data keep an id by which they are known.
     # The hosts and files that options name. Not needed for those in URLs, which are found in any option.
     reaches: Callable[[Any], Sequence[Place]] = places_in
 

@@ -185,7 +185,7 @@ class Marked(Protocol):
     """
 
     async def mark(self) -> str | None:
-        """The id; None: the data have none yet. It need not be open; whoever opens it gives them one."""
+        """The id; None: the data have none yet. It need not be open; a sink that was opened has one."""
 
 
 @runtime_checkable

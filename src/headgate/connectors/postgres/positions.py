@@ -11,7 +11,7 @@ a transaction after a second; inside a COPY that limit does not count, so every 
 its stream, and `raise_epoch` ends the session that holds it.
 
 The row of no installation and no stream has the mark of the table: an id by which the data next to it are known,
-wherever they move (`core.identity`). Whoever opens the sink gives it one.
+wherever they move (`core.identity`). The first stream that opens the sink gives it one.
 
 What an older release made gets what is missing: the column of totals, and the table of letters. Where the user may
 not, the sink works without: then the registry alone has the totals, and no letter can be kept.
