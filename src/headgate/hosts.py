@@ -3,9 +3,10 @@
 `core.hosts` decides; this module asks. It knows no driver: it is handed what opens a session, so that the registry and
 the connectors, which may not know each other, share it.
 
-`Newest` is what a process has seen of timelines; it outlives sessions and pools. Sessions join it: as soon as a newer
-timeline is seen, all that talk to an older one are ended, in the threads and loops in which they live. A session that
-hangs at a server that was cut off is freed in this way, too.
+`Newest` is what a process has seen of the timelines behind a URL; it outlives sessions and pools. Sessions join it: as
+soon as a newer timeline is seen, all that talk to an older one are ended, in the threads and loops in which they live.
+A session that hangs at a server that was cut off is freed in this way, too. Another URL is another matter: a copy of a
+server, which some other datasource may use, has the same system identifier.
 """
 
 from __future__ import annotations
@@ -122,7 +123,6 @@ class Hosts(Generic[S]):
     def __init__(
         self,
         url: str,
-        newest: Newest,
         driver: tuple[type[Exception], ...],
         *,
         only_reads: bool = False,
@@ -131,7 +131,7 @@ class Hosts(Generic[S]):
         """`driver`: what the driver raises if a server cannot be had. `only_reads`: sessions are read-only by our own
         wish, so that says nothing of the server. ValueError if the URL names no hosts that go together."""
         self.hosts = hosts_of(url)
-        self._newest = newest
+        self._newest = Newest()
         self._driver = driver
         self._refuses_older = refuses_older
         self._only_reads = only_reads

@@ -112,6 +112,17 @@ async def test_every_host_goes_past_the_guard(pair: tuple[Server, Server]) -> No
         await sink_at(f"{url}?application_name=c", guard=guard()).check()
 
 
+async def test_a_copy_with_a_newer_timeline_that_another_url_names_has_nothing_to_do_with_it(
+    servers: Servers, pair: tuple[Server, Server]
+) -> None:
+    """It has the system identifier of its original."""
+    primary, standby = pair
+    copy = servers.restore(servers.back_up(primary))
+    assert (copy.timeline, primary.timeline) == (2, 1)
+    await sink_at(url_of(copy, f"127.0.0.1:{free_port()}")).check()
+    await sink_at(f"{url_of(standby, primary)}?application_name=d").check()
+
+
 def test_people_are_told_the_hosts_and_nothing_else_of_the_url() -> None:
     url = "postgresql://ada:pass-word@a:1,b/db?sslmode=require"
     assert (where_is(url), address_of(url)) == ("a:1,b/db", "a:1,b")

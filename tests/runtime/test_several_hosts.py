@@ -185,7 +185,7 @@ async def test_an_old_primary_that_lives_on_is_not_used_next_to_a_promoted_one_n
 async def test_without_a_host_that_fits_each_has_its_line_and_no_password_is_in_it(
     pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "CONNECT_S", 3.0)  # The others have that long, on a busy machine.
+    monkeypatch.setattr(hosts, "CHOOSE_S", 3.0)  # The others have that long, on a busy machine.
     primary, standby = pair
     primary.execute("CREATE ROLE reader LOGIN; ALTER ROLE reader SET default_transaction_read_only = on")
     standby.wait_until_caught_up(primary)

@@ -14,13 +14,13 @@ import asyncpg
 
 from headgate.core.hosts import Answer, Host
 from headgate.errors import ConfigError
-from headgate.hosts import Hosts, Newest
+from headgate.hosts import Hosts
 
 CONNECT_S = 5.0
+CHOOSE_S = 4.0  # Less than that, so that the error says what each host is and not that it took too long.
 LOOK_S = 5.0  # How long an old primary that still answers is believed, after another was promoted.
 
 _DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_newest = Newest()
 _hosts: dict[str, Hosts[Any]] = {}
 
 
@@ -28,7 +28,7 @@ def hosts(dsn: str) -> Hosts[Any]:
     """The servers of this URL, as the whole process knows them."""
     if dsn not in _hosts:
         try:
-            _hosts[dsn] = Hosts(dsn, _newest, _DRIVER, refuses_older=False)
+            _hosts[dsn] = Hosts(dsn, _DRIVER, refuses_older=False)
         except ValueError as error:
             raise ConfigError(str(error), hint="check HEADGATE_DATABASE") from None
     return _hosts[dsn]
@@ -36,7 +36,7 @@ def hosts(dsn: str) -> Hosts[Any]:
 
 async def open_session(dsn: str, **options: Any) -> asyncpg.Connection:
     """A session with the newest server that takes writes. The options are those of the driver."""
-    return await hosts(dsn).connect(lambda url: asyncpg.connect(url, **options), CONNECT_S)
+    return await hosts(dsn).connect(lambda url: asyncpg.connect(url, **options), CHOOSE_S)
 
 
 async def look(dsn: str, *, everyone: bool = False) -> dict[Host, Answer]:

@@ -22,9 +22,10 @@ from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.postgres.errors import DRIVERS, Fault, error_text, fault_of
 from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
 from headgate.errors import ConfigError, HeadgateError
-from headgate.hosts import Hosts, Newest
+from headgate.hosts import Hosts
 
 CONNECT_S = 10.0
+CHOOSE_S = 8.0  # Less than that, so that the error says what each host is and not that it took too long.
 CLOSE_S = 2.0
 POOL_SIZE = 8
 IDLE_S = 60.0  # A pooled session that was idle for this long is closed.
@@ -81,17 +82,15 @@ def _hosts_in(netloc: str) -> str:
 
 # Opened.
 
-_newest = Newest()
-
 
 @lru_cache(maxsize=1000)
 def _hosts(url: str, only_reads: bool) -> Hosts[Connection]:
-    return Hosts(url, _newest, _DRIVER, only_reads=only_reads)
+    return Hosts(url, _DRIVER, only_reads=only_reads)
 
 
 async def open_session(url: str, *, only_reads: bool = False, **options: Any) -> Connection:
     """A session with the right one of the URL's hosts. The options are the driver's."""
-    return await _hosts(url, only_reads).connect(lambda one: asyncpg.connect(one, **options), CONNECT_S)
+    return await _hosts(url, only_reads).connect(lambda one: asyncpg.connect(one, **options), CHOOSE_S)
 
 
 async def connect(url: str, guard: Guard = OPEN, *, only_reads: bool = False, **settings: str) -> Connection:
