@@ -27,15 +27,17 @@ class GroupRows:
         self._process = process
         self._new_id = new_id
 
-    async def join(self, group: UUID, node: UUID, partition: int | None, label: str, lease_s: float) -> Answer:
+    async def join(
+        self, group: UUID, node: UUID, partition: int | None, label: str, lease_s: float, *, is_fenced: bool
+    ) -> Answer:
         """A new consumer."""
-        request = Join(self._new_id(), node, lease.LEASE_S, partition, label, lease_s)
+        request = Join(self._new_id(), node, lease.LEASE_S, partition, label, lease_s, is_fenced)
         return (await self.apply({group: [request]}))[group].replies[0]
 
-    async def rejoin(self, consumer: UUID, node: UUID, group: UUID) -> Joined | None:
+    async def rejoin(self, consumer: UUID, node: UUID, group: UUID, *, is_fenced: bool) -> Joined | None:
         """A consumer is back. None: it is unknown."""
         roster = self._database.rosters[group]
-        request = Rejoin(consumer, node, lease.LEASE_S, roster.stream, roster.name)
+        request = Rejoin(consumer, node, lease.LEASE_S, roster.stream, roster.name, is_fenced)
         reply = (await self.apply({group: [request]}))[group].replies[0]
         return reply if isinstance(reply, Joined) else None
 
@@ -91,7 +93,7 @@ class GroupRows:
             consumer.epoch,
             seat.muted,
             roster.lease_s,
-            has_node=seat.node in self._database.nodes,
+            has_node=self._database.live(seat.node) is not None,
             trust_s=seat.trust_s,
         )
 
@@ -99,7 +101,7 @@ class GroupRows:
         """Consumers that were connected to a node which is gone have lost touch."""
 
         def read(roster: Roster, consumer: Consumer, seat: Seat) -> tuple[UUID, ConnectionEnded] | None:
-            is_stranded = consumer.connectivity == "connected" and seat.node not in self._database.nodes
+            is_stranded = consumer.connectivity == "connected" and self._database.live(seat.node) is None
             ended = ConnectionEnded(UUID(consumer.id), consumer.incarnation, is_proved=False)
             return (roster.id, ended) if is_stranded else None
 

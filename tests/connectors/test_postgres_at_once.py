@@ -144,7 +144,7 @@ async def test_of_a_few_rows_that_replace_each_other_the_last_one_stays(empty_ur
     few = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 1, "name": "c"}]
     await sink.write(Outgoing(few, Progress(0, 1, 1), ("id",)))
     await sink.write(Outgoing([{"id": 2, "name": "d"}], Progress(0, 2, 2), ("id",)))
-    assert asked.asked == 2
+    assert asked.asked == 3  # One is whether the table could refuse the record that is replaced.
     found = await rows(empty_url, "SELECT id, name FROM target ORDER BY id")
     assert [tuple(row) for row in found] == [(1, "c"), (2, "d")]
     await sink.close()

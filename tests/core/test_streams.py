@@ -34,6 +34,7 @@ from headgate.core.streams import (
     Revoke,
     Step,
     Stream,
+    TakeOver,
     Why,
     agree,
     step,
@@ -416,6 +417,37 @@ def test_the_revoke_of_a_node_reaches_whatever_it_was_granted() -> None:
     assert after(structs.replace(MINE, run=None, epoch=6), Revoke(ME)) == structs.replace(LEFT, epoch=7)
 
 
+# Take over.
+
+
+FENCED = structs.replace(MINE, transactional=True)
+
+
+def test_what_a_sink_fences_is_taken_over_like_a_revoked_stream() -> None:
+    assert step(FENCED, TakeOver(ME)) == step(FENCED, Revoke(ME))
+
+
+def test_what_no_sink_fences_stays_with_its_owner() -> None:
+    assert answers(MINE, TakeOver(ME)) == Busy(ME)
+
+
+def test_a_stream_of_which_no_run_has_begun_is_taken_over_whatever_its_sink() -> None:
+    assert after(structs.replace(MINE, run=None), TakeOver(ME)) == structs.replace(LEFT, epoch=6)
+
+
+@pytest.mark.parametrize("stream", [THEIRS, LEFT, FREE, structs.replace(FENCED, owner=OTHER)])
+def test_a_takeover_from_somebody_else_changes_nothing(stream: Stream) -> None:
+    assert answers(stream, TakeOver(ME)) == Done()
+
+
+def test_the_last_run_says_whether_its_sink_fences() -> None:
+    """It stays with the row through grants and revocations, until another run says something else."""
+    fenced = after(FREE, replace(CLAIM, transactional=True))
+    assert fenced.transactional
+    assert after(fenced, Revoke(ME), Grant(OTHER)).transactional
+    assert not after(fenced, replace(ACQUIRE, run=NEXT_RUN, version=2)).transactional
+
+
 # Edit.
 
 
@@ -545,7 +577,7 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
     assert after.progress.commits >= before.progress.commits
     assert after.progress.generation in (before.progress.generation, before.progress.generation + 1)
     assert after.run is None or after.owner is not None, "a run of nobody"
-    is_revoked = isinstance(command, Revoke) and before.owner == command.owner and after.owner is None
+    is_revoked = isinstance(command, Revoke | TakeOver) and before.owner == command.owner and after.owner is None
     is_edited = isinstance(command, Edit | Deal) and done.reply == Done()
     is_released = isinstance(command, Release) and done.reply == Done()
     raises_epoch = isinstance(done.reply, Granted) or is_revoked or is_edited
@@ -563,6 +595,10 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
         assert isinstance(command, Acquire), "only a run can write what the registry does not know"
     if before.owner is not None:
         assert after.owner in (None, before.owner), "taken from its owner for another"
+    if isinstance(command, TakeOver) and after != before:
+        assert before.run is None or before.transactional, "taken before its lease, and nobody fences it"
+    if after.transactional != before.transactional:
+        assert isinstance(command, Acquire)
     if isinstance(done.reply, Fenced | Busy | IdentityChanged | IdentityUnclear):
         assert after == before
     if (after.source_mark, after.sink_mark) != (before.source_mark, before.sink_mark):
@@ -587,6 +623,7 @@ def commands() -> Iterator[Command]:
     for owner in (ME, OTHER):
         yield Grant(owner)
         yield Revoke(owner)
+        yield TakeOver(owner)
         for epoch in EPOCHS:
             yield Revoke(owner, epoch)
             for n in (0, 1, 2):
@@ -597,9 +634,12 @@ def commands() -> Iterator[Command]:
             yield Mark(owner, epoch, sink="t")
         for claims in (False, True):
             yield Acquire(owner, RUN, 1, "source", "sink", claims)
+            yield Acquire(owner, RUN, 1, "source", "sink", claims, transactional=True)
             yield Acquire(owner, NEXT_RUN, 2, "another", "sink", claims)
             yield Acquire(owner, NEXT_RUN, 2, "another", "sink b", claims)
-            yield Acquire(owner, NEXT_RUN, 2, "another", "sink b", claims, Marks("s"), Marks(None))
+            yield Acquire(
+                owner, NEXT_RUN, 2, "another", "sink b", claims, source_marks=Marks("s"), sink_marks=Marks(None)
+            )
 
 
 def test_every_order_of_commands_keeps_the_rules() -> None:
@@ -656,10 +696,11 @@ class Row(RuleBasedStateMachine):
         source=st.sampled_from("ab"),
         sink=st.sampled_from("xy"),
         claims=st.booleans(),
+        transactional=st.booleans(),
     )
-    def acquire(self, owner: UUID, version: int, source: str, sink: str, claims: bool) -> None:
+    def acquire(self, owner: UUID, version: int, source: str, sink: str, claims: bool, transactional: bool) -> None:
         is_free = self.row.owner is None
-        done = self.apply(Acquire(owner, RUN, version, source, sink, claims))
+        done = self.apply(Acquire(owner, RUN, version, source, sink, claims, transactional))
         if isinstance(done.reply, Granted):
             assert claims or not is_free
             self.granted(owner)
@@ -678,6 +719,12 @@ class Row(RuleBasedStateMachine):
         epoch = data.draw(st.one_of(st.none(), st.sampled_from([epoch for _, epoch in self.grants] or [0])))
         self.apply(Revoke(owner, epoch))
         if self.live is not None and self.live[0] == owner and (epoch is None or epoch >= self.live[1]):
+            assert self.row.epoch > self.live[1]
+            self.live = None
+
+    @rule(owner=nodes)
+    def take_over(self, owner: UUID) -> None:
+        if self.apply(TakeOver(owner)).reply == Done() and self.live is not None and self.live[0] == owner:
             assert self.row.epoch > self.live[1]
             self.live = None
 

@@ -129,7 +129,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
             stack.callback(homes.remove, settings.home, address)
             code = await make_code(token, node.tokens, node.sessions)
             announce(settings, address, token, code, demo=demo)
-        _settle_memory()
+        settle_memory()
         await stop.wait()
         if settings.process is None:
             typer.echo(STOPPING, err=True)
@@ -166,7 +166,7 @@ async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool
     return True
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Keep the garbage collector from walking what was made at the start, again and again while records move."""
     gc.collect()
     gc.freeze()

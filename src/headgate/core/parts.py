@@ -180,6 +180,16 @@ def edited(present: Position, given: Position, parts: Sequence[str], index: int,
     return {part: at for part, at in merged.items() if at is not None} or None
 
 
+def restored(present: Position, kept: Position, parts: Sequence[str], index: int, n: int) -> Position:
+    """Where stream `index` of `n` stands after an operator went back to a position that it had before it was dealt
+    other parts: its parts of then that are still its own stand where they stood, and the others where they stand."""
+    place = {part: number for number, part in enumerate(parts)}
+    if not isinstance(kept, Mapping) or not _is_map(kept, place) or not _is_map(present, place):
+        return kept
+    own = {part: at for part, at in kept.items() if place[part] % n == index}
+    return {**(present or {}), **own} or None
+
+
 def _is_map(position: Any, place: Mapping[str, int]) -> bool:
     """Whether this may be the position of a stream that reads parts by name."""
     if not place:

@@ -59,6 +59,7 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
+    transactional: bool = False  # The sink of the last run refuses whoever comes with an older epoch.
     source_mark: str | None = None  # What the data are known by if their name changes (`core.identity`).
     sink_mark: str | None = None
 
@@ -83,6 +84,7 @@ class Acquire:
     source_identity: str
     sink_identity: str
     claims: bool = False
+    transactional: bool = False  # The sink keeps the position with the data, and refuses older epochs.
     source_marks: Marks = UNMARKED
     sink_marks: Marks = UNMARKED
 
@@ -140,6 +142,17 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Take the stream from an owner that was ended before its lease was over, and may still be at work.
+
+    If it is, a transactional sink refuses what it writes, and where no run has begun there is nothing to refuse. In any
+    other sink nothing but the owner's own trust stops it, so the stream waits until that has certainly ended.
+    """
+
+    owner: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """An operator says where the stream stands. Refused while somebody has it."""
 
@@ -156,7 +169,7 @@ class Deal:
     source_mark: str | None = None
 
 
-Command: TypeAlias = Grant | Acquire | Mark | Checkpoint | Release | Revoke | Edit | Deal
+Command: TypeAlias = Grant | Acquire | Mark | Checkpoint | Release | Revoke | TakeOver | Edit | Deal
 
 
 # Replies.
@@ -226,6 +239,8 @@ def step(stream: Stream, command: Command) -> Step:
             return _release(stream, command)
         case Revoke():
             return _revoke(stream, command)
+        case TakeOver(owner=owner):
+            return _take_over(stream, owner)
         case Edit():
             return _edit(stream, command)
         case Deal():
@@ -265,6 +280,7 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
         command.version,
         *identities,
         settled=False,
+        transactional=command.transactional,
         source_mark=kept(source, stream.source_mark, command.source_marks),
         sink_mark=kept(sink, stream.sink_mark, command.sink_marks),
     )
@@ -317,6 +333,12 @@ def _revoke(stream: Stream, command: Revoke) -> Step:
     return Step(_moved(stream, None, stream.epoch + 1, stream.progress), Done())
 
 
+def _take_over(stream: Stream, owner: UUID) -> Step:
+    if stream.owner == owner and stream.run is not None and not stream.transactional:
+        return Step(stream, Busy(owner))
+    return _revoke(stream, Revoke(owner))
+
+
 def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
@@ -339,6 +361,7 @@ def _deal(stream: Stream, command: Deal) -> Step:
         version=command.version,
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
+        transactional=stream.transactional,
         source_mark=command.source_mark,
         sink_mark=stream.sink_mark,
     )
@@ -366,6 +389,7 @@ def _moved(
         stream.sink_identity,
         rests,
         stream.settled if settled is None else settled,
+        stream.transactional,
         stream.source_mark,
         stream.sink_mark,
     )

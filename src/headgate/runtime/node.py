@@ -38,6 +38,7 @@ from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.streams.removals import Remover
 from headgate.runtime.taps.hub import Taps
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
@@ -49,6 +50,7 @@ from headgate.store.logs import Logs
 from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
+from headgate.store.removals import Removals
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
@@ -203,6 +205,7 @@ class Node:
             self.groups,
             self._make_manager,
             lambda: self.watcher.silent(),
+            lambda: self.ticker.look(),
         )
         self.watcher = Watcher(
             self.nodes,
@@ -227,6 +230,7 @@ class Node:
             self.sessions,
             self.waker,
         )
+        self.remover = Remover(Removals(self.database), self.registry, lambda: self.installation)
         self._keeper = DumpKeeper(
             self.dumps, self.settings.home, self.incarnations.may_work, self.registry, self.settings.source_timeout_s
         )
@@ -259,6 +263,7 @@ class Node:
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "removals": self.remover.run,
             "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),

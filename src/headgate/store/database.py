@@ -104,6 +104,9 @@ class Session(Protocol):
     async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None:
         """Call back at each notification."""
 
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None:
+        """Call back when the session has ended, from whichever side."""
+
     async def close(self) -> None:
         """Say goodbye to the server."""
 
@@ -137,6 +140,12 @@ def sql(name: str) -> str:
 def is_away(error: BaseException) -> bool:
     """Whether this error means that the database cannot answer now, and may later."""
     return isinstance(error, _AWAY) and not isinstance(error, asyncpg.QueryCanceledError)
+
+
+def is_undone(error: StoreError) -> bool:
+    """Whether the database is there and a transaction that ended so was rolled back: it may be tried again at once."""
+    refused = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, ValueError  # The driver's, of a value.
+    return isinstance(error.__cause__, refused)
 
 
 @contextmanager
@@ -219,7 +228,7 @@ Check: TypeAlias = Callable[[Session], Awaitable[None]]
 """Lets a new session work, or raises (`store.lineage`)."""
 
 
-async def _unchecked(session: Session) -> None:
+async def unchecked(session: Session) -> None:
     """Any registry will do."""
 
 
@@ -242,7 +251,7 @@ class Database:
         self._away = False
 
     @classmethod
-    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = _unchecked) -> Database:
+    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = unchecked) -> Database:
         """Connect. The first connection must succeed, so that a wrong URL is found at once. Each one is checked."""
         dsn, pooled = split_url(url)
 

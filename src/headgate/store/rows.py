@@ -24,10 +24,17 @@ from headgate.core.streams import (
     Revoke,
     Step,
     Stream,
+    TakeOver,
 )
 from headgate.store.database import Row, Session, sql
 
-_KINDS: dict[type, str] = {Grant: "granted", Release: "released", Revoke: "revoked", Edit: "edited"}
+_KINDS: dict[type, str] = {
+    Grant: "granted",
+    Release: "released",
+    Revoke: "revoked",
+    TakeOver: "revoked",
+    Edit: "edited",
+}
 
 
 async def step_owned(connection: Session, owner: UUID, command: Command) -> dict[UUID, Step]:
@@ -102,6 +109,7 @@ async def _acquire(connection: Session, was_owner: UUID | None, owner: UUID | No
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
         [s.sink_identity for _, s in changes],
+        [s.transactional for _, s in changes],
         [s.source_mark for _, s in changes],
         [s.sink_mark for _, s in changes],
     )
@@ -177,6 +185,7 @@ def stream_of(row: Row) -> Stream:
         sink_identity=row["sink_identity"],
         rests=row["rests"],
         settled=row["settled"],
+        transactional=row["transactional"],
         source_mark=row.get("source_mark"),  # Read only where it may change.
         sink_mark=row.get("sink_mark"),
     )

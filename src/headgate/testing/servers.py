@@ -21,6 +21,7 @@ that it is the server it was taken from. Started next to its original, either is
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -220,6 +221,11 @@ class Server:
         lines = settings.read_text().splitlines(keepends=True)
         settings.write_text("".join(line for line in lines if not line.startswith("synchronous_standby_names")))
 
+    def clear(self) -> None:
+        """Remove its data; called by `Servers`."""
+        assert self._process is None, f"{self.name} runs"
+        shutil.rmtree(self._data, ignore_errors=True)
+
     def restore(self, backup: Server, *, recovers: bool) -> None:
         """Take a copy of a backup's folder as the data of this one; called by `Servers`."""
         shutil.copytree(backup._data, self._data, symlinks=True)
@@ -264,7 +270,7 @@ class Servers:
         self._root = Path(tempfile.mkdtemp(prefix="hg"))
         self._settings = settings or {}
         self._programs = find_programs(self._root / "none")
-        self._made: list[Server] = []
+        self.all: list[Server] = []
 
     def __enter__(self) -> Servers:
         return self
@@ -276,7 +282,7 @@ class Servers:
 
     def close(self) -> None:
         """Kill what runs, and remove all data."""
-        for server in self._made:
+        for server in self.all:
             server.kill()
         shutil.rmtree(self._root, ignore_errors=True)
 
@@ -291,12 +297,17 @@ class Servers:
     def standby_of(self, primary: Server, *, synchronous: bool = False) -> Server:
         """A streaming standby, running and following. `synchronous`: the primary waits for it, and for no other."""
         standby = self._server("standby")
-        standby.copy(primary)
-        standby.start()
-        standby.wait_until_it_streams(primary)
-        if synchronous:
-            primary.wait_for(standby)
+        self.remake(standby, primary, synchronous=synchronous)
         return standby
+
+    def remake(self, server: Server, primary: Server, *, synchronous: bool = False) -> None:
+        """Make a server that does not run a standby of this primary, from nothing, in its old place."""
+        server.clear()
+        server.copy(primary)
+        server.start()
+        server.wait_until_it_streams(primary)
+        if synchronous:
+            primary.wait_for(server)
 
     def back_up(self, primary: Server) -> Server:
         """A base backup of a running server. It is never started itself: `restore` starts copies of it."""
@@ -315,8 +326,8 @@ class Servers:
         return server
 
     def _server(self, kind: str) -> Server:
-        server = Server(f"{kind}{len(self._made)}", self._root, self._programs, self._settings)
-        self._made.append(server)
+        server = Server(f"{kind}{len(self.all)}", self._root, self._programs, self._settings)
+        self.all.append(server)
         return server
 
 
@@ -334,10 +345,13 @@ def black_hole() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens at now. It is none that the system gives to connections, which could take it while its
+    server is down."""
+    for _ in range(1000):
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server((HOST, port), reuse_port=False):
+            return port
+    raise RuntimeError("no port is free")
 
 
 # Processes and files.

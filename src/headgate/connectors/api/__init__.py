@@ -7,7 +7,7 @@ ways: a stream by the fence of its epoch, a chunk by the target's ledger.
 
 from headgate.connectors.api.bulk import Reader, Writer
 from headgate.connectors.api.options import Options, identity, identity_of, mark_of, other_names
-from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
+from headgate.connectors.api.plugin import Connector, Landing, LocalSocket, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
     INBOX_IDENTITY,
     Backlog,
@@ -15,9 +15,11 @@ from headgate.connectors.api.streaming import (
     Batch,
     Context,
     Feed,
+    ForgettingSink,
     Grant,
     HasColumns,
     Inbox,
+    KeyKind,
     Letter,
     LetterOutcome,
     LetterSink,
@@ -41,13 +43,16 @@ __all__ = [
     "Connector",
     "Context",
     "Feed",
+    "ForgettingSink",
     "Grant",
     "HasColumns",
     "Inbox",
+    "KeyKind",
     "Landing",
     "Letter",
     "LetterOutcome",
     "LetterSink",
+    "LocalSocket",
     "Marked",
     "Options",
     "Outgoing",

@@ -18,6 +18,11 @@ halves, and the others are written without it.
 A sink that *keeps letters* (`SinkKind.keeps_letters`, see `LetterSink`) commits dead letters with the position that
 passes them, and a replayed record with the outcome of its letter.
 
+A sink that *forgets* (`SinkKind.forgets`, see `ForgettingSink`) removes what it has kept of streams that are gone. With
+its position a stream loses its fence. Therefore `open` of a transactional sink raises, and keeps nothing, once the
+grant has no trust left: the node that had the stream last has none by the time that it is forgotten, so an old run that
+wakes cannot bring it back.
+
 `close` releases everything. It may be called at any time and more than once: after a failure, after a cancelled call,
 and on a source or sink that was never opened.
 
@@ -34,6 +39,7 @@ from uuid import UUID
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
 from headgate.core.figures import Backlog
+from headgate.core.letter_keys import KeyKind
 from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
@@ -45,9 +51,11 @@ __all__ = [
     "Batch",
     "Context",
     "Feed",
+    "ForgettingSink",
     "Grant",
     "HasColumns",
     "Inbox",
+    "KeyKind",
     "Letter",
     "LetterOutcome",
     "LetterSink",
@@ -175,6 +183,24 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome. Their remains take the place of their content."""
+
+    async def rewrite(self, changed: Sequence[Letter]) -> None:
+        """Those of these that are open get this content: the same record, encrypted under another key. Nothing else of
+        them changes, and their place among the others does not."""
+
+    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+        """What it keeps the fields of a key in, so that the runtime can tell which records have one key for it. Empty:
+        that is not known. It is asked before each write, and must be cheap."""
+
+
+class ForgettingSink(Sink, Protocol):
+    """A sink that can remove what it has kept of streams that are gone. It need not be open."""
+
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove the positions and the dead letters of these streams, and nothing else. Records stay.
+
+        What is not there is no error: this may be asked again. A run that still has such a stream open is fenced.
+        """
 
 
 class Marked(Protocol):

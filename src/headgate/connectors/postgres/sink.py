@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from uuid import UUID
 
 from asyncpg import Connection, Pool
 
-from headgate.connectors.api import Context, Grant, Letter, LetterOutcome, Outgoing, Progress
+from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
 from headgate.connectors.postgres import at_once, letters, positions
 from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
@@ -79,6 +79,7 @@ class PostgresSink:
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
                 self._kept = await positions.ensure(connection)
+                await positions.set_mark(connection)
                 progress = await positions.raise_epoch(connection, grant, self._kept)
                 await self._look(connection)
                 return progress
@@ -139,13 +140,29 @@ class PostgresSink:
         """Those of these that are open have had this outcome."""
 
         async def resolve(connection: Connection, grant: Grant) -> None:
-            await positions.begin(connection, grant)
-            await positions.hold(connection, grant)
             found = await letters.lock(connection, grant, ids, ())
             await letters.resolve(connection, grant, [letter.id for letter in found], outcome)
-            await connection.execute("COMMIT")
 
-        await self._of_letters(resolve, None)
+        await self._change_letters(resolve)
+
+    async def rewrite(self, changed: Sequence[Letter]) -> None:
+        """Those of these that are open get this content."""
+
+        async def rewrite(connection: Connection, grant: Grant) -> None:
+            await letters.lock(connection, grant, [letter.id for letter in changed], ())
+            await letters.rewrite(connection, grant, changed)
+
+        await self._change_letters(rewrite)
+
+    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+        """As far as the table is known by now."""
+        return self._writing.key_kinds(key)
+
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove positions and letters of streams that are gone. It need not be open."""
+        with steer_worker(self._address, self._options.table):
+            async with asyncio.timeout(OPEN_S), self._own_session() as connection:
+                await positions.forget(connection, installation, streams)
 
     async def close(self) -> None:
         """Give the pool back."""
@@ -214,6 +231,15 @@ class PostgresSink:
             async with self._session() as connection:
                 return await work(connection, self._grant)
 
+    async def _change_letters(self, work: Callable[[Connection, Grant], Awaitable[None]]) -> None:
+        async def change(connection: Connection, grant: Grant) -> None:
+            await positions.begin(connection, grant)
+            await positions.hold(connection, grant)
+            await work(connection, grant)
+            await connection.execute("COMMIT")
+
+        await self._of_letters(change, None)
+
     # Writing.
 
     async def _written(self, connection: Connection, grant: Grant, batch: Outgoing) -> bool:
@@ -240,15 +266,15 @@ class PostgresSink:
         if not (batch.letters or batch.replays or batch.deletes) and (
             number <= 1 or (self._writing.as_json and number <= at_once.MOST_ROWS)
         ):
-            if await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0):
-                return True
-            if not supersedes:
-                return False
+            done = await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0)
+            if done or (done is not None and not supersedes):
+                return done
         return await self._commit_in_steps(connection, grant, batch, columns, supersedes)
 
     async def _commit_at_once(
         self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
-    ) -> bool:
+    ) -> bool | None:
+        """None: it takes more than one statement, because records that others replace have to be tried, too."""
         insert = ""
         values: Sequence[Any] = ()
         if batch.records:
@@ -256,7 +282,10 @@ class PostgresSink:
             if self._writing.as_json:
                 statements = self._writing.statements(columns, batch)
                 insert = statements.insert(f"${at_once.FIRST}::json", at_once.IF_MOVED)
-                values = [as_json_rows(columns, self._writing.last(columns, rows, batch))]
+                last = self._writing.last(columns, rows, batch)
+                if len(last) < len(rows) and not await self._writing.are_earlier_good(connection, columns, batch):
+                    return None
+                values = [as_json_rows(columns, last)]
             else:
                 insert, values = at_once.of_row(self._writing.table.path, columns), rows[0]
         return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)

@@ -119,6 +119,11 @@ class Effects:
         for task in list(self._tasks):
             task.cancel()
 
+    async def ended(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def _persist(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write a decision down, however long the database is away."""
         while True:
@@ -181,6 +186,7 @@ class Effects:
             prepared.source_identity,
             prepared.sink_identity,
             handle.pusher is not None,
+            prepared.sink_kind.transactional,
             prepared.source_marks(marks[0]),
             prepared.sink_marks(marks[1]),
         )

@@ -38,8 +38,9 @@ class Reporter:
         self._proofs: dict[UUID, int] = {}
 
     def changed(self, handle: Handle) -> None:
-        """Its state should be written now."""
+        """Its state should be written now. Its figures follow, so that what waits at its source is soon known."""
         self._dirty.add(handle)
+        self._moved.add(handle)
         self._changed.set()
 
     def moved(self, handle: Handle) -> None:

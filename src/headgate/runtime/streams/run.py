@@ -147,6 +147,12 @@ class Run:
             raise ConnectorError(error.message, cause=Cause.CONFIG, hint=hint) from None
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether a write of it may still arrive after it was cut off. What a transactional sink gets does not count:
+        that is fenced."""
+        return not self.is_settled and not self._prepared.sink_kind.transactional
+
+    @property
     def knows_backlog(self) -> bool:
         """Whether its source is open and can say how much waits."""
         return self._source is not None

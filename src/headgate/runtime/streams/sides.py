@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from headgate.connectors.api import Context, Marked, Sink, Source
 from headgate.core.lifecycle import Failure
-from headgate.datasources.prepared import Prepared
+from headgate.datasources.prepared import Prepared, SinkSide
 from headgate.errors import Cause, ConfigError, ConnectorError, HeadgateError, NotConnected, StoreError
 from headgate.hidden import hide
 from headgate.runtime.streams.hosting import Threaded
@@ -30,11 +30,16 @@ def build_source(prepared: Prepared, context: Context, part: str = "") -> Source
 
 
 def build_sink(prepared: Prepared, context: Context) -> Sink:
-    """The sink, made awaitable if its methods block."""
-    prepared.sink_guard.check(prepared.sink_kind.reaches(prepared.sink_options))
-    context = replace(context, guard=prepared.sink_guard, field_types=prepared.field_types)
-    sink = prepared.sink_kind.build(prepared.sink_options, context)
-    return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
+    """The sink of a version."""
+    return build_sink_side(prepared.sink_side, context)
+
+
+def build_sink_side(side: SinkSide, context: Context) -> Sink:
+    """A sink by itself, made awaitable if its methods block."""
+    side.guard.check(side.kind.reaches(side.options))
+    context = replace(context, guard=side.guard, field_types=side.field_types)
+    sink = side.kind.build(side.options, context)
+    return Threaded(sink, context.stream) if side.connector.runs == "thread" else sink
 
 
 async def check(prepared: Prepared, context: Context) -> None:

@@ -11,6 +11,7 @@ from headgate.core.access import Action, may
 from headgate.datasources.documents import Document, apart, gather_all, gather_yaml, write_yaml
 from headgate.datasources.planned import PlannedChange
 from headgate.errors import Forbidden
+from headgate.runtime.harness.gate import Applying
 from headgate.runtime.node import Node
 from headgate.web import sse, subjects
 from headgate.web.api import harness, views
@@ -50,13 +51,21 @@ async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -
     opt=harness.RUNS_TESTS,
 )
 async def apply(
-    node: Node, request: Req, data: Documents, prune: bool = False, connect: bool = False, accept: bool = False
+    node: Node,
+    request: Req,
+    data: Documents,
+    prune: bool = False,
+    connect: bool = False,
+    accept: bool = False,
+    yes: bool = False,
 ) -> datasources.Changes:
     """All of it or nothing. With `connect`, only if the sources and sinks that are new can be reached. Fixtures are run
-    first: what changes an expected result is refused unless `accept` is true."""
+    first: what changes an expected result is refused unless `accept` is true. What `prune` deletes and would lose is a
+    409 unless `yes` is true."""
     documents = await _documents(data)
     _check(request, "operate", documents, prune=prune)
-    return _changes(await harness.apply(node, request, documents, prune=prune, connect=connect, accept=accept))
+    how = Applying(prune, connect, accept, may(request.user, "administer"), yes)
+    return _changes(await node.gate.apply(node.registry, documents, request.user.name, how))
 
 
 @get(

@@ -11,7 +11,7 @@ from headgate.datasources.health import ALARMING
 from headgate.web.bodies.datasources import Summary
 
 NOTHING = "–"
-RESTING = ("stopped", "unpublished", "ended", "no_node")
+RESTING = ("paused", "stopped", "unpublished", "ended", "no_node")
 
 
 def count(number: float | None) -> str:
@@ -60,7 +60,7 @@ def other_version(summary: Summary) -> str:
 
 def detail(summary: Summary) -> str:
     """What the worker is about, where that says more than the health does."""
-    found = "" if summary.health in ("unpublished", "ended", "stopped") else summary.detail
+    found = "" if summary.health in ("unpublished", "ended", "stopped", "paused") else summary.detail
     return "" if found in ("running", "stopped", "not started", summary.health) else found
 
 

@@ -1,9 +1,9 @@
 // How figures and a datasource's state are put into words. `words.py` says the same on the server; keep them alike.
 
 // Worst first.
-export const HEALTHS = ["error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok"];
+export const HEALTHS = ["error", "no_node", "degraded", "starting", "paused", "stopped", "unpublished", "ended", "ok"];
 export const ALARMING = ["error", "no_node", "degraded"];
-const RESTING = ["stopped", "unpublished", "ended", "no_node"];
+const RESTING = ["paused", "stopped", "unpublished", "ended", "no_node"];
 export const NOTHING = "–";
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -56,7 +56,7 @@ export function why(one, unix_s) {
 }
 
 function detail(one) {
-  const found = ["unpublished", "ended", "stopped"].includes(one.health) ? "" : one.detail || "";
+  const found = ["unpublished", "ended", "stopped", "paused"].includes(one.health) ? "" : one.detail || "";
   return ["running", "stopped", "not started", one.health].includes(found) ? "" : found;
 }
 
