@@ -293,6 +293,8 @@ class Node:
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
+        if self.database.has_several_hosts:
+            found["hosts"] = self.database.watch_hosts
         if (file := self._file) is not None:
             found["registry file"] = lambda: file.watch(self._file_changed)
             found["registry problem"] = lambda: tell_registry_problem(file, self.nodes, lambda: self.incarnation)

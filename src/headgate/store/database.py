@@ -9,6 +9,8 @@ vain ends such sessions (`database/end_stopped.sql`).
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
 loop wait and try again, and only the first failure and the recovery are logged. So it is with one that takes no writes,
 because its disk is full or it only reads (`store.sight`).
+
+The URL may name several hosts; `store.hosts` finds the one to use.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from headgate.clock import boot_s
+from headgate.core.hosts import Answer, Host
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.store.hosts import CONNECT_S, hosts, look, open_session, watch
 from headgate.store.sight import sight_of
 from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
 LOCK_S = 5.0  # Longer than an idle transaction may live, so that a waiter outlives a stopped holder.
 STATEMENT_S = 15.0
-CONNECT_S = 5.0
 POOL_SIZE = 8
 
 _LIMITS = {
@@ -192,7 +195,7 @@ async def connect(url: str) -> Session:
     """A separate session, outside the pool."""
     dsn, pooled = split_url(url)
     with store_errors(), _refusals():
-        connection: Session = await asyncpg.connect(
+        connection: Session = await open_session(
             dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S, statement_cache_size=0 if pooled else 100
         )
         await connection.execute(_SET_LIMITS)
@@ -242,8 +245,9 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """The pool that everything but the beat and the listener shares."""
 
-    def __init__(self, url: str, pool: _Pool, pooled: bool, check: Check) -> None:
+    def __init__(self, url: str, dsn: str, pool: _Pool, pooled: bool, check: Check) -> None:
         self.url = url
+        self._dsn = dsn
         self._pool = pool
         self._check = check
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
@@ -261,6 +265,7 @@ class Database:
         try:
             pool: _Pool = await asyncpg.create_pool(
                 dsn,
+                connect=open_session,
                 min_size=0,
                 max_size=size,
                 timeout=CONNECT_S,
@@ -279,7 +284,20 @@ class Database:
             raise StoreError(
                 f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
             ) from error
-        return cls(url, pool, pooled, check)
+        return cls(url, dsn, pool, pooled, check)
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether there is another server to go to."""
+        return hosts(self._dsn).are_several
+
+    async def survey_hosts(self) -> dict[Host, Answer]:
+        """What each of the servers is now."""
+        return await look(self._dsn, everyone=True)
+
+    async def watch_hosts(self) -> None:
+        """Notice a newer primary although the one in use still answers: its sessions are ended, in all threads."""
+        await watch(self._dsn)
 
     async def close(self) -> None:
         """Close all connections; do not wait forever for one that hangs."""

@@ -31,6 +31,7 @@ class SourceKind:
     build: Callable[[Any, Context], Source]
     knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
+    is_marked: bool = False  # Is `Marked`: its data keep an id by which they are known.
     # In one line, what it means to continue after the second position in place of the first: what is skipped, or read
     # again; or that the second is no position of such a source. Asked before somebody edits one; it must touch nothing.
     tell_move: Callable[[Position, Position], str] | None = None
@@ -60,6 +61,7 @@ class SinkKind:
     transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
     forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
+    is_marked: bool = False  # Is `Marked`, as a source may be.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
     reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source,

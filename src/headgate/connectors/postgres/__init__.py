@@ -65,6 +65,7 @@ CONNECTOR = Connector(
         transactional=True,
         keeps_letters=True,
         forgets=True,
+        is_marked=True,
         needs_key=lambda options: options.mode == "upsert",
         can_delete=lambda options: options.mode == "upsert",
         probe=_probe,

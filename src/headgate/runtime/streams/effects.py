@@ -20,7 +20,8 @@ from headgate.connectors.api import Context, Grant, Progress
 from headgate.core import lifecycle, streams
 from headgate.core.figures import LastFailure
 from headgate.core.lifecycle import holding
-from headgate.datasources.registry import Registry
+from headgate.datasources.prepared import Prepared
+from headgate.datasources.registry import Config, Registry
 from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.beat import RunLabel, label_current
@@ -140,26 +141,30 @@ class Effects:
         """Read the configuration, then claim or regrant the stream."""
         label_current(RunLabel(handle.datasource, handle.name))
         around = self._around
-        async with self._starting:
-            began_at_s = boot_s()
-            try:
-                config = await around.registry.get_datasource_config(handle.datasource, version)
-                prepared, claims = config.prepared, handle.pusher is not None
-                identities = prepared.source_identity, prepared.sink_identity
-                transactional = prepared.sink_kind.transactional
-                command = streams.Acquire(around.node, new_id(), version, *identities, claims, transactional)
-                await self._catch_up(handle)
-                if not holding.is_awaited(handle.state.phase, run):
-                    return  # Abandoned meanwhile: what it would get is another run's by now.
-                step = await around.ownership.submit(handle.stream, command)
-            except Exception as error:
-                self._show_bug(handle, error, "the stream could not be acquired")
-                self._fail(handle, run, error, began_at_s, sides.awaited_of(None, None, error))
-                return
+        marks: tuple[str | None, str | None] = (None, None)
+        began_at_s = boot_s()
+        try:
+            while True:
+                async with self._starting:
+                    began_at_s = boot_s()
+                    config = await around.registry.get_datasource_config(handle.datasource, version)
+                    await self._catch_up(handle)
+                    if not holding.is_awaited(handle.state.phase, run):
+                        return  # Abandoned meanwhile: what it would get is another run's by now.
+                    command = self._acquisition(handle, config, version, marks)
+                    step = await around.ownership.submit(handle.stream, command)
+                if not isinstance(step.reply, streams.IdentityUnclear):
+                    break
+                marks = await sides.marks(config.prepared, self._context(handle, version=version))
+        except Exception as error:
+            self._show_bug(handle, error, "the stream could not be acquired")
+            self._fail(handle, run, error, began_at_s, sides.awaited_of(None, None, error))
+            return
         match step.reply:
             case streams.Granted(resets_position=resets_position):
                 handle.config = config
                 handle.holding = holding.acquired(handle.holding, step.stream.epoch, step.stream.progress)
+                handle.marks = (step.stream.source_mark, step.stream.sink_mark)
                 if resets_position:
                     handle.log.warning("this version reads another source: the position is reset")
                     around.reporter.event(handle, "position_reset", version=version)
@@ -173,6 +178,22 @@ class Effects:
                 around.dispatch(handle, lifecycle.AcquireDenied(run, boot_s()))
                 if handle.pusher is not None:
                     handle.pusher.refused("owned")
+
+    def _acquisition(
+        self, handle: Handle, config: Config, version: int, marks: tuple[str | None, str | None]
+    ) -> streams.Acquire:
+        prepared = config.prepared
+        return streams.Acquire(
+            self._around.node,
+            new_id(),
+            version,
+            prepared.source_identity,
+            prepared.sink_identity,
+            handle.pusher is not None,
+            prepared.sink_kind.transactional,
+            prepared.source_marks(marks[0]),
+            prepared.sink_marks(marks[1]),
+        )
 
     async def _catch_up(self, handle: Handle) -> None:
         """Save what the last run had committed while the database was away: the next one goes on behind it."""
@@ -200,7 +221,7 @@ class Effects:
             grant,
             handle.stats,
             self._desk(handle, held.epoch),
-            on_opened=partial(self._opened, handle, run),
+            on_opened=partial(self._opened, handle, run, config.prepared),
             on_commit=partial(self._committed, handle, run),
             share=handle.share,
             is_settled=held.settled,
@@ -280,7 +301,7 @@ class Effects:
         self._around.checkpoints.moved(handle)
         return True
 
-    def _opened(self, handle: Handle, run: int, progress: Progress) -> None:
+    def _opened(self, handle: Handle, run: int, prepared: Prepared, progress: Progress) -> None:
         if handle.run is None or handle.run_number != run:
             return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
@@ -290,6 +311,19 @@ class Effects:
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
             handle.pusher.opened(handle.holding.epoch, progress)
+        if prepared.source_kind.is_marked or prepared.sink_kind.is_marked:
+            self.spawn(self._note_marks(handle, prepared, handle.holding.epoch))
+
+    async def _note_marks(self, handle: Handle, prepared: Prepared, epoch: int | None) -> None:
+        """Have the registry know the data by what they say that they are, before their address changes. If this fails,
+        the next run does it."""
+        try:
+            said = await sides.marks(prepared, self._context(handle))
+            marks = prepared.source_marks(said[0]).mark or None, prepared.sink_marks(said[1]).mark or None
+            if epoch is not None and any(new not in (None, old) for new, old in zip(marks, handle.marks, strict=True)):
+                await self._around.ownership.submit(handle.stream, streams.Mark(self._around.node, epoch, *marks))
+        except Exception as error:
+            handle.log.debug("the marks are not known", error=sides.failure_of(error).message)
 
     def _committed(self, handle: Handle, run: int, progress: Progress, written: Written | None) -> None:
         if handle.run is None or handle.run_number != run:

@@ -63,6 +63,7 @@ class Handle:
     stats: Stats = field(default_factory=Stats)
     totals_before: Totals = NOTHING  # When it was granted. A run that has acquired it knows better.
     config: Config | None = None  # Of the run that is being started.
+    marks: tuple[str | None, str | None] = (None, None)  # What the registry knows of source and sink.
     run: Run | None = None
     run_number: int = 0
     task: asyncio.Task[None] | None = None

@@ -7,9 +7,9 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
-from headgate.connectors.api import Context, Sink, SinkKind, Source, SourceKind
+from headgate.connectors.api import Context, Marked, Sink, SinkKind, Source, SourceKind
 from headgate.core.lifecycle import Failure
 from headgate.core.reach import Kind
 from headgate.datasources.prepared import Prepared, SinkSide
@@ -64,6 +64,28 @@ async def check_one(side: Source | Sink) -> None:
         raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
     finally:
         await close(side)
+
+
+async def marks(prepared: Prepared, context: Context) -> tuple[str, str]:
+    """What the data of both sides say that they are; empty: nothing, or they cannot tell."""
+    source = build_source(prepared, context) if prepared.source_kind.is_marked else None
+    sink = build_sink(prepared, context) if prepared.sink_kind.is_marked else None
+    said = await asyncio.gather(*(_mark_of(side) if side is not None else _nothing() for side in (source, sink)))
+    return said[0], said[1]
+
+
+async def _mark_of(side: Source | Sink) -> str:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return await cast(Marked, side).mark() or ""
+    except TimeoutError:
+        raise NotConnected(f"the question which data these are took longer than {CHECK_S:.0f} s") from None
+    finally:
+        await close(side)
+
+
+async def _nothing() -> str:
+    return ""
 
 
 def failure_of(error: BaseException) -> Failure:
