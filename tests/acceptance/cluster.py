@@ -203,6 +203,19 @@ class Cluster:
 
         return await self.until(is_so, f"{records} records more of {stream}")
 
+    async def until_beats(self, name: str, times: int) -> float:
+        """Until this node has beaten this many times more."""
+
+        async def beat() -> int:
+            return sum(row["beat"] for row in await self.fetch("SELECT * FROM headgate.node WHERE name = $1", name))
+
+        before = await beat()
+
+        async def has_beaten() -> bool:
+            return await beat() >= before + times
+
+        return await self.until(has_beaten, f"{name} beats {times} times")
+
     async def ids_of(self, name: str) -> list[Any]:
         """The incarnations of this name."""
         return [row["id"] for row in await self.fetch("SELECT id FROM headgate.node WHERE name = $1", name)]

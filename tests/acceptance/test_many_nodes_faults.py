@@ -232,28 +232,16 @@ async def test_a_node_cut_off_for_less_than_its_lease_goes_on_under_the_same_epo
         await asyncio.sleep(2.0)
         proxy.thaw()
         await cluster.until_moved_on()
-        await _beats(cluster, "a", 1)
+        await cluster.until_beats("a", 1)
         proxy.cut()
         await cluster.until_moved_on()
-        await _beats(cluster, "a", 1)
+        await cluster.until_beats("a", 1)
         assert isinstance(proxy, StrandingProxy)
         proxy.strand()
-        await _beats(cluster, "a", 2)
+        await cluster.until_beats("a", 2)
         await cluster.until_moved_on()
         assert await cluster.streams() == before
         await cluster.check()
-
-
-async def _beats(cluster: Cluster, name: str, times: int) -> None:
-    async def beat() -> int:
-        return sum(row["beat"] for row in await cluster.fetch("SELECT * FROM headgate.node WHERE name = $1", name))
-
-    before = await beat()
-
-    async def has_beaten() -> bool:
-        return await beat() >= before + times
-
-    await cluster.until(has_beaten, f"{name} beats {times} times")
 
 
 async def test_a_node_cut_off_for_longer_than_its_lease_loses_its_streams_to_another(cluster: Cluster) -> None:

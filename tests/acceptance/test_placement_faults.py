@@ -8,22 +8,10 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.cluster import Cluster
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, url: str) -> AsyncIterator[Cluster]:
-    found = Cluster(tmp_path, url)
-    try:
-        await found.fetch("CREATE TABLE target (stream text, id bigint)")
-        yield found
-    finally:
-        await found.close()
 
 
 async def begin(cluster: Cluster, pairs: int = 2, *names: str) -> None:

@@ -5,25 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.acceptance.cluster import LEASE_S, Cluster
 
 PARTS = 8
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, url: str) -> AsyncIterator[Cluster]:
-    found = Cluster(tmp_path, url)
-    try:
-        await found.fetch("CREATE TABLE target (stream text, id bigint)")
-        yield found
-    finally:
-        await found.close()
 
 
 def orders(cluster: Cluster, n: int) -> dict[str, Any]:

@@ -7,11 +7,8 @@ because its node said that it had stopped; and whatever must wait for the lease 
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.pooler import needs_pooler, pooled
@@ -21,16 +18,6 @@ LEASE_S = 300.0
 SEEN_BEATS = 5  # Of an observer: several times as long as it takes to end a node that is gone.
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path, url: str) -> AsyncIterator[Cluster]:
-    found = Cluster(tmp_path, url)
-    try:
-        await found.fetch("CREATE TABLE target (stream text, id bigint)")
-        yield found
-    finally:
-        await found.close()
-
-
 async def begin(cluster: Cluster, database: str | None = None) -> dict[str, Any]:
     """Node `a` runs a stream into the table and one into the file, and `b` watches it. Returns the rows."""
     await cluster.start("a", database=database, lease_s=LEASE_S)
@@ -38,22 +25,8 @@ async def begin(cluster: Cluster, database: str | None = None) -> dict[str, Any]
     await cluster.until_moved_on(10)
     await cluster.pin("a")
     await cluster.start("b", lease_s=LEASE_S)
-    await beats(cluster, "a", 3)  # Before the eyes of b.
+    await cluster.until_beats("a", 3)  # Before the eyes of b.
     return await cluster.streams()
-
-
-async def beats(cluster: Cluster, name: str, times: int) -> None:
-    """Until this node has beaten so many times more."""
-    before = await _beat(cluster, name)
-
-    async def has_beaten() -> bool:
-        return await _beat(cluster, name) >= before + times
-
-    await cluster.until(has_beaten, f"{name} beats {times} times")
-
-
-async def _beat(cluster: Cluster, name: str) -> int:
-    return sum(row["beat"] for row in await cluster.fetch("SELECT beat FROM headgate.node WHERE name = $1", name))
 
 
 async def is_ended(cluster: Cluster, name: str) -> bool:
@@ -81,7 +54,7 @@ async def test_of_nodes_that_die_or_sleep_only_what_is_fenced_and_known_to_be_de
         await cluster.end("killed", signal.SIGKILL)
         await cluster.until_placed("b", streams={"killed-orders:0"})
         await cluster.until_moved_on_of("killed-orders:0")
-        await beats(cluster, "b", SEEN_BEATS)
+        await cluster.until_beats("b", SEEN_BEATS)
         after = await cluster.streams()
         assert {name for name in before if after[name] != before[name]} == {"killed-orders:0"}
         assert after["killed-orders:0"]["epoch"] > before["killed-orders:0"]["epoch"]
@@ -104,10 +77,10 @@ async def test_a_session_that_is_cut_and_back_at_once_moves_nothing(cluster: Clu
     async with proxied(cluster.url) as (proxy, through):
         before = await begin(cluster, through)
         for _ in range(4):
-            await beats(cluster, "a", 1)
+            await cluster.until_beats("a", 1)
             proxy.cut()
-        await beats(cluster, "a", 2)
-        await beats(cluster, "b", SEEN_BEATS)
+        await cluster.until_beats("a", 2)
+        await cluster.until_beats("b", SEEN_BEATS)
         await cluster.until_moved_on(10)
         assert await cluster.streams() == before
         assert [row["locked"] for row in await cluster.fetch("SELECT locked FROM headgate.node")] == [True, True]
