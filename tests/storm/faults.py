@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -70,7 +71,7 @@ class Faults:
                 self._journal.fail(f"{fault}: {error}")
             except Exception as error:
                 self._journal.fail(f"{fault} could not be made: {type(error).__name__}: {error}")
-                raise
+                self._journal.note(traceback.format_exc())
         self._journal.count(fault.kind)
         self._journal.note(f"{fault}: over")
 
