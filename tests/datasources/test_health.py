@@ -29,7 +29,7 @@ def published(source: str = "generator", **options: Any) -> Version:
 
 
 def node(**changes: Any) -> Node:
-    return replace(Node(ALPHA, "alpha", 5, 5.0, None, "1", AT, False, None, 1, None), **changes)
+    return replace(Node(ALPHA, "alpha", 5, 5.0, None, "1", AT, False, None, 1, None, False), **changes)
 
 
 def stream(status: str = "RUNNING", detail: str = "running", **changes: Any) -> StreamState:
