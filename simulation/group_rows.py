@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -42,25 +42,26 @@ class GroupRows:
         return reply if isinstance(reply, Joined) else None
 
     async def apply(self, asked: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-        """Requests for these groups, all in one transaction."""
+        """Requests for these groups. Any of them may be carried out and the next one not."""
+        return {group: await self._carry_out(group, asked[group]) for group in sorted(asked)}
+
+    async def _carry_out(self, group: UUID, asked: Sequence[Request]) -> Outcome:
         database = self._database
         transaction = database.begin(self._process)
         try:
-            rosters: list[Roster] = await transaction.lock(
-                [lambda: [(("group", group), "exclusive") for group in sorted(asked)]],
-                lambda: [database.rosters[group] for group in sorted(asked)],
+            roster: Roster = await transaction.lock(
+                [lambda: [(("group", group), "exclusive")]], lambda: database.rosters[group]
             )
             now = datetime.fromtimestamp(self._process.loop.now_s, UTC)
-            outcomes = {one.id: requests.carry_out(one, asked[one.id], now) for one in rosters}
-            await transaction.commit(lambda: self._save(outcomes.values()))
+            outcome = requests.carry_out(roster, asked, now)
+            await transaction.commit(lambda: self._save(outcome))
         except (Away, Cancelled):
             transaction.close()
             raise
-        return outcomes
+        return outcome
 
-    def _save(self, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
-            self._database.rosters[outcome.roster.id] = outcome.roster
+    def _save(self, outcome: Outcome) -> None:
+        self._database.rosters[outcome.roster.id] = outcome.roster
         self._database.wake()
 
     async def orders(self, node: UUID) -> list[Order]:

@@ -260,7 +260,7 @@ def _by_the_lock_alone(quiet: Any) -> Any:
 
 
 def _whoever_beats(quiet: Any) -> Any:
-    """It is not asked whether the beat has risen since the counts began anew."""
+    """It is not asked whether the beat has risen since the counts started over."""
 
     def planted(observer: Observer, beats: list[NodeBeat], asked_at_s: float) -> list[Quiet]:
         seen = {node: replace(one, has_risen=True) for node, one in observer.seen.items()}

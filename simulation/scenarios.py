@@ -208,7 +208,7 @@ KINDS: tuple[Kind, ...] = (
         recover_s=40.0,
     ),
     GROUPS,
-    replace(GROUPS, name="fenced", fenced=0.8, odd=0.2, active_s=40.0),
+    replace(GROUPS, name="fenced", fenced=0.8, odd=0.35, active_s=40.0),
     Kind(
         "chaos",
         nodes=(2, 5),

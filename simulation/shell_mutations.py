@@ -75,7 +75,7 @@ def _asks_first(end_early: Any) -> Any:
 
 
 async def _never_asks(self: Manager) -> None:
-    """Whoever has nothing to write goes on."""
+    """A run that has nothing to write goes on."""
 
 
 NODES = (

@@ -23,7 +23,7 @@ from headgate.errors import ConnectorError
 from headgate.testing.factories import make_context, make_grant
 
 TRUST_S = 2.0
-WORDS = {"read": "clock_timestamp())::float8 AS now_s", "raise": "INSERT INTO headgate_position"}
+WORDS = {"read": "clock_timestamp())::float8 AS now_s", "raise": "INSERT INTO headgate_position AS p"}
 
 
 class Stopping(session._Pooled):

@@ -22,6 +22,8 @@ from headgate.testing.factories import INSTALLATION, make_context, make_grant
 from tests.connectors.stopped_opener import TRUST_S
 from tests.waiting import wait_until
 
+NOBODY = UUID(int=0)  # Whose row of positions is the mark of the table.
+
 
 def make_sink(url: str, table: str = "target", **options: Any) -> PostgresSink:
     return PostgresSink(PostgresOptions(url=url, table=table, **options), make_context())
@@ -36,7 +38,8 @@ async def rows(url: str, query: str) -> list[asyncpg.Record]:
 
 
 async def number(url: str, table: str) -> int:
-    return int((await rows(url, f"SELECT count(*) AS n FROM {table}"))[0]["n"])
+    streams = "WHERE epoch > 0" if table == "headgate_position" else ""  # Without the mark of the table.
+    return int((await rows(url, f"SELECT count(*) AS n FROM {table} {streams}"))[0]["n"])
 
 
 class TestPostgresSink(ForgettingSinkContract):
@@ -67,7 +70,7 @@ async def test_letters_go_with_the_position_and_those_of_others_stay(empty_url: 
     left = {(grant.installation, grant.stream) for grant in grants[1:]}
     for table in ("headgate_position", "headgate_dead_letter"):
         found = await rows(empty_url, f"SELECT installation, stream FROM {table}")
-        assert {(row["installation"], row["stream"]) for row in found} == left
+        assert {(row["installation"], row["stream"]) for row in found} - {(NOBODY, NOBODY)} == left
     assert await number(empty_url, "headgate_dead_letter") == 4
     assert await number(empty_url, "target") == 3
 

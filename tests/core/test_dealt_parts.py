@@ -80,6 +80,10 @@ def test_streams_that_read_different_sources_are_not_dealt() -> None:
     assert next_step(found(new, old, dealing=True)) == TakeBack()
     assert next_step(found(new, SETTLED)) == Share(5), "one that has never run reads nothing else"
     assert next_step(found(new, new)) == Share(5)
+    elsewhere = replace(new, source_mark="m"), replace(old, source_mark="m")
+    assert next_step(found(*elsewhere)) == Share(5), "the same data under two names"
+    assert next_step(found(elsewhere[0], replace(old, source_mark="n"))) == Keep()
+    assert next_step(found(elsewhere[0], old)) == Keep()
 
 
 def test_streams_that_are_not_in_use_do_not_matter_unless_somebody_has_one() -> None:

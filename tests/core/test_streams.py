@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 
+from headgate.core.identity import Marks
 from headgate.core.streams import (
     Acquire,
     Busy,
@@ -25,6 +26,8 @@ from headgate.core.streams import (
     Grant,
     Granted,
     IdentityChanged,
+    IdentityUnclear,
+    Mark,
     Progress,
     Release,
     Reply,
@@ -189,6 +192,54 @@ def test_another_sink_keeps_the_position_and_counts_as_an_edit() -> None:
 def test_another_source_and_another_sink_are_one_edit() -> None:
     moved = step(LEFT, replace(CLAIM, version=2, source_identity="another", sink_identity="another"))
     assert moved.stream.progress == Progress(generation=3, commits=7, position=None)
+
+
+MOVED = replace(CLAIM, version=2, source_identity="another", sink_identity="another")
+KNOWN = structs.replace(LEFT, source_mark="s", sink_mark="t")
+
+
+def test_data_that_have_moved_are_known_by_their_marks_and_nothing_begins_anew() -> None:
+    found = step(KNOWN, replace(MOVED, source_marks=Marks("s"), sink_marks=Marks("t")))
+    assert found.reply == Granted()
+    assert found.stream == structs.replace(
+        KNOWN, owner=ME, run=RUN, epoch=6, version=2, source_identity="another", sink_identity="another", settled=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "progress", "reply"),
+    [
+        ("s", "x", Progress(3, 7, "g"), Granted()),
+        ("x", "t", Progress(3, 7, None), Granted(resets_position=True)),
+        ("x", "x", Progress(3, 7, None), Granted(resets_position=True)),
+    ],
+)
+def test_data_with_other_marks_are_other_data(source: str, sink: str, progress: Progress, reply: Reply) -> None:
+    found = step(KNOWN, replace(MOVED, source_marks=Marks(source), sink_marks=Marks(sink)))
+    assert (found.stream.progress, found.reply) == (progress, reply)
+    assert (found.stream.source_mark, found.stream.sink_mark) == (source, sink)
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_as_long_as_a_mark_was_not_asked_for_nothing_changes(side: str) -> None:
+    unasked = replace(CLAIM, **{f"{side}_identity": "another", f"{side}_marks": Marks(None)})
+    assert step(KNOWN, unasked) == Step(KNOWN, IdentityUnclear())
+    assert answers(THEIRS, unasked) == Busy(OTHER)
+
+
+def test_a_row_of_an_older_release_knows_a_list_of_hosts_by_each_of_them() -> None:
+    found = step(LEFT, replace(CLAIM, sink_identity="a,b", sink_marks=Marks(None, ("a", "sink"))))
+    assert (found.reply, found.stream.sink_identity, found.stream.progress) == (Granted(), "a,b", LEFT.progress)
+
+
+def test_marks_are_noted_by_who_has_the_stream_and_stay_until_there_are_others() -> None:
+    marked = after(MINE, Mark(ME, 5, "s", None), Mark(ME, 5, None, "t"))
+    assert marked == structs.replace(MINE, source_mark="s", sink_mark="t")
+    assert step(marked, Mark(ME, 5, "s", "t")).stream is marked
+    assert answers(MINE, Mark(ME, 4, "s", "t")) == Fenced()
+    assert answers(THEIRS, Mark(ME, 5, "s", "t")) == Fenced("owned_by_other")
+    moved = after(marked, CHECKPOINT, RELEASE, Grant(OTHER), replace(ACQUIRE, owner=OTHER), Revoke(OTHER), Edit("x"))
+    assert (moved.source_mark, moved.sink_mark) == ("s", "t")
 
 
 def test_a_datasource_deleted_and_made_again_is_a_new_row() -> None:
@@ -548,8 +599,10 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
         assert before.run is None or before.transactional, "taken before its lease, and nobody fences it"
     if after.transactional != before.transactional:
         assert isinstance(command, Acquire)
-    if isinstance(done.reply, Fenced | Busy | IdentityChanged):
+    if isinstance(done.reply, Fenced | Busy | IdentityChanged | IdentityUnclear):
         assert after == before
+    if (after.source_mark, after.sink_mark) != (before.source_mark, before.sink_mark):
+        assert isinstance(command, Acquire | Mark | Deal)
     if isinstance(command, Checkpoint | Release):
         assert isinstance(done.reply, Fenced) == ((before.owner, before.epoch) != (command.owner, command.epoch))
     if isinstance(command, Acquire | Edit | Deal) and after != before:
@@ -578,11 +631,15 @@ def commands() -> Iterator[Command]:
                 yield Release(owner, epoch, n, f"{owner.int}:{n}")
                 yield Release(owner, epoch, n, f"{owner.int}:{n}", is_settled=True)
             yield Release(owner, epoch, 0, None, "finished", "wish")
+            yield Mark(owner, epoch, sink="t")
         for claims in (False, True):
             yield Acquire(owner, RUN, 1, "source", "sink", claims)
             yield Acquire(owner, RUN, 1, "source", "sink", claims, transactional=True)
             yield Acquire(owner, NEXT_RUN, 2, "another", "sink", claims)
             yield Acquire(owner, NEXT_RUN, 2, "another", "sink b", claims)
+            yield Acquire(
+                owner, NEXT_RUN, 2, "another", "sink b", claims, source_marks=Marks("s"), sink_marks=Marks(None)
+            )
 
 
 def test_every_order_of_commands_keeps_the_rules() -> None:

@@ -51,6 +51,12 @@ def failed(next_try_at_s: float | None) -> StreamState:
     return stream("ERROR", detail, error=LastFailure("network", "refused", next_try_at_s))
 
 
+def test_what_is_tried_when_something_is_back_says_so() -> None:
+    error = LastFailure("network", "refused", NOW_S + 12.0, awaits_return=True)
+    found = facts(stream("ERROR", "backing off", error=error))
+    assert any("tries again in 12 s, or when that is back" in line for line in explain(found))
+
+
 NO_VERSION = replace(FOUND, published_version=None, running_version=None)
 REJECTED = replace(published(), status="rejected", reason="config: no such column")
 UNABLE = Unable(ID, STREAM, ALPHA, "alpha", "no driver", AT)

@@ -61,7 +61,7 @@ async def test_what_a_datasource_left_in_its_sink_goes_after_it(hg: Harness) -> 
     assert await left(hg, stream) == 1
     assert await work(hg) == 1
     assert await left(hg, stream) == 0
-    assert len(await hg.sql("SELECT FROM headgate_position")) == 1
+    assert len(await hg.sql("SELECT FROM headgate_position WHERE epoch > 0")) == 1
     assert len(await hg.ids("orders")) > 0  # Its records stay.
     assert await happened(hg, datasource) == [("sink_cleaned", {"version": 1, "streams": 1, "sink": "postgres"})]
     assert await work(hg) == 0

@@ -17,7 +17,7 @@ from headgate.ids import new_id
 from headgate.store import group_batches as batches
 from headgate.store.group_batches import ALONE, MOST, MOST_OF_A_PLACE, Answers, Asked, Batches
 
-NOTHING = Outcome(Roster(new_id(), "stream", "name", 5.0, group_of(None, (), 0, 0), {}))
+NOTHING = Outcome(Roster(new_id(), "stream", "name", 5.0, group_of(None, (), 0, 0, False), {}))
 
 
 class Transactions:

@@ -965,3 +965,15 @@ async def test_whatever_many_ask_at_once_one_at_most_is_active_and_epochs_rise(h
     looking = asyncio.create_task(look())
     await asked
     assert await looking > 1
+
+
+async def test_after_an_era_has_begun_nobody_is_let_in_for_a_lease(database: Database) -> None:
+    """Who was active in the time that was lost may still believe it, and this registry does not know who it was."""
+    groups = Groups(database)
+    assert not await groups.is_settling()
+    await database.execute("UPDATE headgate.registry SET era_began_at = now() - interval '9 s'")
+    assert await groups.is_settling()
+    await database.execute("UPDATE headgate.registry SET era_began_at = now() - interval '11 s'")
+    assert not await groups.is_settling()
+    await groups.join("orders", "workers", None, "me", new_id(), 30.0)
+    assert await groups.is_settling()

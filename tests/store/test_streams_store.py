@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from headgate.core.identity import Marks
 from headgate.core.push import PUSH
 from headgate.core.streams import (
     Acquire,
@@ -20,6 +22,8 @@ from headgate.core.streams import (
     Fenced,
     Grant,
     Granted,
+    IdentityUnclear,
+    Mark,
     Progress,
     Release,
     Reply,
@@ -59,6 +63,21 @@ async def test_a_thousand_streams_are_claimed_saved_and_given_back_in_a_transact
         row = await rows.row(streams[number])
         assert (row.owner, row.progress) == (None, Progress(0, 2, {"file": f"{number}b"}))
     assert await rows.database.fetchval("SELECT count(*) FROM headgate.stream_history") == 2000
+
+
+async def test_marks_are_saved_with_the_stream_and_decide_when_a_name_changes(rows: Rows) -> None:
+    node = await rows.node()
+    streams = await rows.many(["left", "right"])
+    await rows.streams.apply(node, {stream: claim(node) for stream in streams})
+    answers = await rows.streams.apply(node, {stream: Mark(node, 1, sink="t") for stream in streams})
+    assert {step.reply for step in answers.values()} == {Done()}
+    moved = replace(claim(node), version=2, sink_identity="elsewhere", sink_marks=Marks(None))
+    found = await rows.streams.apply(node, {streams[0]: moved, streams[1]: replace(moved, sink_marks=Marks("u"))})
+    assert [found[stream].reply for stream in streams] == [IdentityUnclear(), Granted()]
+    found = await rows.streams.apply(node, {streams[0]: replace(moved, sink_marks=Marks("t"))})
+    kept, other = [await rows.row(stream) for stream in streams]
+    assert (kept.sink_identity, kept.sink_mark, kept.progress.generation) == ("elsewhere", "t", 0)
+    assert (other.sink_identity, other.sink_mark, other.progress.generation) == ("elsewhere", "u", 1)
 
 
 async def test_no_commands_ask_nothing_of_the_database(rows: Rows) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         named=frozenset(given.named or ()),
         keep=given.keep,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Nodes and servers are ended then, too.
     report = run(settings, lambda line: print(line, flush=True))
     print("\n".join(verdict.lines(report)))
     return 0 if report.is_good else 1

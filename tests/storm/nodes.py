@@ -49,6 +49,7 @@ class Nodes:
         self._environment = {"HEADGATE_LEASE_S": str(lease_s), "HEADGATE_INBOX_KEEP_S": "60"}
         self._note = note
         self._is_closing = False
+        self._starting: list[asyncio.Future[NodeProcess]] = []
 
     def urls(self) -> list[str]:
         """Where nodes are, those that are down among them."""
@@ -58,8 +59,10 @@ class Nodes:
         """Start one, again and again until it is up."""
         member = self.members[name]
         while not self._is_closing:
+            starting = asyncio.ensure_future(asyncio.to_thread(self._start, member))
+            self._starting.append(starting)
             try:
-                member.process = await asyncio.to_thread(self._start, member)
+                member.process = await asyncio.shield(starting)
             except RuntimeError as error:
                 self.failed_starts += 1
                 self._note(f"{name} did not start: {str(error).splitlines()[-1][:200]}")
@@ -67,6 +70,9 @@ class Nodes:
             else:
                 self.token = self.token or member.process.token
                 return
+            finally:
+                if starting.done():  # Else it goes on, and `close` waits for it.
+                    self._starting.remove(starting)
 
     def _start(self, member: Member) -> NodeProcess:
         environment = self._environment | {"HEADGATE_NODE_NAME": member.name}
@@ -114,7 +120,9 @@ class Nodes:
         return None
 
     async def close(self) -> None:
-        """Kill whatever runs, each by its own pid."""
+        """Kill what runs, and what was just being started, each by its own pid."""
         self._is_closing = True
-        processes = [member.process for member in self.members.values() if member.process is not None]
-        await asyncio.gather(*(asyncio.to_thread(process.end, signal.SIGKILL) for process in processes))
+        started = await asyncio.gather(*self._starting, return_exceptions=True)
+        found = [member.process for member in self.members.values()] + started
+        processes = [one for one in found if isinstance(one, NodeProcess)]
+        await asyncio.gather(*(asyncio.to_thread(one.end, signal.SIGKILL) for one in processes))

@@ -11,6 +11,7 @@ from headgate.cli import keys
 from headgate.cli.direct import opened
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
+from headgate.core.hosts import survey
 from headgate.core.lease import BEAT_S
 from headgate.core.lineage import Same, Unclaimed, judge
 from headgate.errors import HeadgateError
@@ -34,6 +35,8 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
     """Everything, in the order in which to fix it; and the installation, if there is one."""
     async with opened(url, any_lineage=True) as database:
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
+        if database.has_several_hosts:
+            found.append(await _guarded("hosts", _hosts(database)))
         found.append(await _guarded("listen", _listen(database)))
         found.append(await _guarded("clock", _clock(database)))
         schema = await _guarded("schema", _schema(database))
@@ -82,6 +85,11 @@ async def _server(database: Database) -> Verdict:
     number = int(await database.fetchval("SHOW server_version_num"))
     name = f"PostgreSQL {await database.fetchval('SHOW server_version')}"
     return ok("server", name) if number >= OLDEST_SERVER else fail("server", name, "Headgate needs 15 or newer")
+
+
+async def _hosts(database: Database) -> Verdict:
+    lines, wrong = survey(await database.survey_hosts())
+    return warn("hosts", lines, wrong) if wrong else ok("hosts", lines)
 
 
 async def _schema(database: Database) -> Verdict:

@@ -178,8 +178,9 @@ def _version(one: Summary) -> str:
 
 def _reason(one: Summary) -> str:
     """Why it is not `ok`, and how to know more where somebody should."""
-    at_s = one.error.next_try_at_s if one.error else None
-    again = "" if at_s is None else f"; {tries_again(at_s - unix_s())}"
+    again = ""
+    if one.error is not None and (at_s := one.error.next_try_at_s) is not None:
+        again = f"; {tries_again(at_s - unix_s(), awaits_return=one.error.awaits_return)}"
     if one.health in ALARMING:
         return one_line(f"! {one.name}: {one.why}{again} (headgate explain {one.name})")
     return one_line(f"  {one.name}: {one.why}")

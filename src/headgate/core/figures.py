@@ -107,6 +107,7 @@ class LastFailure:
     cause: str  # One of `errors.Cause`.
     message: str
     next_try_at_s: float | None = None  # In Unix time; None: it is not tried again by itself.
+    awaits_return: bool = False  # It is tried earlier, if what it waits for is back before.
 
 
 def figures(

@@ -19,9 +19,9 @@ may begin.
 *Is it gone already?* (`quiet`, `is_gone`.) A lease is long, and the kernel knows at once that a process has died: it
 closes the session of the beat, and with it a lock that this session holds. Two signs together end an incarnation before
 its lease is over. Its beat is *quiet*: unchanged for `QUIET_S`, as seen by an observer that has seen it rise since its
-counts last began anew. And its lock is free, which the ending transaction finds out by taking it. Neither is enough on
-its own: a beat may be late on a busy machine, and a session that breaks is back within a second. A node that holds no
-lock, because a pooler is in between or another session of its own still has it, says so in its row.
+counts last started over. And its lock is free, which the ending transaction finds out by taking it. Neither is enough
+on its own: a beat may be late on a busy machine, and a session that breaks is back within a second. A node that holds
+no lock, because a pooler is in between or another session of its own still has it, says so in its row.
 
 Even so the process may be alive: it may have lost its way to the database and nothing else. So an incarnation that was
 ended early is *ended*, not gone. Its beats are refused and nothing is granted to it; but its row stays until its lease
@@ -91,7 +91,7 @@ class Sighting:
 
     beat: int
     since_s: float
-    has_risen: bool = False  # Since the counts last began anew.
+    has_risen: bool = False  # Since the counts last started over.
 
 
 @dataclass(frozen=True, slots=True)

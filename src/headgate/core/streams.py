@@ -24,6 +24,7 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.identity import UNMARKED, Marks, compare, kept
 from headgate.core.lineage import next_generation
 from headgate.core.records import NOTHING, Totals
 from headgate.errors import Refused
@@ -58,7 +59,9 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
-    transactional: bool = False  # The sink of the last run refuses whoever comes with an older epoch.
+    transactional: bool = False  # The sink of the last run refuses older epochs.
+    source_mark: str | None = None  # What the data are known by if their name changes (`core.identity`).
+    sink_mark: str | None = None
 
 
 # Commands.
@@ -82,6 +85,18 @@ class Acquire:
     sink_identity: str
     claims: bool = False
     transactional: bool = False  # The sink keeps the position with the data, and refuses older epochs.
+    source_marks: Marks = UNMARKED
+    sink_marks: Marks = UNMARKED
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The systems have said by which marks they can be known. None: this one has not."""
+
+    owner: UUID
+    epoch: int
+    source: str | None = None
+    sink: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +166,10 @@ class Deal:
     position: Position
     version: int | None = None  # The newest that any stream of the datasource has run,
     source_identity: str | None = None  # and what it reads: the same for all of them.
+    source_mark: str | None = None
 
 
-Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | TakeOver | Edit | Deal
+Command: TypeAlias = Grant | Acquire | Mark | Checkpoint | Release | Revoke | TakeOver | Edit | Deal
 
 
 # Replies.
@@ -193,7 +209,12 @@ class IdentityChanged:
     """A secret alone, or an older version, would make this another source; only a new version may do that."""
 
 
-Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged
+@dataclass(frozen=True, slots=True)
+class IdentityUnclear:
+    """A name is another, and whether the data are, only their marks can tell: ask for those, and acquire again."""
+
+
+Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged | IdentityUnclear
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -210,6 +231,8 @@ def step(stream: Stream, command: Command) -> Step:
             return _grant(stream, command)
         case Acquire():
             return _acquire(stream, command)
+        case Mark():
+            return _mark(stream, command)
         case Checkpoint():
             return _checkpoint(stream, command)
         case Release():
@@ -235,10 +258,13 @@ def _grant(stream: Stream, command: Grant) -> Step:
 def _acquire(stream: Stream, command: Acquire) -> Step:
     if stream.owner != command.owner and (stream.owner is not None or not command.claims):
         return Step(stream, Busy(stream.owner))
-    source_changed = stream.source_identity not in (None, command.source_identity)
+    source = compare(stream.source_identity, stream.source_mark, command.source_identity, command.source_marks)
+    sink = compare(stream.sink_identity, stream.sink_mark, command.sink_identity, command.sink_marks)
+    if "unclear" in (source, sink):
+        return Step(stream, IdentityUnclear())
+    source_changed, sink_changed = source == "other", sink == "other"
     if source_changed and stream.version is not None and command.version <= stream.version:
         return Step(stream, IdentityChanged())
-    sink_changed = stream.sink_identity not in (None, command.sink_identity)
     progress = stream.progress
     if source_changed:
         progress = replace(progress, position=None)
@@ -255,8 +281,19 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
         *identities,
         settled=False,
         transactional=command.transactional,
+        source_mark=kept(source, stream.source_mark, command.source_marks),
+        sink_mark=kept(sink, stream.sink_mark, command.sink_marks),
     )
     return Step(granted, Granted(resets_position=source_changed))
+
+
+def _mark(stream: Stream, command: Mark) -> Step:
+    if (stream.owner, stream.epoch) != (command.owner, command.epoch):
+        return Step(stream, Fenced(_why(stream, command.owner, command.epoch)))
+    marks = command.source or stream.source_mark, command.sink or stream.sink_mark
+    if marks == (stream.source_mark, stream.sink_mark):
+        return Step(stream, Done())
+    return Step(msgspec.structs.replace(stream, source_mark=marks[0], sink_mark=marks[1]), Done())
 
 
 def _checkpoint(stream: Stream, command: Checkpoint) -> Step:
@@ -325,6 +362,8 @@ def _deal(stream: Stream, command: Deal) -> Step:
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
         transactional=stream.transactional,
+        source_mark=command.source_mark,
+        sink_mark=stream.sink_mark,
     )
     return Step(dealt, Done())
 
@@ -351,6 +390,8 @@ def _moved(
         rests,
         stream.settled if settled is None else settled,
         stream.transactional,
+        stream.source_mark,
+        stream.sink_mark,
     )
 
 

@@ -314,8 +314,9 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
         case "RUNNING", detail:
             return f"It is running ({detail}), {where}; {_explain_records(state, facts)}"
         case "ERROR", "backing off":
-            at_s = state.error.next_try_at_s if state.error else None
-            again = "is being tried again" if at_s is None else tries_again(at_s - facts.now_s)
+            again = "is being tried again"
+            if state.error is not None and (at_s := state.error.next_try_at_s) is not None:
+                again = tries_again(at_s - facts.now_s, awaits_return=state.error.awaits_return)
             return f"It failed ({cause}) and {again}, {where}: {message}"
         case "ERROR", _:
             return (

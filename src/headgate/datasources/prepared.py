@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of, mark_of, other_names
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.identity import Marks
 from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
@@ -164,6 +165,18 @@ class Prepared:
     def sink_identity(self) -> str:
         """Where they are written."""
         return identity_of(self.sink.name, self.sink_options)
+
+    def source_marks(self, said: str | None = "") -> Marks:
+        """What else is known of the data that are read. `said`: their own mark; None: they were not asked."""
+        return _marks(self.source.name, self.source_options, said if self.source_kind.is_marked else "")
+
+    def sink_marks(self, said: str | None = "") -> Marks:
+        """The same of where they are written."""
+        return _marks(self.sink.name, self.sink_options, said if self.sink_kind.is_marked else "")
+
+
+def _marks(connector: str, options: Options, said: str | None) -> Marks:
+    return Marks(said and mark_of(connector, options, said), other_names(connector, options))
 
 
 # Checking.

@@ -29,7 +29,8 @@ from uuid import UUID
 
 from headgate.core.groups.requests import Outcome, Request
 from headgate.errors import StoreError
-from headgate.store.database import CONNECT_S, is_undone
+from headgate.store.database import is_undone
+from headgate.store.hosts import CONNECT_S
 
 MOST = 128  # Commands in a batch.
 MOST_OF_A_PLACE = 16

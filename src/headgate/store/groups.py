@@ -19,7 +19,7 @@ import msgspec
 
 from headgate.core.groups import requests as core
 from headgate.core.groups.deadlines import Silent
-from headgate.core.groups.delivery import Order
+from headgate.core.groups.delivery import LEASE_S, Order
 from headgate.core.groups.machine import Activity, Connectivity, Consumer, Group, Refused
 from headgate.core.groups.requests import (
     ConnectionEnded,
@@ -154,6 +154,10 @@ class Groups:
         (reply,) = outcome.replies
         assert isinstance(reply, Joined | Refused)
         return reply
+
+    async def is_settling(self) -> bool:
+        """Whether an era has just begun: a consumer that nobody knows of any more may still believe."""
+        return bool(await self._database.fetchval(sql("groups/is_settling"), LEASE_S))
 
     async def rejoin(
         self, consumer: UUID, node: UUID, stream: str, name: str, *, is_fenced: bool = False

@@ -17,6 +17,7 @@ from headgate.core.streams import (
     Deal,
     Edit,
     Grant,
+    Mark,
     Position,
     Progress,
     Release,
@@ -62,6 +63,8 @@ async def step_and_save(
             await _advance(connection, owner, changed)
         elif command_type is Acquire:
             await _acquire(connection, was_owner, owner, changed)
+        elif command_type is Mark:
+            await _mark(connection, owner, changed)
         elif command_type is Deal:
             await _deal(connection, changed)
         else:
@@ -107,8 +110,22 @@ async def _acquire(connection: Session, was_owner: UUID | None, owner: UUID | No
         [s.source_identity for _, s in changes],
         [s.sink_identity for _, s in changes],
         [s.transactional for _, s in changes],
+        [s.source_mark for _, s in changes],
+        [s.sink_mark for _, s in changes],
     )
     _check(status, "INSERT 0", changes)
+
+
+async def _mark(connection: Session, owner: UUID | None, changes: Changes) -> None:
+    status = await connection.execute(
+        sql("streams/mark"),
+        owner,
+        [s.id for _, s in changes],
+        [s.epoch for _, s in changes],
+        [s.source_mark for _, s in changes],
+        [s.sink_mark for _, s in changes],
+    )
+    _check(status, "UPDATE", changes)
 
 
 async def _move(
@@ -145,6 +162,7 @@ async def _deal(connection: Session, changes: Changes) -> None:
         [encode(s.progress.position) for _, s in changes],
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
+        [s.source_mark for _, s in changes],
     )
     _check(status, "INSERT 0", changes)
 
@@ -168,6 +186,8 @@ def stream_of(row: Row) -> Stream:
         rests=row["rests"],
         settled=row["settled"],
         transactional=row["transactional"],
+        source_mark=row.get("source_mark"),  # Read only where it may change.
+        sink_mark=row.get("sink_mark"),
     )
 
 

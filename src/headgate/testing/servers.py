@@ -1,7 +1,7 @@
 """Real PostgreSQL servers on TCP ports: a primary, its standbys, and what was restored from a backup of it.
 
 The programs are those of the embedded server, run as it runs them, so nothing needs to be installed and root may use
-this too. Everything is on 127.0.0.1, trusts whoever connects, and does not survive the loss of the machine. All calls
+this too. Everything is on 127.0.0.1, trusts every client, and does not survive the loss of the machine. All calls
 block, and all but `Server.query` return when what they name is done.
 
 *A machine that fails* is all processes of a server: `kill` ends them at once, `pause` stops them where they stand, with
@@ -60,13 +60,17 @@ class Server:
 
     def __init__(self, name: str, root: Path, programs: Programs, settings: Mapping[str, str]) -> None:
         self.name = name
-        self.port = free_port()
-        self.address = f"{HOST}:{self.port}"
+        self.port = free_port()  # Another one counts from the next start.
         self._data = root / name
         self._log = root / f"{name}.log"
         self._programs = programs
         self._settings = {**_SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Its host and port, as in a URL."""
+        return f"{HOST}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -97,13 +101,14 @@ class Server:
         """End all its processes with SIGKILL, running or paused, as when its machine loses power."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGSTOP)  # It starts no other process from here on.
-        family = self._family()
-        for pid in family:
+        self._process.send_signal(signal.SIGSTOP)  # It starts no other process from here on,
+        children = _children(self._process.pid)
+        for pid in children:
             _signal(pid, signal.SIGKILL)
+        self._process.kill()  # and is the last to go, or the others would say to their clients that it is gone.
         self._process.wait()
         self._process = None
-        _wait_until(lambda: not any(_is_alive(pid) for pid in family), f"{self.name} does not end")
+        _wait_until(lambda: not any(map(_is_alive, children)), f"{self.name} does not end")
 
     def pause(self) -> None:
         """Stop all its processes where they stand: connections stay open, new ones are accepted and not answered."""
@@ -315,7 +320,7 @@ class Servers:
         server = self._server("restored")
         server.restore(backup, recovers=recovers)
         if port is not None:
-            server.port, server.address = port, f"{HOST}:{port}"
+            server.port = port
         server.start()
         server._wait(lambda: not server.is_standby, "does not end its recovery")
         return server
@@ -353,7 +358,7 @@ def free_port() -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that this one has begun. A server's children each have a session of their own, so no group helps."""
+    """Processes that this one has begun. Each child of a server has its own session, so no group helps."""
     found = []
     for path in _PROC.glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -59,6 +59,7 @@ __all__ = [
     "Letter",
     "LetterOutcome",
     "LetterSink",
+    "Marked",
     "Outgoing",
     "Position",
     "Progress",
@@ -122,7 +123,11 @@ class Source(Protocol):
         """
 
     async def open(self, position: Position) -> None:
-        """Get ready to read what follows `position`."""
+        """Get ready to read what follows `position`.
+
+        The run before this one may still live somewhere, cut off, and hold what only one can hold at the source: a
+        replication slot, a client's id. This run is the rightful one, so it ends the other there.
+        """
 
     async def read(self) -> Batch:
         """Wait for records and return them. `EndOfStream` when there will never be more."""
@@ -200,6 +205,17 @@ class ForgettingSink(Sink, Protocol):
 
         What is not there is no error: this may be asked again. A run that still has such a stream open is fenced.
         """
+
+
+class Marked(Protocol):
+    """A source or sink whose data keep a mark: an id that moves with them, whatever the address is.
+
+    A stream goes on where it stands behind another address with the same mark. Its name, a hash of the options that say
+    which data these are, need not be the same then.
+    """
+
+    async def mark(self) -> str | None:
+        """The id; None: the data have none yet. It need not be open; a sink that was opened has one."""
 
 
 @runtime_checkable

@@ -15,6 +15,9 @@ A process that is stopped inside its transaction must not block its successor. B
 a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on
 its stream, and `raise_epoch` ends the session that holds it.
 
+The row of no installation and no stream has the mark of the table: an id by which the data next to it are known,
+wherever they move (`core.identity`). The first stream that opens the sink gives it one.
+
 What an older release made gets what is missing: the column of totals, and the table of letters. Where the user may
 not, the sink works without: then the registry alone has the totals, and no letter can be kept.
 """
@@ -25,7 +28,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import msgspec
@@ -82,6 +85,12 @@ SELECT $1::uuid, $2::uuid, $3::bigint, -1, 0 FROM limits WHERE extract(epoch FRO
 ON CONFLICT (installation, stream) DO UPDATE SET epoch = excluded.epoch WHERE p.epoch < excluded.epoch
 RETURNING edits, n, position, {totals} AS totals
 """
+_NOBODY = UUID(int=0)
+_SET_MARK = """
+INSERT INTO headgate_position (installation, stream, epoch, edits, n, position)
+VALUES ($1, $1, 0, -1, 0, to_json($2::text)) ON CONFLICT DO NOTHING
+"""
+_READ_MARK = "SELECT position #>> '{}' FROM headgate_position WHERE installation = $1 AND stream = $1"
 _FORGET = "DELETE FROM headgate_position WHERE installation = $1 AND stream = ANY ($2::uuid[])"
 _BEGIN = """
 BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL idle_in_transaction_session_timeout = 1000;
@@ -169,6 +178,18 @@ async def raise_epoch(connection: Connection, grant: Grant, kept: Kept) -> Progr
     # Of what was never counted here, the registry's totals are the best that is known.
     totals = grant.progress.totals if row["totals"] is None else Totals(*row["totals"])
     return Progress(row["edits"], row["n"], position, totals)
+
+
+async def set_mark(connection: Connection) -> None:
+    """Give the data here a mark, unless they have one."""
+    await connection.execute(_SET_MARK, _NOBODY, str(uuid4()))
+
+
+async def read_mark(connection: Connection) -> str | None:
+    """What the data here are known by."""
+    if await connection.fetchval("SELECT to_regclass('headgate_position')") is None:
+        return None
+    return await connection.fetchval(_READ_MARK, _NOBODY)  # type: ignore[no-any-return]
 
 
 # When a stream is gone.

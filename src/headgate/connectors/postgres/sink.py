@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 from asyncpg import Connection, Pool
 
 from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
@@ -31,7 +30,7 @@ from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.positions import Kept, lock_key
-from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
+from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
 from headgate.connectors.postgres.values import as_json_rows
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.postgres.writing import Writing, is_refusal
@@ -75,11 +74,12 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url, self._guard))
+        self._pool = await self._context.shared.get(self._share, self._make_pool)
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
                 self._kept = await positions.ensure(connection)
+                await positions.set_mark(connection)
                 progress = await positions.raise_epoch(connection, grant, self._kept)
                 await self._look(connection)
                 return progress
@@ -107,6 +107,16 @@ class PostgresSink:
                 while not await _rehearsed(connection, writing, batch):
                     pass
                 await connection.execute("ROLLBACK")
+
+    async def mark(self) -> str | None:
+        """That of the positions next to the data: they move together. The pool is that of all who write there."""
+        with steer_worker(self._address, self._options.table):
+            pool = await self._context.shared.get(self._share, self._make_pool)
+            try:
+                async with asyncio.timeout(OPEN_S), pool.acquire(timeout=CONNECT_S) as connection:
+                    return await positions.read_mark(connection)
+            finally:
+                await self._context.shared.give_back(self._share)
 
     async def columns(self) -> Sequence[str]:
         """Those that the table has now; none if there is no table yet."""
@@ -182,7 +192,7 @@ class PostgresSink:
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
         """A session for something that is done once."""
-        connection = await asyncpg.connect(
+        connection = await open_session(
             self._url, timeout=CONNECT_S, connection_class=WalledSession, loop=self._guard.loop()
         )
         try:
@@ -190,6 +200,9 @@ class PostgresSink:
             yield connection
         finally:
             await close(connection)
+
+    async def _make_pool(self) -> Pool:
+        return await make_pool(self._url, self._guard)
 
     async def _keep_out(self, connection: Connection) -> None:
         """No stream touches what is Headgate's own, or the server's."""

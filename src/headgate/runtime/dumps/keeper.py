@@ -99,6 +99,8 @@ class DumpKeeper:
                     return
             if row.spread:
                 await join(self._dumps, dump, storages, options.workers, transform)
+        except StoreError:
+            return  # Our database is away, which is said elsewhere. It is tried again every second.
         except DumpFailed as error:
             log.error("a dump failed", dump=str(dump), error=error.message, hint=error.hint)
         except HeadgateError as error:

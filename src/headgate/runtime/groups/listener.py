@@ -91,6 +91,7 @@ class GroupListener:
         self._waker = waker
         self._node = node
         self._trust_left_s = trust_left_s
+        self._is_settled = False  # No era has just begun.
         self._look = asyncio.Event()
         self._over = asyncio.Event()
         self._sessions: dict[UUID, Session] = {}  # By consumer.
@@ -115,6 +116,7 @@ class GroupListener:
         is_fenced: bool = False,
     ) -> Joined:
         """A program joins a group, or comes back to it."""
+        await self._wait_for_the_lost()
         id = as_id(consumer) if consumer else None
         node, joined = self._node(), None
         if id is not None:
@@ -135,6 +137,13 @@ class GroupListener:
         self._sessions[joined.consumer] = session
         self._changed()
         return joined
+
+    async def _wait_for_the_lost(self) -> None:
+        """After a registry went back in time nobody is let in for a lease: it may not know who is active."""
+        if not self._is_settled:
+            if await self._groups.is_settling():
+                raise StoreError("an era has just begun: those who were active before may still believe it")
+            self._is_settled = True
 
     async def confirm(self, session: Session, consumer: UUID, epoch: int, *, is_active: bool) -> None:
         """A program answers an order. While the database is away the answer is lost, and the order is sent again."""
@@ -173,6 +182,7 @@ class GroupListener:
 
     def lose_all(self) -> None:
         """This incarnation has ended: other nodes time its consumers, so no beat of theirs may be echoed any more."""
+        self._is_settled = False
         for session in set(self._sessions.values()):
             session.peer.fail("not_ready", "this node starts again as a new incarnation")
             self.closed(session)

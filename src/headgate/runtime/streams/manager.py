@@ -31,10 +31,12 @@ from headgate.runtime.inbox import InboxHub
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.effects import Effects, Surroundings
 from headgate.runtime.streams.handle import Handle, Pusher
+from headgate.runtime.streams.lookout import Lookout
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
+from headgate.runtime.streams.sides import REGISTRY
 from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.strays import Strays
 from headgate.runtime.taps.points import NOBODY, Points
@@ -77,6 +79,7 @@ class WorkerManager:
         self._reporter = Reporter(registry, node, self._handles.values)
         ownership = Ownership(rows, node)
         self._checkpoints = Checkpoints(ownership, node, self._lose)
+        self._lookout = Lookout(self._dispatch)
         around = Surroundings(
             node=node,
             installation=installation,
@@ -85,6 +88,7 @@ class WorkerManager:
             ownership=ownership,
             reporter=self._reporter,
             checkpoints=self._checkpoints,
+            lookout=self._lookout,
             inboxes=inboxes,
             taps=taps,
             trust_left_s=trust_left_s,
@@ -120,9 +124,12 @@ class WorkerManager:
     async def _sync_loop(self) -> None:
         while True:
             self._wake.clear()
+            began_at_s = boot_s()
             try:
                 await self.look()
+                self._lookout.answered(REGISTRY.key)
             except StoreError:
+                self._lookout.silent(REGISTRY.key, began_at_s)
                 await asyncio.sleep(RETRY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -295,6 +302,7 @@ class WorkerManager:
     def _transition(self, handle: Handle) -> None:
         status, detail = lifecycle.status(handle.state)
         handle.log.debug("worker", status=status, detail=detail)
+        self._lookout.look(handle)
         self._reporter.changed(handle)
 
     def _set_timer(self, handle: Handle) -> None:
@@ -324,6 +332,7 @@ class WorkerManager:
             if handle.task is not None:
                 handle.task.cancel()
         self._effects.cancel_all()
+        self._lookout.close()
 
     async def ended(self) -> bool:
         """Wait until nothing of this incarnation runs any more, once all is lost. Returns whether no write was cut off

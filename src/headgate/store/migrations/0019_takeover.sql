@@ -4,5 +4,5 @@ ALTER TABLE headgate.node
     ADD COLUMN locked boolean NOT NULL DEFAULT false,  -- the session of its last beat holds the lock of this incarnation
     ADD COLUMN ended  boolean NOT NULL DEFAULT false;
 
--- Whether the sink of the last run refuses whoever comes with an older epoch: then nobody has to wait for a lease.
+-- Whether the sink of the last run refuses older epochs: then nobody has to wait for a lease.
 ALTER TABLE headgate.stream ADD COLUMN transactional boolean NOT NULL DEFAULT false;

@@ -1,4 +1,4 @@
-"""The registry as a whole: plan, apply, export, reload, and everything that happens."""
+"""The registry as a whole: plan, apply, export, reload, overview."""
 
 from __future__ import annotations
 
@@ -93,33 +93,6 @@ async def reload(node: Node, request: Req, id: str) -> datasources.Done:
 
 
 @get(
-    "/api/events",
-    guards=[Needs("list")],
-    tags=["registry"],
-    summary="Everything that happens, live (SSE)",
-    responses=sse.spec(datasources.Event),
-)
-async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> sse.Live:
-    """Each event once, in order; from now on, or after an id."""
-    after = sse.resumed(request, after)
-    if after is None:
-        last = await node.registry.events.last(None, 1)
-        after = last[-1].id if last else 0
-
-    looked = after  # Others' events are not sent, and not read again either.
-
-    async def read(id: int) -> list[datasources.Event]:
-        nonlocal looked
-        while rows := await node.registry.events.after(None, max(id, looked)):
-            looked = rows[-1].id
-            if seen := [views.event(row) for row in rows if _sees(request, row.name)]:
-                return seen
-        return []
-
-    return sse.items(request, node.listener, "events", read, after)
-
-
-@get(
     "/api/overview",
     guards=[Needs("list")],
     tags=["registry"],
@@ -142,11 +115,6 @@ def _check(request: Req, action: Action, documents: Mapping[str, Document], *, p
         raise Forbidden(f"the token {request.user.name!r} is bound to what it names; prune needs one without bounds")
 
 
-def _sees(request: Req, datasource: str | None) -> bool:
-    """What belongs to no datasource is for those who see everything."""
-    return may(request.user, "see_all") if datasource is None else subjects.sees(request.user, datasource)
-
-
 def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:
     return datasources.Changes(
         changes=[
@@ -156,4 +124,4 @@ def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:
     )
 
 
-ROUTES = [plan, apply, export, reload, events, overview]
+ROUTES = [plan, apply, export, reload, overview]

@@ -187,6 +187,13 @@ class Events(Answer):
     items: list[Event]
 
 
+class EventPage(Answer):
+    """Events of any datasource, oldest first."""
+
+    items: list[Event]
+    before: int | None = None  # Leads to the page before this one. None: there is none.
+
+
 class Line(Answer):
     """A log line of a stream."""
 

@@ -66,8 +66,10 @@ def detail(summary: Summary) -> str:
 
 def why(summary: Summary) -> str:
     """Why it is as it is, and when the next try comes."""
-    at_s = summary.error.next_try_at_s if summary.error else None
-    return summary.why if at_s is None else f"{summary.why}; {text.tries_again(at_s - unix_s())}"
+    if summary.error is None or (at_s := summary.error.next_try_at_s) is None:
+        return summary.why
+    again = text.tries_again(at_s - unix_s(), awaits_return=summary.error.awaits_return)
+    return f"{summary.why}; {again}"
 
 
 def rate_of(summary: Summary) -> float | None:

@@ -249,8 +249,9 @@ class SocketProtocol(asyncio.Protocol):
         for request in self._frames.events_received():
             assert isinstance(request, Request)
             self.scope = self._scope_of(request)
-            door = self._doors.get(self.scope["path"])
-            response = self._frames.accept(request) if door is not None else self._frames.reject(403, "")
+            door = None if self._doors is None else self._doors.get(self.scope["path"])
+            refusal = 503 if self._doors is None else 403  # Not yet, or never.
+            response = self._frames.accept(request) if door is not None else self._frames.reject(refusal, "")
             door = door if response.status_code == 101 else None
             self._frames.send_response(response)
         self._flush()

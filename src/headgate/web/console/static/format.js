@@ -52,7 +52,8 @@ export const rateOf = (one) => (RESTING.includes(one.health) ? null : one.metric
 export function why(one, unix_s) {
   const at_s = one.error?.next_try_at_s;
   if (!at_s) return one.why;
-  return `${one.why}; ${at_s - unix_s >= 0.5 ? `tries again in ${wholeSpan(at_s - unix_s)}` : "tries again now"}`;
+  const back = one.error.awaits_return ? ", or when that is back" : "";
+  return `${one.why}; ${at_s - unix_s >= 0.5 ? `tries again in ${wholeSpan(at_s - unix_s)}${back}` : "tries again now"}`;
 }
 
 function detail(one) {
