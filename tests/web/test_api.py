@@ -771,7 +771,10 @@ def test_the_master_key_is_rotated_while_datasources_run_and_the_old_one_is_then
         web.running("orders")
         web.node.end()
     with started(tmp_path, database, HEADGATE_MASTER_KEY=f"{NEW},{OLD}") as web:
-        epoch, no_letters = web.running("orders")["states"][0]["epoch"], {"letters": 0, "letters_stuck": 0}
+        epoch, no_letters = (
+            web.running("orders")["states"][0]["epoch"],
+            {"letters": 0, "letters_stuck": 0, "letters_left": 0},
+        )
         assert web.call("POST", "/api/secrets/rotate") == {"rewrapped": 1, "stuck": [], **no_letters}
         assert web.call("POST", "/api/secrets/rotate") == {"rewrapped": 0, "stuck": [], **no_letters}
         written = web.show("orders")["metrics"]["records_written"]
