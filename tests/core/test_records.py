@@ -23,7 +23,7 @@ def test_a_batch_that_lost_or_made_up_a_record_stops_the_stream(batch: Totals) -
 def test_totals_follow_the_higher_number_of_commits_whoever_wins_the_position() -> None:
     registry, sink = Progress(1, 5, "edited", Totals(5, 5)), Progress(0, 7, "old", Totals(7, 7))
     assert agree(registry, sink) == Progress(1, 7, "edited", Totals(7, 7))
-    assert agree(Progress(0, 9, "b", Totals(9, 9)), Progress(1, 7, "a", Totals(7, 7))).totals == Totals(9, 9)
+    assert agree(Progress(1, 9, "b", Totals(9, 9)), Progress(1, 7, "a", Totals(7, 7))).totals == Totals(9, 9)
 
 
 def test_a_sink_that_has_kept_no_totals_does_not_reset_them() -> None:

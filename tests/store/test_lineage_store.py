@@ -7,7 +7,6 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from conftest import Rows
 
 from headgate.core.lease import Expired
 from headgate.core.lineage import first_epoch
@@ -16,6 +15,7 @@ from headgate.store import lineage
 from headgate.store.database import Database, connect
 from headgate.store.inbox import InboxTable, Limit, Payload
 from headgate.store.lineage import Settled, Witness
+from tests.store.conftest import Rows
 
 ELSEWHERE = "UPDATE headgate.registry SET lineage = '1/1/1/1'"
 

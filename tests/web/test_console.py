@@ -350,6 +350,7 @@ def _hostile_summary() -> dict[str, Any]:
         "id": "1",
         "name": HOSTILE,
         "enabled": True,
+        "paused": False,
         "health": "error",
         "why": HOSTILE,
         "worker_status": "ERROR",

@@ -30,6 +30,7 @@ def summary(name: str, written: int = 0) -> Summary:
         id=f"id-{name}",
         name=name,
         enabled=True,
+        paused=False,
         health="ok",
         why="",
         worker_status="RUNNING",
