@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-from asyncpg import Connection, Pool
+from asyncpg import Connection
 
 from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
 from headgate.connectors.postgres import at_once, letters, positions
@@ -30,6 +30,7 @@ from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.pool import Sessions
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
 from headgate.connectors.postgres.values import as_json_rows
@@ -57,7 +58,7 @@ class PostgresSink:
         self._address = address_of(self._url)
         self._guard = context.guard
         self._share = "postgres " + hashlib.sha256(f"{self._url} {self._guard}".encode()).hexdigest()
-        self._pool: Pool | None = None
+        self._sessions: Sessions | None = None
         self._grant: Grant | None = None
         self._kept = Kept(has_totals=False, has_letters=False)
         self._writing = Writing(options, context)
@@ -75,7 +76,7 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url, self._guard))
+        self._sessions = await self._context.shared.get(self._share, self._make_sessions)
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
@@ -99,8 +100,8 @@ class PostgresSink:
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
         writing = Writing(self._options, self._context)
-        with steer_worker(self._address, self._options.table, writes=self._pool is not None):
-            async with self._session() if self._pool is not None else self._own_session() as connection:
+        with steer_worker(self._address, self._options.table, writes=self._sessions is not None):
+            async with self._session() if self._sessions is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
                 await writing.table.look(connection)
@@ -149,21 +150,23 @@ class PostgresSink:
         return self._writing.key_kinds(key)
 
     async def close(self) -> None:
-        """Give the pool back."""
-        if self._pool is not None:
-            self._pool = None
+        """Give the sessions back."""
+        if self._sessions is not None:
+            self._sessions = None
             await self._context.shared.give_back(self._share)
 
     # Sessions.
+
+    async def _make_sessions(self) -> Sessions:
+        return Sessions(await make_pool(self._url, self._guard))
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Connection]:
         """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns, and what went
         wrong is what is raised: leaving a broken session must not hide it."""
-        pool = self._pool
-        assert pool is not None, "the sink is open"
-        # One that is idle is had at once: to limit the wait for it would cost more than it does.
-        connection = await (pool.acquire() if pool.get_idle_size() else pool.acquire(timeout=CONNECT_S))
+        sessions = self._sessions
+        assert sessions is not None, "the sink is open"
+        connection = await sessions.take()
         try:
             yield connection
         except BaseException as error:
@@ -171,7 +174,7 @@ class PostgresSink:
             raise
         finally:
             with suppress(Exception):
-                await pool.release(connection)
+                await sessions.give_back(connection)
 
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
@@ -268,7 +271,7 @@ class PostgresSink:
                     return None
                 values = [as_json_rows(columns, last)]
             else:
-                insert, values = at_once.of_row(self._writing.table.path, columns), rows[0]
+                insert, values = at_once.of_row(self._writing.table.path, tuple(columns)), rows[0]
         return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)
 
     async def _commit_in_steps(

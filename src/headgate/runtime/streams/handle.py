@@ -67,6 +67,7 @@ class Handle:
     timer: asyncio.TimerHandle | None = None
     last_failure: LastFailure | None = None
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
+    figures_at_s: float = float("-inf")  # When its figures were last looked at.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
     @property
