@@ -95,6 +95,7 @@ def test_every_event_is_documented() -> None:
     types |= {f"worker_{name}" for name in re.findall(r"""Report\("(\w+)\"""", lifecycle())}
     types |= {"position_reset", "position_edited", "reloaded", "node_drained", "node_undrained", "node_forgotten"}
     types |= {"stream_moved", "stream_unpinned", "group_evaluated", "streams_dealt"}
+    types |= {"registry_went_back", "installation_forked"}
     types |= set(re.findall(r"""\b_event\("(\w+)\"""", sources))
     assert len(types) > 15
     for name in types:

@@ -13,6 +13,11 @@ def new_id() -> uuid.UUID:
     return uuid.uuid4()
 
 
+def stream_id(datasource: uuid.UUID, part: int | str) -> uuid.UUID:
+    """The id of a stream. Always the same, so that its sink knows it again if the registry has lost it."""
+    return uuid.uuid5(datasource, f"label:{part}" if isinstance(part, str) else f"index:{part}")
+
+
 def is_name(text: object) -> bool:
     """Whether this may be the name of a datasource or a secret."""
     return isinstance(text, str) and NAME.fullmatch(text) is not None

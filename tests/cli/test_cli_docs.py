@@ -16,7 +16,10 @@ from headgate.cli import app
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 SOURCE = Path(__file__).parents[2] / "src/headgate"
 SHARED = {"--url", "--token", "--ca", "--json"}
-WITHOUT_NODE = ("headgate up", "headgate sql", "headgate dump", "headgate schema", "headgate tokens recover")
+WITHOUT_NODE = (
+    *("headgate up", "headgate sql", "headgate dump", "headgate schema"),
+    *("headgate tokens recover", "headgate installation"),
+)
 
 
 def commands(found: Any, path: str = "headgate") -> Iterator[tuple[str, Any]]:

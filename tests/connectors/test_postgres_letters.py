@@ -113,7 +113,7 @@ async def test_a_table_of_an_older_release_gets_the_totals_and_keeps_its_rows(ur
     assert found == Progress(3, 9, "here", Totals(4, 4))  # Until it has counted, the registry's are the best there are.
     await sink.write(batch(commits=10))
     await sink.close()
-    assert await rows(url, "SELECT n, totals FROM headgate_position") == [(10, [10, 6, 1, 3, 1])]
+    assert await rows(url, "SELECT n, totals FROM headgate_position WHERE epoch > 0") == [(10, [10, 6, 1, 3, 1])]
 
 
 @pytest.mark.parametrize("has_letters", [False, True])
@@ -139,7 +139,7 @@ async def test_a_user_who_may_not_change_the_table_works_without_totals_and_with
         with pytest.raises(ConnectorError, match="headgate_dead_letter is missing"):
             await sink.write(batch(commits=12, letters=[letter("a")]))
         await sink.close()
-        assert await rows(url, "SELECT n FROM headgate_position") == [(11,)]
+        assert await rows(url, "SELECT n FROM headgate_position WHERE epoch > 0") == [(11,)]
     finally:
         await rows(url, "DROP OWNED BY plain CASCADE")
         await rows(url, "DROP ROLE plain")
@@ -160,7 +160,7 @@ async def test_forty_streams_that_open_on_an_older_table_all_succeed(url: str) -
     sinks = await asyncio.gather(*(opened(url, f"stream {number}") for number in range(40)))
     for sink in sinks:
         await sink.close()
-    assert len(await rows(url, "SELECT FROM headgate_position")) == 41
+    assert len(await rows(url, "SELECT FROM headgate_position WHERE epoch > 0")) == 41
 
 
 # Letters.
@@ -449,7 +449,7 @@ async def test_of_one_key_the_last_record_wins_be_it_a_row_or_a_deletion(url: st
     records = [{"id": 1, "v": "b"}, {"id": 1}, {"id": "2"}, {"id": 4}, {"id": 4, "v": "d"}, {"id": 9}, *more]
     await sink.write(batch(*records, deletes=[1, 2, 3, 5]))
     assert await rows(url, "SELECT * FROM target WHERE id < 100 ORDER BY id") == [(3, "a"), (4, "d")]
-    assert await rows(url, "SELECT n, totals FROM headgate_position") == [(1, [10, 6, 1, 3, 1])]
+    assert await rows(url, "SELECT n, totals FROM headgate_position WHERE epoch > 0") == [(1, [10, 6, 1, 3, 1])]
     await sink.close()
 
 

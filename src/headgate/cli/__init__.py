@@ -24,6 +24,7 @@ from headgate.cli import (
     fixtures,
     groups,
     history,
+    installation,
     nodes,
     secrets,
     streams,
@@ -91,6 +92,7 @@ command(app, "import")(apply.import_)
 command(app, "export")(apply.export)
 command(app, "schema", asks_node=False)(apply.schema)
 command(app, "explain")(ds.explain)
+command(app, "events")(history.all_events)
 command(app, "top")(top.top)
 command(app, "console")(console.console)
 app.add_typer(fixtures.app, name="fixtures")
@@ -100,6 +102,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(nodes.app, name="nodes")
 command(app, "dump", asks_node=False)(dump.dump)
 app.add_typer(dumps.app, name="dumps")
+app.add_typer(installation.app, name="installation")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(allow.app, name="allow")

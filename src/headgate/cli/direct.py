@@ -16,6 +16,7 @@ import structlog
 
 from headgate.config import Settings, load
 from headgate.store.database import Database, refusals_in_words
+from headgate.store.lineage import Witness
 from headgate.store.migrate import migrate
 from headgate.store.secrets import Secrets, load_keyring
 from headgate.store.wake import Waker
@@ -36,7 +37,7 @@ def apply(url: str, text: str, file: str, *, connect: bool, accept: bool) -> dic
     how = Applying(connect=connect, accept=accept, is_admin=True)
 
     async def act(registry: Registry, gate: Gate) -> dict[str, Any]:
-        done = await gate.apply(registry, found, _actor("import"), how)
+        done = await gate.apply(registry, found, actor("import"), how)
         return {"changes": [asdict(change) for change in done]}
 
     return asyncio.run(_with_registry(url, act))
@@ -62,7 +63,7 @@ async def recover(url: str) -> tuple[str, str]:
     async with opened(url) as database:
         await migrate(database)
         name = f"recovered {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
-        _, text = await Tokens(database).create(name, "admin", _actor("recover"), recovered=True)
+        _, text = await Tokens(database).create(name, "admin", actor("recover"), recovered=True)
         waker = Waker(database)
         waker.wake("events")
         await waker.close()
@@ -96,6 +97,11 @@ async def _with_registry(url: str, act: Callable[[Registry, Gate], Awaitable[T]]
             await waker.close()
 
 
+async def open_checked(url: str, size: int = 2) -> Database:
+    """The database, if its registry is at home where it is."""
+    return await Database.open(url, size=size, check=Witness().check)
+
+
 @contextmanager
 def reached(settings: Settings) -> Iterator[str]:
     """Where the database is; the embedded one runs at least until we are done."""
@@ -112,10 +118,10 @@ def reached(settings: Settings) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def opened(url: str, size: int = 2) -> AsyncIterator[Database]:
-    """The database; what it refuses becomes a line that people can read."""
+async def opened(url: str, size: int = 2, *, any_lineage: bool = False) -> AsyncIterator[Database]:
+    """The database; what it refuses becomes a line that people can read. `any_lineage`: even if it is a copy."""
     quiet()
-    database = await Database.open(url, size=size)
+    database = await (Database.open(url, size=size) if any_lineage else open_checked(url, size))
     try:
         with refusals_in_words():
             yield database
@@ -131,7 +137,7 @@ def quiet() -> None:
     )
 
 
-def _actor(doing: str) -> str:
+def actor(doing: str) -> str:
     """Who did it, for the events."""
     try:
         return f"{getpass.getuser()} ({doing})"

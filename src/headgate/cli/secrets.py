@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.call import Call, checked, command, noun
+from headgate.cli.call import Call, Yes, checked, command, insist, noun
 from headgate.cli.documents import read_text
 from headgate.cli.failures import FAILED
 from headgate.cli.output import ago, complain, table
@@ -47,9 +47,10 @@ def list_(call: Call) -> None:
 
 
 @command(app, "delete")
-def delete(call: Call, name: Secret) -> None:
-    """Delete a secret; refused while something uses it."""
-    call.node.delete(_path(name))
+def delete(call: Call, name: Secret, yes: Yes = False) -> None:
+    """Delete a secret; one that something uses only with --yes, after naming every user."""
+    path = _path(name)
+    insist(lambda yes: call.node.delete(path, yes=yes or None), "in_use", f"Delete secret {name!r}?", yes=yes)
     call.say({"name": name, "action": "delete"}, f"deleted secret {name}")
 
 

@@ -70,7 +70,13 @@ class LetterBox:
         """What stands between letters that are to be replayed and their replay; None: nothing does."""
         streams = [Waiting(one.name, one.is_used, one.is_quarantined) for one in await self._letters.waiting(found.id)]
         quarantined = found.quarantine is not None
-        return why_waiting(found.name, is_enabled=found.enabled, is_quarantined=quarantined, streams=streams)
+        return why_waiting(
+            found.name,
+            is_enabled=found.enabled,
+            is_paused=found.paused,
+            is_quarantined=quarantined,
+            streams=streams,
+        )
 
     async def discard(self, found: Datasource, which: Filter, actor: str, *, everything: bool = False) -> int:
         """Letters that nobody needs. Returns how many. All of them only if that was said."""

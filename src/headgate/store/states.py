@@ -93,7 +93,7 @@ class Resting:
     detail: str
     totals: Totals
     reported: Reported
-    enabled: bool  # Of its datasource.
+    is_on: bool  # Its datasource is neither stopped nor paused.
     is_quarantined: bool  # Its datasource, on all nodes.
 
 
@@ -172,7 +172,7 @@ def _resting(row: Row) -> Resting:
         row["detail"],
         totals_in(row),
         reported_of(row["metrics"]) or Reported(),
-        row["enabled"],
+        row["is_on"],
         row["is_quarantined"],
     )
 

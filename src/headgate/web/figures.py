@@ -79,7 +79,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
 
 async def _datasources(node: Node) -> DatasourceFigures:
     """What the oldest node reports of all datasources."""
-    nodes = await node.nodes.all()
+    nodes = [one for one in await node.nodes.all() if not one.ended]
     if not nodes or nodes[0].id != node.incarnation:
         return DatasourceFigures()
     healths, rejected = [], []

@@ -6,7 +6,7 @@ ways: a stream by the fence of its epoch, a chunk by the target's ledger.
 """
 
 from headgate.connectors.api.bulk import Reader, Writer
-from headgate.connectors.api.options import Options, identity, identity_of
+from headgate.connectors.api.options import Options, identity, identity_of, mark_of, other_names
 from headgate.connectors.api.plugin import Connector, Landing, LocalSocket, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
     INBOX_IDENTITY,
@@ -15,6 +15,7 @@ from headgate.connectors.api.streaming import (
     Batch,
     Context,
     Feed,
+    ForgettingSink,
     Grant,
     HasColumns,
     Inbox,
@@ -22,6 +23,7 @@ from headgate.connectors.api.streaming import (
     Letter,
     LetterOutcome,
     LetterSink,
+    Marked,
     Outgoing,
     Position,
     Progress,
@@ -41,6 +43,7 @@ __all__ = [
     "Connector",
     "Context",
     "Feed",
+    "ForgettingSink",
     "Grant",
     "HasColumns",
     "Inbox",
@@ -50,6 +53,7 @@ __all__ = [
     "LetterOutcome",
     "LetterSink",
     "LocalSocket",
+    "Marked",
     "Options",
     "Outgoing",
     "Position",
@@ -68,4 +72,6 @@ __all__ = [
     "WriterKind",
     "identity",
     "identity_of",
+    "mark_of",
+    "other_names",
 ]

@@ -16,6 +16,7 @@ from headgate.connectors.api import (
     Writer,
     WriterKind,
 )
+from headgate.connectors.guard import Guard
 from headgate.connectors.postgres.options import PostgresOptions
 
 
@@ -23,6 +24,12 @@ def _sink(options: PostgresOptions, context: Context) -> Sink:
     from headgate.connectors.postgres.sink import PostgresSink
 
     return PostgresSink(options, context)
+
+
+async def _probe(options: PostgresOptions, guard: Guard) -> None:
+    from headgate.connectors.postgres.session import probe
+
+    await probe(options.url.get_secret_value(), guard)
 
 
 def _reader(url: str, snapshot: str | None) -> Reader:
@@ -57,8 +64,11 @@ CONNECTOR = Connector(
         _sink,
         transactional=True,
         keeps_letters=True,
+        forgets=True,
+        is_marked=True,
         needs_key=lambda options: options.mode == "upsert",
         can_delete=lambda options: options.mode == "upsert",
+        probe=_probe,
         sockets=_sockets,
     ),
     reader=ReaderKind(_reader),

@@ -80,6 +80,9 @@ WHERE installation = $1 AND datasource = $2 AND id = ANY ($3::uuid[])
 """
 
 
+FORGET = "DELETE FROM headgate_dead_letter WHERE installation = $1 AND stream = ANY ($2::uuid[])"
+
+
 def create(schema: str) -> list[str]:
     """The statements that make the table; `schema` is quoted and ends with a dot, or is empty."""
     return [statement.format(schema=schema) for statement in (_CREATE, *_INDEXES)]

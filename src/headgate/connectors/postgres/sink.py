@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 from asyncpg import Connection
 
 from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
@@ -32,7 +31,7 @@ from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.pool import Sessions
 from headgate.connectors.postgres.positions import Kept, lock_key
-from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
+from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
 from headgate.connectors.postgres.values import as_json_rows
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.postgres.writing import Writing, is_refusal
@@ -81,6 +80,7 @@ class PostgresSink:
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
                 self._kept = await positions.ensure(connection)
+                await positions.set_mark(connection)
                 progress = await positions.raise_epoch(connection, grant, self._kept)
                 await self._look(connection)
                 return progress
@@ -108,6 +108,16 @@ class PostgresSink:
                 while not await _rehearsed(connection, writing, batch):
                     pass
                 await connection.execute("ROLLBACK")
+
+    async def mark(self) -> str | None:
+        """That of the positions next to the data: they move together. The sessions are those of all who write there."""
+        with steer_worker(self._address, self._options.table):
+            sessions = await self._context.shared.get(self._share, self._make_sessions)
+            try:
+                async with asyncio.timeout(OPEN_S), _borrowed(sessions) as connection:
+                    return await positions.read_mark(connection)
+            finally:
+                await self._context.shared.give_back(self._share)
 
     async def columns(self) -> Sequence[str]:
         """Those that the table has now; none if there is no table yet."""
@@ -149,6 +159,12 @@ class PostgresSink:
         """As far as the table is known by now."""
         return self._writing.key_kinds(key)
 
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove positions and letters of streams that are gone. It need not be open."""
+        with steer_worker(self._address, self._options.table):
+            async with asyncio.timeout(OPEN_S), self._own_session() as connection:
+                await positions.forget(connection, installation, streams)
+
     async def close(self) -> None:
         """Give the sessions back."""
         if self._sessions is not None:
@@ -160,26 +176,14 @@ class PostgresSink:
     async def _make_sessions(self) -> Sessions:
         return Sessions(await make_pool(self._url, self._guard))
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Connection]:
-        """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns, and what went
-        wrong is what is raised: leaving a broken session must not hide it."""
-        sessions = self._sessions
-        assert sessions is not None, "the sink is open"
-        connection = await sessions.take()
-        try:
-            yield connection
-        except BaseException as error:
-            await roll_back(connection, error)
-            raise
-        finally:
-            with suppress(Exception):
-                await sessions.give_back(connection)
+    def _session(self) -> AbstractAsyncContextManager[Connection]:
+        assert self._sessions is not None, "the sink is open"
+        return _borrowed(self._sessions)
 
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
         """A session for something that is done once."""
-        connection = await asyncpg.connect(
+        connection = await open_session(
             self._url, timeout=CONNECT_S, connection_class=WalledSession, loop=self._guard.loop()
         )
         try:
@@ -304,6 +308,21 @@ class PostgresSink:
         if gone:
             self._context.letters_resolved()
         return True
+
+
+@asynccontextmanager
+async def _borrowed(sessions: Sessions) -> AsyncIterator[Connection]:
+    """A session. Whatever goes wrong inside, its transaction has ended when this returns, and what went wrong is what
+    is raised: leaving a broken session must not hide it."""
+    connection = await sessions.take()
+    try:
+        yield connection
+    except BaseException as error:
+        await roll_back(connection, error)
+        raise
+    finally:
+        with suppress(Exception):
+            await sessions.give_back(connection)
 
 
 async def _rehearsed(connection: Connection, writing: Writing, batch: Outgoing) -> bool:

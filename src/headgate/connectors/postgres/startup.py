@@ -13,6 +13,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headgate.connectors.api import LocalSocket
+from headgate.core.hosts import hosts_of
 
 MOST_BYTES = 10_000  # The server's own limit.
 _VERSION = 3
@@ -22,6 +23,10 @@ _REFUSED = frozenset({"replication"})
 
 def sockets_of(url: str) -> list[LocalSocket]:
     """The sockets that a URL names, if it says whose sessions they are for."""
+    return [socket for host in hosts_of(url) for socket in _sockets_of(host.url)]
+
+
+def _sockets_of(url: str) -> list[LocalSocket]:
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     user = unquote(parts.username or "") or query.get("user", "")

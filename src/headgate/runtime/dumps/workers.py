@@ -28,6 +28,7 @@ from headgate.runtime.dumps.worker import Progress, Throttle, Worker
 from headgate.store.database import Database
 from headgate.store.dump_rows import Attempt, DumpState
 from headgate.store.dumps import Dumps
+from headgate.store.lineage import Witness
 
 LOOK_S = 1.0  # How often a pool of another process than the planning one looks at what is wanted.
 END_S = 5.0
@@ -183,7 +184,7 @@ class _Given(msgspec.Struct):
 
 async def _run_child() -> None:
     given = msgspec.json.decode(await asyncio.to_thread(sys.stdin.readline), type=_Given)
-    database = await Database.open(given.database, size=2)
+    database = await Database.open(given.database, size=2, check=Witness().check)
     try:
         dumps = Dumps(database)
         storages = Storages(given.source, given.target, given.own, source_timeout_s=given.source_timeout_s)

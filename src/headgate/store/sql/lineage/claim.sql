@@ -1,0 +1,1 @@
+UPDATE headgate.registry SET lineage = headgate.lineage() WHERE lineage IS NULL
