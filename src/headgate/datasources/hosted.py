@@ -46,8 +46,9 @@ class Hosted:
             request = frame(packed((record, meta)))
         except (RecursionError, UnicodeEncodeError):
             raise FunctionFailedError("the record is nested too deeply, or has text that is none") from None
-        for left in reversed(range(TRIES)):
-            process = _processes.take(self.name)
+        ended = ""
+        for tried in range(TRIES):
+            process = _processes.take(self.name) if not tried else _started(self.name)
             try:
                 kind, body = process.call(request, CALL_S)
             except TimeoutError:
@@ -55,14 +56,12 @@ class Hosted:
                 raise FunctionFailedError(f"the function did not return within {CALL_S:.0f} s") from None
             except (OSError, ValueError):
                 ended = process.kill()
-                if not left:
-                    raise FunctionFailedError(f"the function ended its process: {ended}") from None
                 continue
             _processes.give_back(process)
             if kind == FAILED:
                 raise FunctionFailedError(body.decode("utf-8", "replace")[:500])
             return unpacked(body)
-        raise AssertionError("unreachable")
+        raise FunctionFailedError(f"the function ended its process: {ended}")
 
 
 def check(name: str) -> None:

@@ -12,6 +12,7 @@ waits for a successor's looks at the epoch again; and rows are inserted only if 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from asyncpg import Connection, DataError
@@ -39,11 +40,21 @@ FIRST = 9  # The number of the first parameter that is a value.
 IF_MOVED = " WHERE EXISTS (SELECT FROM moved)"
 
 
-def of_row(table: str, columns: list[str]) -> str:
+@lru_cache(maxsize=1024)
+def of_row(table: str, columns: tuple[str, ...]) -> str:
     """What inserts one row of values, $9 and so on. As with COPY, values of identity columns are taken as they are."""
     names = ", ".join(map(quoted, columns))
     values = ", ".join(f"${FIRST + place}" for place in range(len(columns)))
     return f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}{IF_MOVED}"
+
+
+@lru_cache(maxsize=1024)
+def _statement(insert: str, totals: str, any_with_keys: str) -> str:
+    return _STATEMENT.format(
+        put=f", put AS ({insert})" if insert else "",
+        totals=totals,
+        unless=f" AND NOT EXISTS ({any_with_keys})" if any_with_keys else "",
+    )
 
 
 async def write(
@@ -61,11 +72,7 @@ async def write(
 
     Raises TypeError for a value that does not fit its column as it is.
     """
-    statement = _STATEMENT.format(
-        put=f", put AS ({insert})" if insert else "",
-        totals=kept.set_totals,
-        unless=f" AND NOT EXISTS ({letters.any_with_keys(grant)})" if supersedes else "",
-    )
+    statement = _statement(insert, kept.set_totals, letters.any_with_keys(grant) if supersedes else "")
     key = lock_key(grant.installation, grant.stream)
     try:
         found: int = await connection.fetchval(statement, *position_of(grant, progress), key, *values, timeout=ANSWER_S)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeAlias
 from uuid import UUID, uuid4
 
@@ -120,6 +121,7 @@ class Kept:
         return ", totals = $7" if self.has_totals else ""
 
 
+@lru_cache(maxsize=16_384)  # It is asked for in every write.
 def lock_key(installation: UUID, stream: UUID) -> int:
     """The advisory lock of one stream's writes, below 2^63 so that both halves are plain numbers."""
     digest = hashlib.sha256(b"headgate-sink" + installation.bytes + stream.bytes).digest()

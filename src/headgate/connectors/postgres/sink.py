@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from asyncpg import Connection, Pool
+from asyncpg import Connection
 
 from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
 from headgate.connectors.postgres import at_once, letters, positions
@@ -29,6 +29,7 @@ from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.pool import Sessions
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
 from headgate.connectors.postgres.values import as_json_rows
@@ -56,7 +57,7 @@ class PostgresSink:
         self._address = address_of(self._url)
         self._guard = context.guard
         self._share = "postgres " + hashlib.sha256(f"{self._url} {self._guard}".encode()).hexdigest()
-        self._pool: Pool | None = None
+        self._sessions: Sessions | None = None
         self._grant: Grant | None = None
         self._kept = Kept(has_totals=False, has_letters=False)
         self._writing = Writing(options, context)
@@ -74,7 +75,7 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, self._make_pool)
+        self._sessions = await self._context.shared.get(self._share, self._make_sessions)
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
@@ -99,8 +100,8 @@ class PostgresSink:
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
         writing = Writing(self._options, self._context)
-        with steer_worker(self._address, self._options.table, writes=self._pool is not None):
-            async with self._session() if self._pool is not None else self._own_session() as connection:
+        with steer_worker(self._address, self._options.table, writes=self._sessions is not None):
+            async with self._session() if self._sessions is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
                 await writing.table.look(connection)
@@ -109,11 +110,11 @@ class PostgresSink:
                 await connection.execute("ROLLBACK")
 
     async def mark(self) -> str | None:
-        """That of the positions next to the data: they move together. The pool is that of all who write there."""
+        """That of the positions next to the data: they move together. The sessions are those of all who write there."""
         with steer_worker(self._address, self._options.table):
-            pool = await self._context.shared.get(self._share, self._make_pool)
+            sessions = await self._context.shared.get(self._share, self._make_sessions)
             try:
-                async with asyncio.timeout(OPEN_S), pool.acquire(timeout=CONNECT_S) as connection:
+                async with asyncio.timeout(OPEN_S), _borrowed(sessions) as connection:
                     return await positions.read_mark(connection)
             finally:
                 await self._context.shared.give_back(self._share)
@@ -165,29 +166,19 @@ class PostgresSink:
                 await positions.forget(connection, installation, streams)
 
     async def close(self) -> None:
-        """Give the pool back."""
-        if self._pool is not None:
-            self._pool = None
+        """Give the sessions back."""
+        if self._sessions is not None:
+            self._sessions = None
             await self._context.shared.give_back(self._share)
 
     # Sessions.
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Connection]:
-        """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns, and what went
-        wrong is what is raised: leaving a broken session must not hide it."""
-        pool = self._pool
-        assert pool is not None, "the sink is open"
-        # One that is idle is had at once: to limit the wait for it would cost more than it does.
-        connection = await (pool.acquire() if pool.get_idle_size() else pool.acquire(timeout=CONNECT_S))
-        try:
-            yield connection
-        except BaseException as error:
-            await roll_back(connection, error)
-            raise
-        finally:
-            with suppress(Exception):
-                await pool.release(connection)
+    async def _make_sessions(self) -> Sessions:
+        return Sessions(await make_pool(self._url, self._guard))
+
+    def _session(self) -> AbstractAsyncContextManager[Connection]:
+        assert self._sessions is not None, "the sink is open"
+        return _borrowed(self._sessions)
 
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
@@ -200,9 +191,6 @@ class PostgresSink:
             yield connection
         finally:
             await close(connection)
-
-    async def _make_pool(self) -> Pool:
-        return await make_pool(self._url, self._guard)
 
     async def _keep_out(self, connection: Connection) -> None:
         """No stream touches what is Headgate's own, or the server's."""
@@ -287,7 +275,7 @@ class PostgresSink:
                     return None
                 values = [as_json_rows(columns, last)]
             else:
-                insert, values = at_once.of_row(self._writing.table.path, columns), rows[0]
+                insert, values = at_once.of_row(self._writing.table.path, tuple(columns)), rows[0]
         return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)
 
     async def _commit_in_steps(
@@ -320,6 +308,21 @@ class PostgresSink:
         if gone:
             self._context.letters_resolved()
         return True
+
+
+@asynccontextmanager
+async def _borrowed(sessions: Sessions) -> AsyncIterator[Connection]:
+    """A session. Whatever goes wrong inside, its transaction has ended when this returns, and what went wrong is what
+    is raised: leaving a broken session must not hide it."""
+    connection = await sessions.take()
+    try:
+        yield connection
+    except BaseException as error:
+        await roll_back(connection, error)
+        raise
+    finally:
+        with suppress(Exception):
+            await sessions.give_back(connection)
 
 
 async def _rehearsed(connection: Connection, writing: Writing, batch: Outgoing) -> bool:

@@ -90,12 +90,13 @@ class Batches:
             for one in mapped.failed
         ]
         self._fail(culprits)
-        await self._keys.look()
+        if self._keys.are_used:
+            await self._keys.look()
         kept: Sequence[int] = range(len(mapped.records))
         made: dict[Culprit, Letter] = {}
         while True:
             progress = self._progress(batch, mapped, before, len(kept), len(culprits))
-            letters = await self._letters(batch, mapped, kept, culprits, made)
+            letters = await self._letters(batch, mapped, kept, culprits, made) if culprits else ()
             outgoing = self._outgoing(mapped, kept, progress, letters)
             bad, is_written = await self._try(outgoing, letters)
             culprits += [_culprit(batch, mapped, kept[one.index], one) for one in bad]

@@ -20,7 +20,8 @@ from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.handle import Handle, figures, state_of
 
 FIGURES_S = SAMPLE_S
-ROUNDS = 12  # In which every stream has had its turn: a minute.
+ROUNDS = 12  # In which every stream has had its turn: a minute,
+LATELY_S = (ROUNDS - 2) * FIGURES_S  # unless its figures were looked at lately.
 RETRY_S = 1.0
 ASKED_AT_ONCE = 50  # Sources that are asked for their backlog at a time.
 CULPRITS_S = 60.0  # From one event about records that cannot be handled to the next, of one stream.
@@ -118,16 +119,21 @@ class Reporter:
 
     async def _with_figures(self) -> set[Handle]:
         """Streams that have moved, and those that have a record in hand; and some of the others in turn, as what they
-        did in the last hour grows less."""
+        did in the last hour grows less, unless they have moved since their last turn."""
         due, self._moved = self._moved, set()
         self._round += 1
+        now_s = boot_s()
         for place, handle in enumerate(self._handles()):
-            if (place + self._round) % ROUNDS == 0 or handle.stats.waiting_since_s is not None:
+            is_its_turn = (place + self._round) % ROUNDS == 0 and handle.figures_at_s < now_s - LATELY_S
+            if is_its_turn or handle.stats.waiting_since_s is not None:
                 due.add(handle)
+        asked = []
         for handle in due:
+            handle.figures_at_s = now_s
             if isinstance(handle.state.phase, Running):
                 handle.stats.sample(handle.totals)
-        asked = [handle for handle in due if handle.run is not None and handle.run.knows_backlog]
+            if handle.run is not None and handle.run.knows_backlog and not handle.run.backlog_at_hand():
+                asked.append(handle)
         for begin in range(0, len(asked), ASKED_AT_ONCE):
             await asyncio.gather(*map(_see_backlog, asked[begin : begin + ASKED_AT_ONCE]))
         return due

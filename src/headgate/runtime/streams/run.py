@@ -108,11 +108,13 @@ class Run:
         self._taps = taps
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._copier: Copier | None = None  # If the sink keeps letters.
-        self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
+        self._is_asked = False  # Somebody wants replays.
+        self._waiter: asyncio.Future[None] | None = None  # While nothing is read and nobody asks.
         self._recent, self._stop_after = letters.Recent(), prepared.stop_after
         self._draining = False
         self._has_written = False  # A part of the batch in hand, at least.
         self._source: Source | None = None  # While it is open, and if it knows its backlog.
+        self._backlog_takes_time = False  # To be told by it.
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
         self._targets: Sequence[str] | None = None  # Found out when somebody waits for something.
@@ -127,8 +129,8 @@ class Run:
 
     def replay(self) -> None:
         """Somebody wants letters of this stream replayed, or has discarded some: see to it between two batches."""
-        if not self._asked.done():
-            self._asked.set_result(None)
+        self._is_asked = True
+        self._wake()
         self._has_new_letters()
 
     async def run(self) -> bool:
@@ -195,6 +197,27 @@ class Run:
         """Whether its source is open and can say how much waits."""
         return self._source is not None
 
+    def backlog_at_hand(self) -> bool:
+        """Note what waits at the source, if it can say so at once, as most can: that takes no task and no timer."""
+        source = self._source
+        if source is None:
+            return True
+        if self._backlog_takes_time:
+            return False
+        asking = source.backlog()  # type: ignore[attr-defined]
+        try:
+            asking.send(None)
+        except StopIteration as answer:
+            self._stats.sees(answer.value)
+            return True
+        except Exception:
+            self._stats.sees(None)
+            return True
+        self._backlog_takes_time = True
+        with contextlib.suppress(RuntimeError):  # It waits for something before it lets go.
+            asking.close()
+        return False
+
     async def backlog(self) -> Backlog | None:
         """What waits at the source. One that does not answer, or fails, has said nothing."""
         source = self._source
@@ -223,8 +246,8 @@ class Run:
         while not self._draining:
             if self._reading is None:
                 self._reading = self._read(source)
-            if self._asked.done():
-                self._asked = asyncio.get_running_loop().create_future()
+            if self._is_asked:
+                self._is_asked = False
                 progress = await self._replay(replays, progress, self._has_read)
             try:
                 with of_source:
@@ -251,12 +274,24 @@ class Run:
 
     async def _read_or_asked(self) -> tuple[Batch, Mapped]:
         """The next batch. Raises `Asked` if letters are to be replayed before it comes."""
-        assert self._reading is not None
-        if not self._reading.done():
-            await asyncio.wait((self._reading, self._asked), return_when=asyncio.FIRST_COMPLETED)
-            if not self._reading.done():
-                raise Asked
-        return await self._reading
+        reading = self._reading
+        assert reading is not None
+        if not reading.done() and not self._is_asked:
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
+            reading.add_done_callback(self._wake)
+            try:
+                await waiter
+            finally:
+                reading.remove_done_callback(self._wake)
+                self._waiter = None
+        if not reading.done():
+            raise Asked
+        return reading.result()
+
+    def _wake(self, reading: object = None) -> None:
+        """A batch is there, or somebody asks."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _has_read(self) -> bool:
         """Whether a batch is there to be written. A source that has ended, or wants to be asked later, can wait."""
