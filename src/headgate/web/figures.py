@@ -13,6 +13,7 @@ from headgate.datasources.health import health, status_at_rest
 from headgate.ids import stream_name
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
+from headgate.slices import SLICE, made_of, sliced
 from headgate.store.states import Resting
 from headgate.telemetry.metrics import (
     COUNTERS,
@@ -26,7 +27,6 @@ from headgate.web.api import views
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.webhooks import WebhookDoor
-from headgate.web.slices import SLICE, sliced
 
 MOST_RESTING = 10_000  # Streams at rest that a node reports: a scrape must stay small. Failed ones come first.
 
@@ -46,7 +46,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
         found = await node.registry.states.resting(node.incarnation, MOST_RESTING)
         inboxes.clear()
         inboxes.update(await node.inbox.unread(node.inboxes.acked))
-        return [_at_rest(one, inboxes.get(one.datasource_id)) for one in found]
+        return await made_of(found, lambda one: _at_rest(one, inboxes.get(one.datasource_id)))
 
     async def here() -> AsyncIterator[StreamFigures]:
         async for some in sliced(node.manager.handles() if node.manager else [], SLICE):

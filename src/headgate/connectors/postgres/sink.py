@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import asyncpg
-from asyncpg import Connection, Pool
+from asyncpg import Connection
 
 from headgate.connectors.api import Context, Grant, Letter, LetterOutcome, Outgoing, Progress
 from headgate.connectors.postgres import at_once, letters, positions
@@ -30,6 +30,7 @@ from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.pool import Pool
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
 from headgate.connectors.postgres.values import as_json_rows
@@ -152,16 +153,14 @@ class PostgresSink:
         wrong is what is raised: leaving a broken session must not hide it."""
         pool = self._pool
         assert pool is not None, "the sink is open"
-        # One that is idle is had at once: to limit the wait for it would cost more than it does.
-        connection = await (pool.acquire() if pool.get_idle_size() else pool.acquire(timeout=CONNECT_S))
+        connection = await pool.acquire()
         try:
             yield connection
         except BaseException as error:
             await roll_back(connection, error)
             raise
         finally:
-            with suppress(Exception):
-                await pool.release(connection)
+            pool.release(connection)
 
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
@@ -246,13 +245,13 @@ class PostgresSink:
                 insert = statements.insert(f"${at_once.FIRST}::json", at_once.IF_MOVED)
                 values = [as_json_rows(columns, self._writing.last(columns, rows, batch))]
             else:
-                insert, values = at_once.of_row(self._writing.table.path, columns), rows[0]
+                insert, values = at_once.of_row(self._writing.table.path, tuple(columns)), rows[0]
         return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)
 
     async def _commit_in_steps(
         self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
     ) -> bool:
-        also = letters.any_with_keys(grant) if supersedes else ""
+        also = letters.any_with_keys(f"'{grant.installation}'", f"'{grant.datasource}'") if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
         gone: list[UUID] = []
         if batch.replays and batch.letters:  # They come from another database.

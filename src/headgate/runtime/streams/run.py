@@ -52,7 +52,6 @@ from headgate.text import one_line
 
 RETRY_S = 1.0
 TRUST_POLL_S = 0.1
-BACKLOG_S = 1.0
 WHOLE = Share()
 
 
@@ -89,7 +88,8 @@ class Run:
         self._taps = taps
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._copier: Copier | None = None  # If the sink keeps letters.
-        self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # Somebody wants replays.
+        self._is_asked = False  # Somebody wants replays.
+        self._bell: asyncio.Future[None] | None = None  # While nothing is there to be done.
         self._recent, self._stop_after = letters.Recent(), prepared.stop_after
         self._draining = False
         self._has_written = False  # A part of the batch in hand, at least.
@@ -106,8 +106,8 @@ class Run:
 
     def replay(self) -> None:
         """Somebody wants letters of this stream replayed, or has discarded some: see to it between two batches."""
-        if not self._asked.done():
-            self._asked.set_result(None)
+        self._is_asked = True
+        self._ring()
         self._has_new_letters()
 
     async def run(self) -> bool:
@@ -152,13 +152,12 @@ class Run:
         return self._source is not None
 
     async def backlog(self) -> Backlog | None:
-        """What waits at the source. One that does not answer, or fails, has said nothing."""
+        """What waits at the source. One that fails has said nothing."""
         source = self._source
         if source is None:
             return None
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(BACKLOG_S):
-                return await source.backlog()  # type: ignore[attr-defined, no-any-return]
+            return await source.backlog()  # type: ignore[attr-defined, no-any-return]
         return None
 
     async def _build_source(self) -> Source:
@@ -178,8 +177,8 @@ class Run:
         while not self._draining:
             if self._reading is None:
                 self._reading = self._read(source)
-            if self._asked.done():
-                self._asked = asyncio.get_running_loop().create_future()
+            if self._is_asked:
+                self._is_asked = False
                 progress = await self._replay(replays, progress, self._has_read)
             try:
                 batch, mapped = await self._read_or_asked()
@@ -205,11 +204,17 @@ class Run:
     async def _read_or_asked(self) -> tuple[Batch, Mapped]:
         """The next batch. Raises `Asked` if letters are to be replayed before it comes."""
         assert self._reading is not None
-        if not self._reading.done():
-            await asyncio.wait((self._reading, self._asked), return_when=asyncio.FIRST_COMPLETED)
-            if not self._reading.done():
+        while not self._reading.done():
+            if self._is_asked:
                 raise Asked
+            self._bell = asyncio.get_running_loop().create_future()
+            await self._bell
         return await self._reading
+
+    def _ring(self) -> None:
+        """A batch was read, or replays were asked for."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
 
     def _has_read(self) -> bool:
         """Whether a batch is there to be written. A source that has ended, or wants to be asked later, can wait."""
@@ -218,8 +223,14 @@ class Run:
 
     def _read(self, source: Source) -> asyncio.Task[tuple[Batch, Mapped]]:
         task = asyncio.ensure_future(self._read_and_map(source))
-        task.add_done_callback(_retrieved)
+        task.add_done_callback(self._has_come)
         return task
+
+    def _has_come(self, task: asyncio.Task[tuple[Batch, Mapped]]) -> None:
+        """A batch read ahead may fail after its run has ended; nobody needs the error then."""
+        if not task.cancelled():
+            task.exception()
+        self._ring()
 
     async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
         self._stats.reads()
@@ -325,12 +336,6 @@ def _check_position(position: Any) -> None:
         msgspec.json.encode(position)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConnectorError(f"the source's position cannot be stored: {error}") from None
-
-
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """A batch read ahead may fail after its run has ended; nobody needs the error then."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _is_cancelled() -> bool:
