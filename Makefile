@@ -9,7 +9,7 @@ CODE := src simulation tests bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick check fuzz sim bench bench-dump docs clean packages
+.PHONY: help up test quick check fuzz storm sim bench bench-dump docs clean packages
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ check: $(VENV)/.ready ## Lint and type-check
 
 fuzz: $(VENV)/.ready ## Random connections to the doors for WebSockets, for ten minutes each (SEED=… repeats a run)
 	HEADGATE_TEST_FUZZ_S=600 HEADGATE_TEST_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/web/test_socket_fuzz.py --timeout 1800
+
+storm: $(VENV)/.ready ## Faults at random on three nodes and 60 datasources, all accounted for (SECONDS=3600, SEED=… repeats a plan)
+	$(BIN)/python -m tests.storm --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(if $(STANDBY),--standby $(STANDBY)) $(ARGS)
 
 sim: $(VENV)/.ready ## Simulate thousands of faulty runs (SEED=… for one of them, with its story)
 ifdef SEED

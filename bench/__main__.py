@@ -13,7 +13,7 @@ from bench.rig import machine
 
 ALL = (
     *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "doors", "handover"),
-    *("groups", "turns", "join", "rabbitmq", "badrecords", "harness"),
+    *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback"),
 )
 
 

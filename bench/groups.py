@@ -2,14 +2,17 @@
 
     python -m bench.groups
 
-What a program does makes one command, and each is a transaction of its own: the group's row locked, the pure machine
-stepped, the rows saved. Every group is that of a partition and has one member. A second one joins, the first confirms
-that it has stepped down, the second that it is active; then the second leaves, and the first is active again.
+What a program does makes one command: the group's row locked, the pure machine stepped, the rows saved. Commands that
+come while a transaction is under way go into the next one together. Every group is that of a partition and has one
+member. A second one joins, the first confirms that it has stepped down, the second that it is active; then the second
+leaves, and the first is active again.
 
-One command at a time is what the sizes are compared by, because with one group all commands meet on one row. Eight at a
-time, on eight different groups, is what a node's pool allows; one group has no such figure. The sizes take turns, each
-in a database of its own on one server, so that whatever else the machine does meets all of them. Groups are picked by
-chance; all have a full list of their last transitions, as a group that has been used for a while does.
+One command at a time is what the sizes are compared by. Then 8 and 64 are under way, on as many different groups; with
+one group there are no such figures, because only one program at a time has something to say there. Instead, 64 programs
+join it and leave it, again and again, where each command looks at up to 64 others. The sizes take turns, each in a
+database of its own on one server, so that whatever else the machine does meets all of them. Groups are picked by
+chance; all have a full list of their last transitions, as a group that has been used for a while does. The event loop
+and the garbage collector are those of a node.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ from typing import Any, Self
 from uuid import UUID, uuid4
 
 import asyncpg
+import uvloop
 
 from bench.rig import make_database, report
+from headgate.cli.up import settle_memory
 from headgate.core.groups.machine import Confirm, Unregister
 from headgate.core.groups.requests import Answered, Joined, Request
-from headgate.store.database import POOL_SIZE, Database
+from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.groups import LATELY, Groups
 from headgate.store.migrate import migrate
@@ -39,6 +44,8 @@ SIZES = (1, 1_000, 100_000)
 CYCLES = 600  # Of five commands each.
 WARM_UP = 20
 ROUNDS = 6
+UNDER_WAY = (8, 64)
+CYCLES_EACH = 10  # Of one of those that are under way, in a round.
 LOOKS = 20
 PARTITION = 1  # Of two members the second is wanted.
 
@@ -54,9 +61,11 @@ INSERT INTO headgate.consumer
 SELECT (jsonb_populate_record(c, jsonb_build_object('id', g.granted_to, 'group', g.id))).*
 FROM headgate.consumer c, headgate.consumer_group g WHERE g.id <> c."group"
 """
-SPOILT = """
+CROWD = "crowd"  # The group that many join and leave; nobody is in it at the end.
+SPOILT = f"""
 SELECT count(*) FROM headgate.consumer_group g
-WHERE NOT EXISTS (SELECT FROM headgate.consumer c WHERE c.id = g.granted_to AND c.label = 'first' AND c.epoch = g.epoch)
+WHERE g.stream <> '{CROWD}' AND
+NOT EXISTS (SELECT FROM headgate.consumer c WHERE c.id = g.granted_to AND c.label = 'first' AND c.epoch = g.epoch)
 """
 
 
@@ -153,9 +162,9 @@ async def one_at_a_time(houses: dict[int, House]) -> dict[int, dict[str, float]]
     }
 
 
-async def side_by_side(house: House) -> float:
-    """Commands per second, eight under way."""
-    left = house.pick(CYCLES // ROUNDS)
+async def side_by_side(house: House, under_way: int) -> float:
+    """Commands per second with so many under way."""
+    left = house.pick(CYCLES_EACH * under_way)
     count = 5 * len(left)
 
     async def lane() -> None:
@@ -163,8 +172,21 @@ async def side_by_side(house: House) -> float:
             await house.cycle(left.pop(), {})
 
     began = time.perf_counter()
-    await asyncio.gather(*(lane() for _ in range(POOL_SIZE)))
+    await asyncio.gather(*(lane() for _ in range(under_way)))
     return count / (time.perf_counter() - began)
+
+
+async def in_one_group(house: House, programs: int) -> float:
+    """Commands per second of so many programs that join one group and leave it."""
+
+    async def lane() -> None:
+        for _ in range(CYCLES_EACH):
+            joined = await house.join(CROWD, "one of many")
+            await house.apply(joined.group, Unregister(str(joined.consumer)))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(lane() for _ in range(programs)))
+    return 2 * CYCLES_EACH * programs / (time.perf_counter() - began)
 
 
 async def measure(url: str) -> dict[int, dict[str, float]]:
@@ -172,13 +194,17 @@ async def measure(url: str) -> dict[int, dict[str, float]]:
     houses = {}
     for size in SIZES:
         houses[size] = await House.build(await make_database(url, f"groups_{size}"), size)
+    settle_memory()
     found = await one_at_a_time(houses)
-    together: dict[int, list[float]] = {size: [] for size in SIZES[1:]}
+    rates: dict[tuple[int, int], list[float]] = {(size, many): [] for size in SIZES[1:] for many in UNDER_WAY}
+    crowd: list[float] = []
     for _ in range(ROUNDS):
-        for size, rates in together.items():
-            rates.append(await side_by_side(houses[size]))
-    for size, rates in together.items():
-        found[size]["eight at a time"] = statistics.median(rates)
+        for (size, many), of in rates.items():
+            of.append(await side_by_side(houses[size], many))
+        crowd.append(await in_one_group(houses[1], UNDER_WAY[-1]))
+    for (size, many), of in rates.items():
+        found[size][f"{many} under way"] = statistics.median(of)
+    found[1]["crowd"] = statistics.median(crowd)
     for size, house in houses.items():
         found[size]["look"] = statistics.median([await house.look() for _ in range(LOOKS)])
         await house.close()
@@ -192,19 +218,20 @@ def main() -> dict[str, Any]:
         home.mkdir()
         server = EmbeddedServer.join(home)
         try:
-            found = asyncio.run(measure(server.url))
+            found = uvloop.run(measure(server.url))
         finally:
             server.leave()
     figures: dict[str, Any] = {}
-    verbs = [verb for verb in found[1] if verb != "look"]
-    for verb in [*verbs, "eight at a time"]:
+    verbs = [verb for verb in found[SIZES[-1]] if verb != "look"]
+    for verb in verbs:
         rates = {size: found[size][verb] for size in SIZES if verb in found[size]}
         for size, rate in rates.items():
             figures[f"{verb}, {size:,} group{'s' * (size > 1)}, per second"] = rate
         figures[f"{verb}, dearest over cheapest size"] = max(rates.values()) / min(rates.values())
+    figures[f"{UNDER_WAY[-1]} programs join and leave one group, per second"] = found[1]["crowd"]
     for size in SIZES:
         figures[f"a look that finds nothing, {size:,} group{'s' * (size > 1)}, ms"] = found[size]["look"]
-    return report("Groups, a transaction for each command (python -m bench.groups)", figures)
+    return report("Groups: join, confirm and leave (python -m bench.groups)", figures)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The two programs that `bench.rabbitmq` compares. Both handle one message at a time and write down that they did.
 
-    python -m bench.programs headgate|rabbitmq URL SCENE [HEARTBEAT_S]
+    python -m bench.programs headgate|fenced|rabbitmq URL SCENE [HEARTBEAT_S]
 
 To handle a message is to work on it for a moment, and then to append a record with the time and the program's process
 to a table, which is neither's own. The one is a consumer of a group and handles the next message for as long as its
-turn holds, with its epoch as the fence. The other consumes from a queue with a single active consumer, one message in
-hand, and acknowledges each. RabbitMQ gives it nothing to fence with.
+turn holds, with its epoch as the fence; `fenced` says so when it joins. The other consumes from a queue with a single
+active consumer, one message in hand, and acknowledges each. RabbitMQ gives it nothing to fence with.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ WORK_S = 0.05
 TABLES = """
 CREATE TABLE fence (scene text PRIMARY KEY, epoch bigint NOT NULL DEFAULT 0);
 CREATE TABLE handled (scene text, pid int, epoch bigint, at timestamptz DEFAULT clock_timestamp());
+CREATE TABLE begun (scene text, pid int, at timestamptz DEFAULT clock_timestamp());
 CREATE TABLE refused (scene text, pid int, epoch bigint, at timestamptz DEFAULT clock_timestamp());
 """
+BEGIN = "INSERT INTO begun (scene, pid) VALUES ($1, $2)"
+RAISE = "UPDATE fence SET epoch = $2 WHERE scene = $1 AND epoch < $2"
 APPEND = "INSERT INTO handled (scene, pid) VALUES ($1, $2)"
 APPEND_FENCED = """
 WITH mine AS (UPDATE fence SET epoch = $3 WHERE scene = $1 AND epoch <= $3 RETURNING scene),
@@ -36,16 +39,19 @@ INSERT INTO refused (scene, pid, epoch) SELECT $1, $2, $3 WHERE NOT EXISTS (SELE
 QUEUE = {"x-single-active-consumer": True}
 
 
-async def headgate(url: str, scene: str) -> None:
+async def headgate(url: str, scene: str, *, is_fenced: bool) -> None:
     """A consumer of a group."""
     table = await asyncpg.connect(os.environ["TARGET"])
 
     async def work(turn: Turn) -> None:
+        await table.execute(RAISE, scene, turn.epoch)
+        await table.execute(BEGIN, scene, os.getpid())
         while turn.holds and not turn.stepping:
             await asyncio.sleep(WORK_S)
             await table.execute(APPEND_FENCED, scene, os.getpid(), turn.epoch)
 
-    async with Consumer(url, token=os.environ["TOKEN"], stream=scene, group="bench") as consumer:
+    consumer = Consumer(url, token=os.environ["TOKEN"], stream=scene, group="bench", fenced=is_fenced)
+    async with consumer:
         await consumer.run(work)
 
 
@@ -57,7 +63,13 @@ def rabbitmq(url: str, scene: str, heartbeat_s: int | None) -> None:
     loop = asyncio.new_event_loop()
     table = loop.run_until_complete(asyncpg.connect(os.environ["TARGET"]))
 
+    has_begun = False
+
     def handle(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        nonlocal has_begun
+        if not has_begun:
+            has_begun = True
+            loop.run_until_complete(table.execute(BEGIN, scene, os.getpid()))
         time.sleep(WORK_S)
         loop.run_until_complete(table.execute(APPEND, scene, os.getpid()))
         channel.basic_ack(method.delivery_tag)
@@ -77,8 +89,8 @@ def rabbitmq(url: str, scene: str, heartbeat_s: int | None) -> None:
 
 def main(kind: str, url: str, scene: str, heartbeat_s: str = "") -> None:
     """Until it is killed."""
-    if kind == "headgate":
-        asyncio.run(headgate(url, scene))
+    if kind != "rabbitmq":
+        asyncio.run(headgate(url, scene, is_fenced=kind == "fenced"))
     else:
         rabbitmq(url, scene, int(heartbeat_s) if heartbeat_s else None)
 

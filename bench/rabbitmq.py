@@ -76,7 +76,7 @@ class Contestant:
     @contextlib.contextmanager
     def program(self, scene: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """One that runs."""
-        url = f"http://127.0.0.1:{port}" if self.kind == "headgate" else f"127.0.0.1:{port}"
+        url = f"127.0.0.1:{port}" if self.kind == "rabbitmq" else f"http://127.0.0.1:{port}"
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.programs", self.kind, url, scene, self.heartbeat_s],
             env={**os.environ, **self.environment},
@@ -96,13 +96,13 @@ class Contestant:
         self.prepare(scene)
         began = "SELECT min(at) FROM handled WHERE scene = $1 AND pid = $2"
         with Valve(self.port) as valve, self.program(scene, valve.port) as first:
-            _until(lambda: fetch(target, began, scene, first.pid)[0][0])
+            until(lambda: fetch(target, began, scene, first.pid)[0][0])
             with self.program(scene, self.port) as second:
-                _until(lambda: self.waiting(scene) == 2)
+                until(lambda: self.waiting(scene) == 2)
                 time.sleep(2.0 + WORK_S * 10 * (uuid4().int % 10) / 10)  # Not always in the same moment of a beat.
                 at = fetch(target, "SELECT clock_timestamp()")[0][0]
                 _begin(fault, first, valve)
-                taken_at = _until(lambda: fetch(target, began, scene, second.pid)[0][0])
+                taken_at = until(lambda: fetch(target, began, scene, second.pid)[0][0])
                 time.sleep(1.0)
                 _end(fault, first, valve)
                 time.sleep(AFTERWARDS_S)
@@ -129,7 +129,8 @@ def _end(fault: Fault, program: subprocess.Popen[bytes], valve: Valve) -> None:
         program.send_signal(signal.SIGCONT)
 
 
-def _until(look: Callable[[], Any]) -> Any:
+def until(look: Callable[[], Any]) -> Any:
+    """Until this is something; returns that."""
     deadline = time.monotonic() + LONGEST_S
     while not (found := look()):
         assert time.monotonic() < deadline, "it did not come to that"
@@ -137,7 +138,7 @@ def _until(look: Callable[[], Any]) -> Any:
     return found
 
 
-def groups(node: NodeProcess, target: str) -> Contestant:
+def groups(node: NodeProcess, target: str, *, is_fenced: bool = False) -> Contestant:
     """Headgate."""
 
     def waiting(scene: str) -> int:
@@ -147,7 +148,8 @@ def groups(node: NodeProcess, target: str) -> Contestant:
 
     port = int(node.url.rpartition(":")[2])
     environment = {"TARGET": target, "TOKEN": node.token}
-    return Contestant("Headgate, lease 10 s", "headgate", port, "", environment, lambda scene: None, waiting)
+    title, kind = ("Headgate, fenced", "fenced") if is_fenced else ("Headgate, lease 10 s", "headgate")
+    return Contestant(title, kind, port, "", environment, lambda scene: None, waiting)
 
 
 def queues(port: int, target: str, heartbeat_s: int | None, repeats: int) -> Contestant:

@@ -128,6 +128,9 @@ def scraped() -> dict[str, float]:
     async def resting() -> list[StreamFigures]:
         return []
 
+    async def taken() -> set[str]:
+        return set()
+
     async def datasources() -> DatasourceFigures:
         return DatasourceFigures([(f"quiet-{number}", "ok") for number in range(MANY)])
 
@@ -137,6 +140,7 @@ def scraped() -> dict[str, float]:
         collector = NodeCollector(
             here,
             resting,
+            taken,
             datasources,
             lambda: None,
             lambda: MANY,

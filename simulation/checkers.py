@@ -4,8 +4,9 @@ The checkers see every change of a row, every message that acts and everything t
 time and everybody's state, and share no code with what they check. The numbers are those of the guarantees in the
 design: (1) acknowledged means durable, (2) exactly once into a transactional sink, (3) one live grant, ever higher
 epochs, (4) a stale epoch changes nothing, (5) the number of commits never falls, (6) a cooperative move loses and
-repeats nothing, (7) a node stops acting before another may begin. What another number of streams must keep has no
-number: each part of the source is followed from stream to stream, and (1) and (2) hold for all of its records.
+repeats nothing, (7) a node stops acting before another may begin, unless the sink refuses what it writes. What another
+number of streams must keep has no number: each part of the source is followed from stream to stream, and (1) and (2)
+hold for all of its records.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from headgate.core.streams import (
     Reply,
     Revoke,
     Stream,
+    TakeOver,
 )
-from simulation.database import NodeRow
+from simulation.database import GHOSTS, NodeRow
 from simulation.eras import Eras, positions_of
+from simulation.kernel import Process
 from simulation.sinks import Batch, PlainSink, Write, is_bad
 from simulation.trace import Violation
 
@@ -47,10 +50,16 @@ COOPERATIVE = "6 (a cooperative move loses and repeats nothing)"
 DEALT = "another number of streams loses and repeats nothing"
 TRIED = "a version that has not proved itself runs in one stream"
 LAW = "read = written + filtered + dead-lettered"
-ACTING = "7 (a node stops acting before another may begin)"
+ACTING = "7 (a node stops acting before another may begin, unless a sink fences it)"
+UNFENCED = "7 (what no sink fences waits for the lease)"
+LOCKED = "7 (a node that holds its lock is not ended before its lease)"
+BLIP = "7 (a session that is cut and back at once moves nothing)"
 SILENCE = "7 (a silent database proves nothing)"
 TAKEOVER = "7 (after a kill, granted elsewhere in time)"
 
+SOONEST_S = 1.1  # After a beat; an observer's clock may be a little fast.
+RESTART_S = 1.5  # A database that refused for longer than this has refused everybody.
+BLIP_S = 4.0  # Whatever kept a node from beating longer ago than this is no excuse.
 OUTAGE_S = 8.0  # A database that was away this recently explains a node's silence.
 MOST_DRAINING_S = 5.0  # A grant that was under way when its node began to drain comes no later than this.
 
@@ -66,6 +75,7 @@ class Checkers:
         self._durable: dict[tuple[str, str, UUID, str], set[int]] = {}  # By sink, source, datasource and part.
         self._verified: dict[int, int] = {}  # Up to where everything was found durable, in each era.
         self._taken: set[tuple[UUID, int]] = set()  # Grants that an operator ended: only the sink tells the holder.
+        self._ended_early: set[UUID] = set()  # Incarnations. They may not know it, and write what is refused.
         self._late: dict[tuple[UUID, int], list[Write]] = {}  # Writes that arrived after their grant was over.
 
     def _fail(self, guarantee: str, text: str, stream: UUID | None, *names: str) -> None:
@@ -103,7 +113,7 @@ class Checkers:
     def _check_right(self, before: Stream, after: Stream, command: Command, node: UUID | None) -> None:
         """Whether this command may change this row."""
         stream, owner, nodes = before.id, before.owner, self._world.database.nodes
-        if node is not None and node not in nodes:
+        if node is not None and self._world.database.live(node) is None:
             self._fail(STALE, f"an incarnation that was ended changed a row by {command}", stream)
         match command:
             case Checkpoint() | Release():
@@ -114,8 +124,8 @@ class Checkers:
                 row = nodes.get(command.owner)
                 if owner is not None:
                     self._fail(GRANT, f"granted while owned: {_brief(before)}", stream)
-                if row is None:
-                    self._fail(GRANT, "granted to a node that is gone", stream)
+                if row is None or row.is_ended:
+                    self._fail(GRANT, "granted to a node that is gone, or was ended", stream)
                 elif row.draining_since_s is not None and self._is_long_ago(row.draining_since_s):
                     self._fail(GRANT, f"granted to {row.name}, which is draining", stream, row.name)
             case Acquire():
@@ -130,6 +140,11 @@ class Checkers:
                     self._fail(STALE, f"revoked from another: {_brief(before)}", stream)
                 if node is None and command.epoch is not None:
                     self._taken.add((stream, before.epoch))
+            case TakeOver():
+                if owner != command.owner:
+                    self._fail(STALE, f"taken over from another: {_brief(before)}", stream)
+                if before.run is not None and isinstance(self._world.sinks[before.sink_identity or "plain"], PlainSink):
+                    self._fail(UNFENCED, f"taken over before the lease: {_brief(before)}", stream)
 
     def _check_version(self, stream: UUID, version: int) -> None:
         """While an older version could go on, one that has not proved itself is tried by the first stream alone."""
@@ -149,7 +164,7 @@ class Checkers:
             self._granted[after.id] = after.epoch
         if after.epoch < before.epoch:
             self._fail(GRANT, f"the epoch fell to {after.epoch}", after.id)
-        if isinstance(command, Revoke) and after.epoch == before.epoch:
+        if isinstance(command, Revoke | TakeOver) and after.epoch == before.epoch:
             self._fail(STALE, "revoked without a new epoch: the old owner cannot see that it is over", after.id)
 
     def _check_progress(self, before: Stream, after: Stream, command: Command) -> None:
@@ -226,13 +241,50 @@ class Checkers:
         if is_outage and not is_troubled:
             self._fail(SILENCE, f"{row.name} was expired because the database was away", None, row.name)
 
+    def went_back(self) -> None:
+        """A new era begins: what the present incarnations still write is refused, or is what waits for their end."""
+        nodes = (machine.node for machine in self._world.machines)
+        self._ended_early |= {node.incarnation for node in nodes if node is not None}
+        self._world.trace.count("eras")
+
+    def node_ended_early(self, row: NodeRow, by: UUID, holders: Sequence[Process]) -> None:
+        """An incarnation was ended before its lease: its lock was free, and something kept it from beating."""
+        world = self._world
+        world.note((row.name, world.node_name(by)), "incarnation {} is ended early", row.id.int & 0xFFFF)
+        world.trace.count("takeovers before a lease")
+        self._ended_early.add(row.id)
+        if holders or world.is_pooled(row.name):
+            self._fail(LOCKED, f"{row.name} was ended, and has its lock, or never had one", None, row.name)
+        if world.loop.now_s - row.beaten_at_s < SOONEST_S:
+            self._fail(BLIP, f"{row.name} was ended; it has just beaten", None, row.name)
+        database = world.database
+        was_restarted = database.refused_s > RESTART_S and row.beaten_at_s < database.back_at_s
+        if was_restarted:
+            self._fail(SILENCE, f"{row.name} was ended; it has not beaten since the database is back", None, row.name)
+        node = world.node_of(row.id)
+        if node is None or not node.process.is_alive or node.has_left:
+            return
+        world.trace.count("ended early while it lives")
+        last_s = max(world.network.troubled_at_s.get(row.name, -100.0), node.process.resumed_at_s)
+        is_reached = world.network.mode(row.name, world.database.name) == "up"
+        if is_reached and not node.process.is_paused and world.loop.now_s - last_s > BLIP_S:
+            self._fail(BLIP, f"{row.name} was ended; only the database had kept it from beating", None, row.name)
+
     # Sinks.
+
+    def _is_lawful(self, write: Write, row: Stream) -> bool:
+        """Whether the row is its writer's, or a ghost's, which stands for writers of the time that was lost."""
+        is_waited_for = row.owner is not None and row.owner.int > GHOSTS and write.node in self._ended_early
+        return is_waited_for or (row.owner, row.epoch) == (write.node, write.batch.epoch)
 
     def acting(self, write: Write) -> None:
         """A message of a write is sent: the grant must be live. A process that was paused may send one more."""
         batch, world = write.batch, self._world
         row = world.database.streams[batch.stream]
-        if (row.owner, row.epoch) == (write.node, batch.epoch) or (batch.stream, batch.epoch) in self._taken:
+        if self._is_lawful(write, row) or (batch.stream, batch.epoch) in self._taken:
+            return
+        if self._is_fenced(write):
+            world.trace.count("writes that a fence has to refuse")
             return
         names = world.node_name(write.node), world.node_name(row.owner)
         if write.process.resumed_at_s <= write.began_at_s:
@@ -241,6 +293,12 @@ class Checkers:
         world.note((world.name(batch.stream), names[0]), "woke inside a write under {}", batch.epoch)
         if write.late_sends > 1:
             self._fail(ACTING, "went on writing after it woke", batch.stream, *names)
+
+    def _is_fenced(self, write: Write) -> bool:
+        """Whether its node was ended early and still trusts itself, as it may: the sink refuses what it writes."""
+        node = self._world.node_of(write.node)
+        is_known = write.node in self._ended_early and node is not None and node.has_trust()
+        return is_known and not isinstance(self._world.sinks[write.batch.sink], PlainSink)
 
     def opened(self, sink: str, stream: UUID, epoch: int) -> None:
         """A transactional sink has raised the epoch."""
@@ -295,7 +353,7 @@ class Checkers:
         indexes = [world.index(stream, record) for record in records]
         world.note((world.name(stream), world.node_name(write.node)), "appended {} to {}", indexes[0], indexes[-1])
         row = world.database.streams[stream]
-        if (row.owner, row.epoch) != (write.node, batch.epoch):
+        if not self._is_lawful(write, row):
             late = self._late.setdefault((stream, batch.epoch), [])
             if write not in late:
                 late.append(write)

@@ -10,14 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
+from msgspec import structs
+
+from headgate.core import lineage
 from headgate.core.groups.roster import Roster
+from headgate.core.lease import LEASE_S
 from headgate.core.reconcile import Entry
 from headgate.core.streams import Command, Done, Fenced, Release, Reply, Step, Stream
+from simulation.beats import Session, lock_of
 from simulation.kernel import Process, Signal
-from simulation.network import Network
+from simulation.network import Mode, Network
 from simulation.registry import Datasource
 from simulation.transactions import TransactionalService
 
+GHOSTS = 1 << 103  # The ids of ghosts.
 IDLE_S = 2.0  # A transaction that a stopped process left open ends after this.
 
 
@@ -31,6 +37,9 @@ class NodeRow:
     beat: int = 0
     draining_since_s: float | None = None
     stamp_s: float = 0.0  # The node's own clock at its last beat, for people. Nothing may be decided by it.
+    beaten_at_s: float = 0.0  # The true time of its last beat, for the checkers.
+    has_lock: bool = False  # The session of its last beat holds its lock.
+    is_ended: bool = False  # Before its lease was over.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,16 @@ class Member:
 
     datasource: UUID
     index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a standby had when it lost its primary."""
+
+    nodes: Mapping[UUID, NodeRow]
+    streams: Mapping[UUID, Stream]
+    datasources: Mapping[UUID, Datasource]
+    states: dict[UUID, tuple[int, bool]]
 
 
 class Watcher(Protocol):
@@ -52,6 +71,12 @@ class Watcher(Protocol):
 
     def node_ended(self, row: NodeRow, by: UUID | None) -> None:
         """An incarnation was ended by another node, or by itself (None)."""
+
+    def node_ended_early(self, row: NodeRow, by: UUID, holders: Sequence[Process]) -> None:
+        """An incarnation was ended before its lease was over, while these processes had its lock."""
+
+    def went_back(self) -> None:
+        """The rows are older than they were, and all incarnations are ended."""
 
     def dealt(self, before: Sequence[Stream], after: Sequence[Stream], parts: Sequence[str]) -> None:
         """The parts of a source were dealt: the streams that read them so far, and those that do from now on."""
@@ -75,7 +100,10 @@ class Database(TransactionalService):
         self.moves: dict[UUID, UUID] = {}  # Where a stream should be, if that was said: a node that is there.
         self.rosters: dict[UUID, Roster] = {}  # Groups of programs outside.
         self.listeners: list[tuple[Process, Signal]] = []  # Those that would be woken.
+        self.sessions: list[Session] = []  # Of beats.
+        self._has_refused = False
         self.watcher = watcher
+        self.era = 0  # How often it went back in time.
 
     def save(self, steps: Mapping[UUID, Step], commands: Mapping[UUID, Command], node: UUID | None) -> None:
         """Write what changed."""
@@ -93,13 +121,43 @@ class Database(TransactionalService):
         if isinstance(command, Release) and command.outcome == "unable" and isinstance(step.reply, Done):
             self.unable.setdefault(step.stream.id, {})[command.owner] = command.wanted_key
 
-    def beat(self, node: UUID, stamp_s: float) -> bool:
-        """One more beat, if the row is still there."""
-        row = self.nodes.get(node)
+    def beat(self, node: UUID, stamp_s: float, *, has_lock: bool) -> bool:
+        """One more beat, unless the incarnation is over."""
+        row = self.live(node)
         if row is None:
             return False
-        self.nodes[node] = replace(row, beat=row.beat + 1, stamp_s=stamp_s)
+        now_s = self.network.loop.now_s
+        self.nodes[node] = replace(row, beat=row.beat + 1, stamp_s=stamp_s, beaten_at_s=now_s, has_lock=has_lock)
         return True
+
+    def live(self, node: UUID) -> NodeRow | None:
+        """The row of an incarnation that was not ended."""
+        row = self.nodes.get(node)
+        return None if row is None or row.is_ended else row
+
+    def end_early(self, node: UUID, by: UUID) -> None:
+        """End an incarnation, and keep its row: its lease is not over."""
+        holders = [one.client for one in self.holders(lock_of(node)) if isinstance(one, Session)]
+        self.watcher.node_ended_early(self.nodes[node], by, holders)
+        self.nodes[node] = replace(self.nodes[node], is_ended=True)
+
+    def sessions_of(self, client: Process | None = None) -> list[Session]:
+        """The sessions of a process's beats, or of all, that the server has not ended."""
+        self.sessions = [one for one in self.sessions if one.is_open]
+        return [one for one in self.sessions if client is None or one.client is client]
+
+    @property
+    def refused_s(self) -> float:
+        """How long it refused the last time that it was away; 0 if it hung then."""
+        return max(0.0, self.back_at_s - self.away_at_s) if self._has_refused else 0.0
+
+    def leave(self, mode: Mode) -> None:
+        """Go away. A server that refuses was restarted, and has no sessions any more."""
+        super().leave(mode)
+        self._has_refused = mode == "refuses"
+        if mode == "refuses":
+            for session in self.sessions_of():
+                session.break_off()
 
     def end_node(self, node: UUID, by: UUID | None) -> None:
         """Delete an incarnation."""
@@ -159,7 +217,7 @@ class Database(TransactionalService):
 
     def is_to_step_down(self, stream: UUID) -> bool:
         """Whether the owner of a stream has been told that another should have it."""
-        target = self.nodes.get(self.moves.get(stream, stream))
+        target = self.live(self.moves.get(stream, stream))
         return target is not None and target.draining_since_s is None and target.id != self.streams[stream].owner
 
     def free(self) -> list[UUID]:
@@ -169,6 +227,33 @@ class Database(TransactionalService):
     def due_deals(self) -> list[UUID]:
         """The datasources that have another number of streams than they should, or have stopped to be dealt."""
         return [one.id for one in self.datasources.values() if one.streams != one.dealt or one.is_dealing]
+
+    # What a standby has.
+
+    def copy(self) -> Copy:
+        """All rows, as they are now."""
+        return Copy(dict(self.nodes), dict(self.streams), dict(self.datasources), dict(self.states))
+
+    def set_back(self, copy: Copy) -> None:
+        """A standby that lagged has taken the place of the primary, and a witness has begun a new era."""
+        for transaction in [one for holders in list(self._holders.values()) for one in holders]:
+            self.end(transaction)
+        self.era += 1
+        self.watcher.went_back()
+        ghost = NodeRow(UUID(int=GHOSTS + self.era), "ghost", LEASE_S)
+        rows = [*copy.nodes.values(), ghost]
+        jump = lineage.first_epoch(self.era)  # An observer that has seen the beat before sees another.
+        self.nodes = {row.id: replace(row, is_ended=True, beat=row.beat + jump) for row in rows}
+        self.streams = {id: self._in_era(row) for id, row in copy.streams.items()}
+        self.states, self.unable, self.moves = copy.states, {}, {}
+        for datasource in copy.datasources.values():
+            self.change(datasource)
+
+    def _in_era(self, row: Stream) -> Stream:
+        """What no sink fences goes to a ghost, which stands for the nodes of the time that was lost."""
+        epoch = max(row.epoch + 1, lineage.first_epoch(self.era))
+        holder = None if row.transactional else UUID(int=GHOSTS + self.era)
+        return structs.replace(row, owner=holder, run=holder, epoch=epoch, settled=row.sink_identity is None)
 
     def listen(self, process: Process, signal: Signal) -> None:
         """Have this signal set when something has changed."""

@@ -87,7 +87,9 @@ class Effects:
             config = await self._node.store.config(handle.datasource, version)
             await self._catch_up(handle)
             claims = handle.pusher is not None
-            command = streams.Acquire(manager.id, self._world.new_id(), version, config.source, config.sink, claims)
+            identities, is_transactional = (config.source, config.sink), config.sink != "plain"
+            run_id = self._world.new_id()
+            command = streams.Acquire(manager.id, run_id, version, *identities, claims, is_transactional)
             if not holding.is_awaited(handle.state.phase, run):
                 return  # Abandoned meanwhile: what it would get is another run's by now.
             step = await self.ownership.submit(handle.stream, command)

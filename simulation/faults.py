@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from simulation.database import Copy
 from simulation.kernel import Process
 from simulation.network import Mode, Service, Weather
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from simulation.world import Machine, World
 
 BAD_LINE = Weather(slow=0.1, slowest_s=1.0, loss=0.1, amnesia=0.3)
+SLOW_LINE = Weather(slow=0.7, slowest_s=1.0)
 STORM = Weather(slow=0.3, slowest_s=5.0, loss=0.05)
 
 
@@ -165,6 +167,33 @@ class Faults:
         if machine.process is process:
             machine.resume()
 
+    # Sessions of beats.
+
+    def _drop_session(self) -> bool:
+        """The session of a node's beats is cut while the node lives; now and then again, as soon as it is back."""
+        machine = self._machine()
+        self._drop(machine)
+        if self._random.random() < 0.5:
+            self._world.loop.after(self._random.random() * 0.02, self._drop, machine)
+        return machine.is_up()
+
+    def _drop(self, machine: Machine) -> None:
+        for session in [] if machine.process is None else self._world.database.sessions_of(machine.process):
+            self._world.note((machine.name,), "loses the session of its beats")
+            session.break_off()
+
+    def _keep_from_beating(self) -> bool:
+        """A node loses the session of its beats, and its way to the database, and nothing else, about as long as it
+        takes to be ended. The way back is slow."""
+        machine = self._machine()
+        if not machine.is_up():
+            return False
+        self._drop(machine)
+        duration_s = self._random.uniform(0.8, 3.5)
+        self._world.network.worse[machine.name] = SLOW_LINE
+        self._world.loop.after(duration_s + 2.0, self._mend, machine)
+        return self._cut(machine, self._world.database, duration_s=duration_s)
+
     # Links and services.
 
     def _cut_database(self) -> bool:
@@ -192,6 +221,32 @@ class Faults:
 
     def _database_away(self) -> bool:
         return self._away(self._world.database)
+
+    def _fail_over(self) -> bool:
+        """A standby that lags by some seconds takes the place of the database, which is away meanwhile."""
+        database = self._world.database
+        if database.mode != "up":
+            return False
+        lag_s, away_s = self._random.uniform(0.05, 8.0), self._random.uniform(0.2, 6.0)
+        self._world.loop.after(lag_s, self._lose_primary, database.copy(), away_s)
+        return True
+
+    def _lose_primary(self, copy: Copy, away_s: float) -> None:
+        database = self._world.database
+        if self._is_over or database.mode != "up":
+            return
+        self._world.disturbed()
+        self._world.note((database.name,), "is lost with what was committed last")
+        database.leave(self._mode())
+        self._world.loop.after(away_s, self._promote, copy)
+
+    def _promote(self, copy: Copy) -> None:
+        database = self._world.database
+        if database.mode != "up":
+            self._world.disturbed()
+            self._world.note((database.name,), "is a standby that was promoted, in a new era")
+            database.set_back(copy)
+            database.come_back()
 
     def _sink_away(self) -> bool:
         return self._away(self._random.choice(list(self._world.sinks.values())))

@@ -107,12 +107,12 @@ class GroupHost:
         """A program has connected."""
         return GroupSession(self, pipe)
 
-    def closed(self, session: GroupSession) -> None:
-        """A connection is gone."""
+    def closed(self, session: GroupSession, *, is_own: bool = False) -> None:
+        """A connection is gone. `is_own`: the program has ended it, as far as anybody can see."""
         for consumer in session.link.consumers:
             if self._sessions.get(consumer) is session:
                 del self._sessions[consumer]
-        session.link, ends = delivery.ended(session.link, self._now_s())
+        session.link, ends = delivery.ended(session.link, self._now_s(), is_own=is_own)
         self._write_later(ends)
 
     async def take(self, session: GroupSession, frame: GroupFromClient) -> None:
@@ -129,10 +129,11 @@ class GroupHost:
         group, incarnation = UUID(frame.group), self.node.incarnation
         joined = None
         if frame.consumer is not None:
-            joined = await self._rows.rejoin(UUID(frame.consumer), incarnation, group)
+            joined = await self._rows.rejoin(UUID(frame.consumer), incarnation, group, is_fenced=bool(frame.fenced))
         if joined is None:
             lease_s = frame.lease_s or LEASE_S
-            found = await self._rows.join(group, incarnation, frame.partition, frame.label or "", lease_s)
+            place = group, incarnation, frame.partition, frame.label or ""
+            found = await self._rows.join(*place, lease_s, is_fenced=bool(frame.fenced))
             if not isinstance(found, Joined):
                 session.fail("refused")
                 return

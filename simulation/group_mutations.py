@@ -10,8 +10,9 @@ from headgate.core.groups import belief, deadlines, delivery, machine, requests
 from headgate.core.groups.deadlines import Silent
 from headgate.core.groups.delivery import Link, Order
 from headgate.core.groups.machine import Confirm, Consumer, Group
-from headgate.core.groups.requests import Answered, ConnectionEnded
+from headgate.core.groups.requests import Answered, ConnectionEnded, Join, Rejoin
 from headgate.core.groups.roster import Roster
+from simulation.fences import Resource
 from simulation.mutations import Mutation, instead
 
 # The machine.
@@ -44,7 +45,7 @@ MACHINE = (
 # Requests.
 
 
-def _on_request(name: str, change: Callable[[Roster, Any], Any], *kinds: type) -> Mutation:
+def _on_request(name: str, change: Callable[[Roster, Any], Any], *kinds: type, exposed_by: str = "groups") -> Mutation:
     """A bug in what a request means: it counts, although its consumer is past what it is about."""
 
     def mutate(step: Any) -> Any:
@@ -53,7 +54,7 @@ def _on_request(name: str, change: Callable[[Roster, Any], Any], *kinds: type) -
 
         return planted
 
-    return Mutation(name, "groups", requests, "step", mutate)
+    return Mutation(name, exposed_by, requests, "step", mutate)
 
 
 def _newest(roster: Roster, request: ConnectionEnded) -> ConnectionEnded:
@@ -76,6 +77,18 @@ def _always_answered(step: Any) -> Any:
 REQUESTS = (
     _on_request("the_end_of_an_older_connection_counts", _newest, ConnectionEnded),
     _on_request("the_end_of_a_connection_is_proof", lambda roster, one: replace(one, is_proved=True), ConnectionEnded),
+    _on_request(
+        "its_own_end_is_the_end_of_a_program_in_any_group",
+        lambda roster, one: replace(one, is_proved=one.is_proved or one.is_own),
+        ConnectionEnded,
+    ),
+    _on_request(
+        "some_of_a_group_are_fenced",
+        lambda roster, one: replace(one, is_fenced=roster.group.is_fenced) if roster.group.consumers else one,
+        Join,
+        Rejoin,
+        exposed_by="fenced",
+    ),
     Mutation("an_answer_counts_for_any_order", "groups", requests, "step", _always_answered),
 )
 
@@ -139,4 +152,20 @@ BELIEF = (
     Mutation("a_turn_goes_on_after_a_lost_connection", "groups", belief, "_disconnected", _goes_on),
 )
 
-GROUPS = (*MACHINE, *REQUESTS, *DELIVERY, *BELIEF)
+# Fences.
+
+
+def _reads_first(begin: Any) -> Any:
+    """What is there is read, and the epoch is raised a little later."""
+
+    def planted(self: Resource, epoch: int) -> int | None:
+        if epoch >= self.epoch:
+            self._world.loop.after(0.5, begin, self, epoch)
+        return self.value
+
+    return planted
+
+
+FENCES = (Mutation("a_program_reads_before_it_raises_the_epoch", "fenced", Resource, "_begin", _reads_first),)
+
+GROUPS = (*FENCES, *MACHINE, *REQUESTS, *DELIVERY, *BELIEF)

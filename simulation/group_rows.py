@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -27,38 +27,41 @@ class GroupRows:
         self._process = process
         self._new_id = new_id
 
-    async def join(self, group: UUID, node: UUID, partition: int | None, label: str, lease_s: float) -> Answer:
+    async def join(
+        self, group: UUID, node: UUID, partition: int | None, label: str, lease_s: float, *, is_fenced: bool
+    ) -> Answer:
         """A new consumer."""
-        request = Join(self._new_id(), node, lease.LEASE_S, partition, label, lease_s)
+        request = Join(self._new_id(), node, lease.LEASE_S, partition, label, lease_s, is_fenced)
         return (await self.apply({group: [request]}))[group].replies[0]
 
-    async def rejoin(self, consumer: UUID, node: UUID, group: UUID) -> Joined | None:
+    async def rejoin(self, consumer: UUID, node: UUID, group: UUID, *, is_fenced: bool) -> Joined | None:
         """A consumer is back. None: it is unknown."""
         roster = self._database.rosters[group]
-        request = Rejoin(consumer, node, lease.LEASE_S, roster.stream, roster.name)
+        request = Rejoin(consumer, node, lease.LEASE_S, roster.stream, roster.name, is_fenced)
         reply = (await self.apply({group: [request]}))[group].replies[0]
         return reply if isinstance(reply, Joined) else None
 
     async def apply(self, asked: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-        """Requests for these groups, all in one transaction."""
+        """Requests for these groups. Any of them may be carried out and the next one not."""
+        return {group: await self._carry_out(group, asked[group]) for group in sorted(asked)}
+
+    async def _carry_out(self, group: UUID, asked: Sequence[Request]) -> Outcome:
         database = self._database
         transaction = database.begin(self._process)
         try:
-            rosters: list[Roster] = await transaction.lock(
-                [lambda: [(("group", group), "exclusive") for group in sorted(asked)]],
-                lambda: [database.rosters[group] for group in sorted(asked)],
+            roster: Roster = await transaction.lock(
+                [lambda: [(("group", group), "exclusive")]], lambda: database.rosters[group]
             )
             now = datetime.fromtimestamp(self._process.loop.now_s, UTC)
-            outcomes = {one.id: requests.carry_out(one, asked[one.id], now) for one in rosters}
-            await transaction.commit(lambda: self._save(outcomes.values()))
+            outcome = requests.carry_out(roster, asked, now)
+            await transaction.commit(lambda: self._save(outcome))
         except (Away, Cancelled):
             transaction.close()
             raise
-        return outcomes
+        return outcome
 
-    def _save(self, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
-            self._database.rosters[outcome.roster.id] = outcome.roster
+    def _save(self, outcome: Outcome) -> None:
+        self._database.rosters[outcome.roster.id] = outcome.roster
         self._database.wake()
 
     async def orders(self, node: UUID) -> list[Order]:
@@ -91,7 +94,7 @@ class GroupRows:
             consumer.epoch,
             seat.muted,
             roster.lease_s,
-            has_node=seat.node in self._database.nodes,
+            has_node=self._database.live(seat.node) is not None,
             trust_s=seat.trust_s,
         )
 
@@ -99,7 +102,7 @@ class GroupRows:
         """Consumers that were connected to a node which is gone have lost touch."""
 
         def read(roster: Roster, consumer: Consumer, seat: Seat) -> tuple[UUID, ConnectionEnded] | None:
-            is_stranded = consumer.connectivity == "connected" and seat.node not in self._database.nodes
+            is_stranded = consumer.connectivity == "connected" and self._database.live(seat.node) is None
             ended = ConnectionEnded(UUID(consumer.id), consumer.incarnation, is_proved=False)
             return (roster.id, ended) if is_stranded else None
 

@@ -5,22 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from headgate.core.lifecycle import Running
 from simulation.checkers import COOPERATIVE, DURABLE, TAKEOVER
 from simulation.eras import positions_of
+from simulation.handle import Handle
+from simulation.network import FAIR
 from simulation.registry import Datasource
 from simulation.sinks import PlainSink
 from simulation.trace import Violation
 
 if TYPE_CHECKING:
+    from simulation.manager import Manager
     from simulation.world import Machine, World
 
 TAKEOVER_S = 7.0
+PAUSE_S = 11.0  # A stop is over after ten seconds, whatever a run does.
+AT_ONCE_S = 3.0  # For what need not wait for a lease.
 LOOK_S = 2.0
 MOST_LOOKS = 3
+MOST_STALE = 4  # Looks. A manager asks every five seconds.
 PROGRESS = "liveness (everything runs again once faults have stopped)"
+LOST = "liveness (a run whose stream was taken learns of it)"
 OWNER = "liveness (nobody owns a stream that he does not know of)"
 TRIAL = "liveness (a new version takes the place of the old one, unless it is no good)"
-REST = "liveness (a stop gives everything back)"
+REST = "liveness (a stop or a pause gives everything back)"
 
 
 class Liveness:
@@ -30,6 +38,7 @@ class Liveness:
         self._world = world
         self._positions: dict[tuple[UUID, str], int] = {}  # By datasource and part.
         self._ignorance: dict[UUID, int] = {}  # For how many looks in a row an owner has not known of its stream.
+        self._stale: dict[Handle, int] = {}  # For how many looks in a row a run has not known that its grant is over.
         world.loop.after(LOOK_S, self._look)
 
     # Owners.
@@ -46,7 +55,32 @@ class Liveness:
                 self._ignorance[stream] = self._ignorance.get(stream, 0) + 1
                 if self._ignorance[stream] >= MOST_LOOKS:
                     self._fail_owner(stream, f"is owned by {node.machine.name}, which does not know it")
+        self._look_for_stale_runs()
         world.loop.after(LOOK_S, self._look)
+
+    def _look_for_stale_runs(self) -> None:
+        """A run whose grant is over ends, even if it has nothing to write, as soon as its node can ask."""
+        world, stale = self._world, {}
+        for machine in world.machines:
+            for manager, handle in self._runs_of(machine):
+                row = world.database.streams[handle.stream]
+                if (row.owner, row.epoch) != (manager.id, handle.holding.epoch):
+                    stale[handle] = self._stale.get(handle, 0) + 1
+                    if stale[handle] > MOST_STALE:
+                        text = f"{machine.name} runs {world.name(handle.stream)}, which is not its own any more"
+                        raise Violation(LOST, text, (world.name(handle.stream), machine.name))
+        self._stale = stale
+
+    def _runs_of(self, machine: Machine) -> list[tuple[Manager, Handle]]:
+        """What a node runs, if nothing keeps it from asking whether that is still its own."""
+        process, node, world = machine.process, machine.node, self._world
+        if process is None or node is None or node.manager is None or not process.is_alive or process.is_paused:
+            return []
+        is_reached = world.database.mode == "up" and world.network.mode(machine.name, world.database.name) == "up"
+        if not is_reached or world.network.weather_of(machine.name) != FAIR:
+            return []
+        manager = node.manager
+        return [(manager, handle) for handle in manager.handles.values() if isinstance(handle.state.phase, Running)]
 
     def _fail_owner(self, stream: UUID, text: str) -> None:
         name, owner = self._world.name(stream), self._world.database.streams[stream].owner
@@ -65,6 +99,20 @@ class Liveness:
             now_s = world.loop.now_s
             epochs = {stream: world.database.streams[stream].epoch for stream in workers}
             world.loop.after(TAKEOVER_S, self._check_takeover, machine, now_s, epochs, incarnations)
+            world.loop.after(AT_ONCE_S, self._check_at_once, machine, now_s, epochs, incarnations)
+
+    def _check_at_once(
+        self, machine: Machine, killed_at_s: float, epochs: dict[UUID, int], incarnations: list[UUID]
+    ) -> None:
+        """What a sink fences does not wait for the lease, if the server has noticed the end of the process."""
+        world = self._world
+        rows = [row for id in incarnations if (row := world.database.nodes.get(id)) is not None]
+        if not all(row.is_ended for row in rows):
+            return  # Noticed late, or not at all; or nobody had seen it beat; or it had no lock.
+        fenced = {stream: epoch for stream, epoch in epochs.items() if world.database.streams[stream].transactional}
+        if fenced:
+            world.trace.count("takeovers at once")
+            self._check_takeover(machine, killed_at_s, fenced, incarnations)
 
     def _check_takeover(
         self, machine: Machine, killed_at_s: float, epochs: dict[UUID, int], incarnations: list[UUID]
@@ -77,8 +125,30 @@ class Liveness:
             row = world.database.streams[stream]
             is_moved = row.owner is not None and row.owner not in incarnations and row.epoch > epoch
             if not is_moved and world.database.is_to_run(stream):
-                text = f"{world.name(stream)} was not granted elsewhere {TAKEOVER_S:.0f} s after a kill"
+                after_s = world.loop.now_s - killed_at_s
+                text = f"{world.name(stream)} was not granted elsewhere {after_s:.0f} s after a kill"
                 raise Violation(TAKEOVER, text, (world.name(stream), machine.name))
+
+    # Pauses.
+
+    def paused(self, one: Datasource) -> None:
+        """A datasource was paused: where nothing goes wrong, nobody has its streams for long."""
+        if self._world.kind.is_cooperative:
+            self._world.loop.after(PAUSE_S, self._check_pause, one)
+
+    def _check_pause(self, paused: Datasource) -> None:
+        world = self._world
+        if not world.database.datasources[paused.id].is_paused or not self._is_as_it_was(paused):
+            return
+        world.trace.count("pauses that were kept")
+        for stream in world.database.streams_of(paused.id):
+            if (owner := world.database.streams[stream].owner) is not None:
+                name = world.name(stream)
+                raise Violation(REST, f"{name} has an owner, and is paused", (name, world.node_name(owner)))
+
+    def _is_as_it_was(self, paused: Datasource) -> bool:
+        """Whether nobody has touched it since, so that the pause is the same one."""
+        return self._world.database.datasources[paused.id] == paused
 
     # In the end.
 
@@ -104,7 +174,7 @@ class Liveness:
         for id in world.worker_datasources:
             one = world.database.datasources[id]
             about = (one.name, *map(world.name, world.database.streams_of(id)))
-            for part in world.origin(id).parts:
+            for part in () if world.origin(id).is_idle else world.origin(id).parts:
                 if reached.get((id, part), -1) <= self._positions.get((id, part), -1):
                     raise Violation(PROGRESS, f"part {part!r} of {one.name} does not move", about)
             if one.dealt != one.streams or one.is_dealing:
@@ -117,7 +187,7 @@ class Liveness:
                 raise Violation(PROGRESS, f"{client.name} did not get its records through", about)
         for machine in world.machines:
             node = machine.node
-            if node is None or node.incarnation not in world.database.nodes:
+            if node is None or world.database.live(node.incarnation) is None:
                 raise Violation(PROGRESS, f"{machine.name} is alive and has no row", (machine.name,))
 
     def _check_version(self, one: Datasource, about: tuple[str, ...]) -> None:
@@ -133,7 +203,7 @@ class Liveness:
         world = self._world
         for stream, row in world.database.streams.items():
             node = world.node_of(row.owner) if row.owner is not None else None
-            if row.owner is not None and (node is None or row.owner not in world.database.nodes):
+            if row.owner is not None and (node is None or world.database.live(row.owner) is None):
                 self._fail_owner(stream, "is owned by somebody who is gone")
 
     def check_rest(self) -> None:

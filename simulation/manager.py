@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 CHECKPOINT_S = 1.0
+OWNED_S = 5.0
 RETRY_S = 1.0
 
 ELSEWHERE = lifecycle.Idle("elsewhere")
@@ -54,7 +55,7 @@ class Manager:
         self._declining: set[UUID] = set()
         self._reported: dict[UUID, tuple[int, bool]] = {}
         node.world.database.listen(node.process, self.changed)
-        for loop in (self._sync_loop(), self._checkpoint_loop()):
+        for loop in (self._sync_loop(), self._checkpoint_loop(), self._owned_loop()):
             node.process.spawn(loop)
 
     def knows(self, stream: UUID) -> bool:
@@ -109,6 +110,19 @@ class Manager:
                 # Not awaited: a slow one does not hold up the next, so that they may overtake one another.
                 self.spawn(self.checkpoint(due), weight=3)
             await self._report()
+
+    async def _owned_loop(self) -> None:
+        """A run that has nothing to write is never fenced: it has to ask whether its stream is still ours."""
+        while not self.is_over:
+            await self._process.sleep(OWNED_S)
+            running = {handle: handle.holding.epoch for handle in self.handles.values() if _is_running(handle)}
+            try:
+                owned = await self.node.store.owned(self.id) if running else {}
+            except Away:
+                continue
+            for handle, epoch in running.items():
+                if epoch is not None and owned.get(handle.stream) != epoch and _is_running(handle):
+                    self.lose(handle, epoch)
 
     async def _report(self) -> None:
         """Write what runs here, as far as it is not written yet."""
@@ -270,6 +284,10 @@ class Manager:
             if handle.task is not None:
                 handle.task.cancel()
         self.push.lose_all()
+
+
+def _is_running(handle: Handle) -> bool:
+    return isinstance(handle.state.phase, lifecycle.Running)
 
 
 def _is_busy(handle: Handle) -> bool:

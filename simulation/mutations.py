@@ -16,9 +16,21 @@ from typing import Any
 from msgspec import structs
 
 from headgate.core import lease, patience, planner, streams
-from headgate.core.lease import Expired, NodeBeat, Observer, Trust
+from headgate.core.lease import Expired, NodeBeat, Observer, Quiet, Trust
 from headgate.core.planner import Candidate
-from headgate.core.streams import Acquire, Checkpoint, Command, Done, Edit, Fenced, Grant, Release, Revoke, Stream
+from headgate.core.streams import (
+    Acquire,
+    Checkpoint,
+    Command,
+    Done,
+    Edit,
+    Fenced,
+    Grant,
+    Release,
+    Revoke,
+    Stream,
+    TakeOver,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,17 @@ def _no_totals(stream: Stream, command: Checkpoint) -> tuple[Stream, Command]:
     return stream, replace(command, totals=stream.progress.totals)
 
 
+def _as_if_fenced(stream: Stream, command: TakeOver) -> tuple[Stream, Command]:
+    return structs.replace(stream, transactional=True), command
+
+
+def _fenced_as_before(stream: Stream, command: Acquire, found: streams.Step) -> streams.Step:
+    """The row says what was true of the first run."""
+    is_first = stream.sink_identity is None
+    kept = found.stream.transactional if is_first else stream.transactional
+    return structs.replace(found, stream=structs.replace(found.stream, transactional=kept))
+
+
 def _same_epoch(stream: Stream, command: Command, found: streams.Step) -> streams.Step:
     return structs.replace(found, stream=structs.replace(found.stream, epoch=stream.epoch))
 
@@ -144,6 +167,9 @@ ROWS = (
     _after_rows("grant_keeps_the_epoch", "crash", _same_epoch, Grant),
     _after_rows("acquire_keeps_the_epoch", "crash", _same_epoch, Acquire),
     _after_rows("revoke_keeps_the_epoch", "crash", _same_epoch, Revoke),
+    _of_rows("what_no_sink_fences_is_taken_over", "takeover", _as_if_fenced, TakeOver),
+    _after_rows("takeover_keeps_the_epoch", "takeover", _same_epoch, TakeOver),
+    _after_rows("another_sink_is_taken_for_the_first_one", "takeover", _fenced_as_before, Acquire),
     _of_rows("edit_while_active", "cooperative", _nobody, Edit),
     _after_rows("edit_is_not_counted", "cooperative", _same_edits, Edit),
     _after_rows("change_of_sink_is_not_counted", "cooperative", _same_edits, Acquire),
@@ -226,7 +252,34 @@ def _from_asking(observed: Any) -> Any:
     return planted
 
 
+def _by_the_lock_alone(quiet: Any) -> Any:
+    """The first of the two signs is left out."""
+    return lambda observer, beats, asked_at_s: [
+        Quiet(row.node, row.beat) for row in beats if row.has_lock and not row.is_ended
+    ]
+
+
+def _whoever_beats(quiet: Any) -> Any:
+    """It is not asked whether the beat has risen since the counts started over."""
+
+    def planted(observer: Observer, beats: list[NodeBeat], asked_at_s: float) -> list[Quiet]:
+        seen = {node: replace(one, has_risen=True) for node, one in observer.seen.items()}
+        found: list[Quiet] = quiet(Observer(seen), beats, asked_at_s)
+        return found
+
+    return planted
+
+
 LEASES = (
+    Mutation("a_free_lock_is_enough", "takeover", lease, "quiet", _by_the_lock_alone),
+    instead(
+        "a_late_beat_is_enough",
+        "takeover",
+        lease,
+        "is_gone",
+        lambda row, found, is_free: row is not None and not row.is_ended and row.beat == found.beat,
+    ),
+    Mutation("who_never_beat_before_our_eyes_is_gone", "chaos", lease, "quiet", _whoever_beats),
     Mutation("observer_does_not_begin_anew", "outage", lease, "unanswered", _never_anew),
     Mutation("observer_is_hasty", "network", lease, "observed", _hasty),
     Mutation("observer_counts_from_its_question", "network", lease, "observed", _from_asking),

@@ -208,7 +208,8 @@ class Service:
         self.mode: Mode = "up"
         self.work_s = 0.0  # How long it works on a request.
         self.parked: list[Callable[[], None]] = []
-        self.back_at_s = -1000.0  # When it was last back after having been away.
+        self.away_at_s = -2000.0  # When it last went away,
+        self.back_at_s = -1000.0  # and was back.
 
     def call(
         self, caller: Process, request: Request, timeout_s: float = STATEMENT_S, *, is_commit: bool = False
@@ -222,7 +223,7 @@ class Service:
 
     def leave(self, mode: Mode) -> None:
         """Go away."""
-        self.mode = mode
+        self.mode, self.away_at_s = mode, self.network.loop.now_s
 
     def come_back(self) -> None:
         """Answer again, first of all what has come in meanwhile."""

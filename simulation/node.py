@@ -14,23 +14,26 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headgate.core import lease, patience
-from headgate.core.lease import Expired, NodeBeat, Observer, Trust
+from headgate.core.lease import Expired, Observer, Quiet, Trust
 from headgate.core.lifecycle import STOP_S
 from headgate.core.patience import Patience
+from simulation.beats import BeatSession
 from simulation.database import NodeRow
 from simulation.dealing import Dealing
 from simulation.group_host import GroupHost
 from simulation.kernel import Cancelled, Process, Signal
 from simulation.manager import Manager
 from simulation.network import Away
-from simulation.sinks import Batch, Outcome, Write
-from simulation.store import Store
+from simulation.sinks import Batch, Outcome, PlainSink, Write
+from simulation.store import Store, beat_of
 
 if TYPE_CHECKING:
     from simulation.world import Machine, World
 
 TRUST_POLL_S = 0.1
 REJOIN_S = 1.0
+RETRY_S = 1.0
+SOONEST_S = 0.05  # Before a session that broke is opened again.
 WRITE_WEIGHT = 12  # A stumble in the middle of a write is worth more than one anywhere else;
 EXPIRE_WEIGHT = 100  # one between the look at a silent node and its end is worth most.
 
@@ -52,6 +55,9 @@ class Node:
         self._observer = Observer({})
         self._patience = Patience()
         self._look = Signal()  # There may be free streams.
+        self._broken = Signal()  # The session of the beats is gone.
+        self._session: BeatSession | None = None
+        self._retry_s = SOONEST_S
         self._writes: list[Write] = []
         self._watched_until_s = 0.0
         world.database.listen(process, self._look)
@@ -76,9 +82,12 @@ class Node:
             self.process.spawn(loop)
         while not self.has_left:
             sent_at_s = self.process.clock_s()
-            await self._beat()
-            spent_s = self.process.clock_s() - sent_at_s
-            await self.process.sleep(max(0.05, lease.BEAT_S - spent_s))
+            if await self._beat():
+                spent_s = self.process.clock_s() - sent_at_s
+                await self._broken.wait(self.process, max(SOONEST_S, lease.BEAT_S - spent_s))
+            else:
+                await self.process.sleep(self._retry_s)
+                self._retry_s = min(2 * self._retry_s, lease.BEAT_S)
 
     # Incarnations.
 
@@ -92,21 +101,27 @@ class Node:
             except Away:
                 await self.process.sleep(REJOIN_S)
         self.trust = Trust(row.id)
+        self._session = BeatSession(self.world.database, self.process, row.id, is_pooled=self.machine.is_pooled)
+        self._session.when_broken(self._broken.set)
         self.manager = Manager(self)
         self.world.note((self.machine.name,), "is now {}", row.id.int & 0xFFFF)
         await self._beat()
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> bool:
+        """One beat. False: there was no answer."""
         sent_at_s = self.process.clock_s()
         self.world.faults.beating(self.machine)
+        assert self._session is not None
         try:
-            alive = await self.store.beat(self.incarnation)
+            alive = await self._session.beat()
         except Away:
-            return
+            return False
+        self._retry_s = SOONEST_S
         if alive:
             self._trust_from(sent_at_s)
         else:
             await self._refused()
+        return True
 
     def _trust_from(self, sent_at_s: float) -> None:
         self.trust = lease.beat_answered(self.trust, sent_at_s)
@@ -115,14 +130,36 @@ class Node:
     async def _refused(self) -> None:
         """Somebody found us dead: everything we held is somebody else's by now."""
         self.world.note((self.machine.name,), "was taken for dead")
+        over, is_in_doubt = self.incarnation, self._is_in_doubt()
         self.trust = lease.beat_refused(self.trust)
+        self._let_go()
         if self.manager is not None:
             self.manager.lose_all()
         if self.groups is not None:
             self.groups.lose_all()
         self._cut_writes()
+        if not is_in_doubt:
+            self.process.spawn(self._give_up(over))
         if not self.is_leaving:
             await self._incarnate()
+
+    def _is_in_doubt(self) -> bool:
+        """Whether something that we write now may arrive whatever we do, and is not fenced."""
+        return any(isinstance(self.world.sinks[write.batch.sink], PlainSink) for write in self._writes)
+
+    async def _give_up(self, incarnation: UUID) -> None:
+        """Nothing of this incarnation runs any more: nobody has to wait for the end of its lease."""
+        while True:
+            try:
+                if await self.store.end(incarnation):
+                    self.world.trace.count("given up before its lease was over")
+                return
+            except Away:
+                await self.process.sleep(RETRY_S)
+
+    def _let_go(self) -> None:
+        if self._session is not None:
+            self._session.close()
 
     async def leave(self) -> None:
         """SIGTERM: give everything back, end the incarnation, and end the process."""
@@ -140,6 +177,7 @@ class Node:
             self.groups.lose_all()
         self._cut_writes()
         self.has_left = True
+        self._let_go()
         with contextlib.suppress(Away):
             await self.store.end(self.incarnation)
         self.machine.ended(self.process)
@@ -148,7 +186,7 @@ class Node:
 
     async def _observe_loop(self) -> None:
         while True:
-            await self.process.sleep(lease.OBSERVE_S)
+            await self.process.sleep(lease.next_look_s(self._observer, self.process.clock_s()))
             asked_at_s = self.process.clock_s()
             try:
                 rows = await self.store.observe()
@@ -157,6 +195,9 @@ class Node:
                 continue
             for one in self._observed(rows, asked_at_s):
                 await self.process.spawn(self._expire(one), EXPIRE_WEIGHT).ended
+            others = [beat_of(row) for row in rows if row.id in self._observer.seen]
+            for late in lease.quiet(self._observer, others, asked_at_s):
+                await self.process.spawn(self._end_early(late), EXPIRE_WEIGHT).ended
 
     async def _expire(self, one: Expired) -> None:
         try:
@@ -165,10 +206,17 @@ class Node:
         except Away:
             self._observer = lease.unanswered(self._observer)
 
+    async def _end_early(self, late: Quiet) -> None:
+        try:
+            if await self.store.end_early(late, self.incarnation):
+                self._look.set()
+        except Away:
+            self._observer = lease.unanswered(self._observer)
+
     def _observed(self, rows: Sequence[NodeRow], asked_at_s: float) -> list[Expired]:
         """Take in what was seen of the others, and of an operator's wish for us."""
         me = self.incarnation
-        beats = [NodeBeat(row.id, row.beat, row.lease_s) for row in rows if row.id != me]
+        beats = [beat_of(row) for row in rows if row.id != me]
         self._observer, expired = lease.observed(self._observer, beats, asked_at_s, self.process.clock_s())
         draining = [row for row in rows if row.id == me and row.draining_since_s is not None]
         if self.manager is not None:

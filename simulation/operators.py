@@ -42,8 +42,10 @@ class Operators:
         database.moves = {}
         for node in list(database.nodes):
             database.set_draining(node, False)
+        for pushed in database.datasources.keys() - set(self._world.worker_datasources):
+            database.change(replace(database.datasources[pushed], is_paused=False))
         for datasource in self._world.worker_datasources:
-            one = replace(database.datasources[datasource], is_enabled=True)
+            one = replace(database.datasources[datasource], is_enabled=True, is_paused=False)
             if one.version(one.published).flaw is not None and not self._has_way_back(one):
                 one = one.with_version(replace(one.version(one.published), flaw=None))
             database.change(one)
@@ -58,7 +60,8 @@ class Operators:
     def stop_all(self) -> None:
         """Nothing should run."""
         for datasource in self._world.worker_datasources:
-            self._world.database.change(replace(self._world.database.datasources[datasource], is_enabled=False))
+            one = self._world.database.datasources[datasource]
+            self._world.database.change(replace(one, is_enabled=False, is_paused=False))
 
     def _schedule(self) -> None:
         self._world.loop.after(self._random.expovariate(1.0 / self._kind.operation_every_s), self._act)
@@ -135,8 +138,16 @@ class Operators:
     def _toggle(self) -> None:
         one = self._datasource()
         if one is not None:
-            is_enabled = not one.is_enabled
-            self._change(replace(one, is_enabled=is_enabled), "is to {}", "run" if is_enabled else "stop")
+            is_on = one.is_enabled and not one.is_paused
+            self._change(replace(one, is_enabled=not is_on, is_paused=False), "is to {}", "stop" if is_on else "run")
+
+    def _pause(self) -> None:
+        """Pause a datasource, that of programs too, or end its pause."""
+        one = self._random.choice(list(self._world.database.datasources.values()))
+        one = replace(one, is_enabled=True, is_paused=not one.is_paused)
+        self._change(one, "is {}", "paused" if one.is_paused else "to run")
+        if one.is_paused:
+            self._world.liveness.paused(one)
 
     def _again(self) -> None:
         """Restart: a rejected version gets another chance."""
@@ -182,11 +193,12 @@ class Operators:
         self._change(one.with_version(version), "is to run version {}: {}", one.published + 1, version)
 
     def _edit(self) -> None:
-        """Stop a datasource, set the position of one stream when nobody has it any more, and start it again."""
+        """Stop or pause a datasource, set the position of one stream when nobody has it, and start it again."""
         one = self._datasource()
         if one is not None:
             stream = self._random.choice(self._world.database.streams_of(one.id)[: one.dealt])
-            self._change(replace(one, is_enabled=False), "is to stop for an edit")
+            is_paused = self._random.random() < 0.5
+            self._change(replace(one, is_enabled=is_paused, is_paused=is_paused), "is to rest for an edit")
             self.process.spawn(self._set_position(one.id, stream))
 
     async def _set_position(self, datasource: UUID, stream: UUID) -> None:
@@ -199,7 +211,7 @@ class Operators:
                     break
             except Away:
                 continue
-        database.change(replace(database.datasources[datasource], is_enabled=True))
+        database.change(replace(database.datasources[datasource], is_enabled=True, is_paused=False))
         database.wake()
 
     def _position(self, stream: UUID) -> Position:

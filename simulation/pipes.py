@@ -35,8 +35,8 @@ class Host(Protocol):
     def connected(self, pipe: Pipe) -> Any:
         """A program has connected: its session."""
 
-    def closed(self, session: Any) -> None:
-        """The connection of a session is lost."""
+    def closed(self, session: Any, *, is_own: bool = False) -> None:
+        """The connection of a session is lost. `is_own`: by a reset, or because the program closed it or died."""
 
 
 class Pipe:
@@ -65,16 +65,19 @@ class Pipe:
             self._network.loop.at(self._back_at_s, self._client.received, self, frame)
 
     def cut(self, notice_s: float | None = None) -> None:
-        """The connection breaks. What is under way is lost; the node may notice late."""
+        """The connection breaks. What is under way is lost; the node may notice late. If it notices soon, it was reset,
+        and nobody can see by whom."""
         if self.is_open:
             self.is_open = False
             random = self._network.random
+            is_own = random.random() >= 0.5
             if notice_s is None:
-                notice_s = NOTICE_S if random.random() < 0.5 else 0.05
-            self._network.loop.after(
-                random.random() * notice_s, self._process.run, lambda: self._host.closed(self._session)
-            )
+                notice_s = 0.05 if is_own else NOTICE_S
+            self._network.loop.after(random.random() * notice_s, self._process.run, lambda: self._close(is_own))
             self._network.loop.after(random.random() * 0.1, self._client.lost, self)
+
+    def _close(self, is_own: bool) -> None:
+        self._host.closed(self._session, is_own=is_own)
 
     def close_by_node(self) -> None:
         """The node closes, after what it has sent."""
@@ -84,7 +87,7 @@ class Pipe:
     def close_by_client(self) -> None:
         """The client closes, after what it has sent."""
         delay_s = max(0.0, self._there_at_s - self._network.loop.now_s) + 0.001
-        self._network.loop.after(delay_s, self._process.run, lambda: self._host.closed(self._session))
+        self._network.loop.after(delay_s, self._process.run, lambda: self._close(True))
         self._network.loop.after(delay_s, self._shut)
 
     def _shut(self) -> None:

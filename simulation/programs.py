@@ -1,8 +1,8 @@
 """Programs outside of the nodes that take turns in a group: what one may believe is `core.groups.belief`.
 
 Each has its own process and clock; it is killed, paused and cut off like a node. In its turn it acts many times
-a second, and before each act it asks its belief. Some are slow to finish when they are asked to, some never do by
-themselves, and some finish without being asked.
+a second, and before each act it asks its belief. In a fenced group it acts on what has a fence (`fences`). Some are
+slow to finish when they are asked to, some never do by themselves, and some finish without being asked.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ SLOW_S = 14.0  # Longer than an order may stay unanswered.
 class Program:
     """One program, in one group, over all its processes."""
 
-    def __init__(self, world: World, name: str, group: UUID, partition: int | None, rate: float) -> None:
+    def __init__(
+        self, world: World, name: str, group: UUID, partition: int | None, rate: float, *, is_fenced: bool
+    ) -> None:
         self.name = name
         self.group = group
+        self.is_fenced = is_fenced  # What it writes carries the epoch.
         self.belief = Belief()
         self.pipe: Pipe | None = None
         self._world = world
@@ -51,6 +54,8 @@ class Program:
         self._about = (name, world.name(group))
         self._turn: tuple[str, int] | None = None
         self._ends_at_s = 0.0  # When it will have finished, once it is asked to.
+        self._value: int | None = None  # What a fenced one has read or written last, in this turn.
+        self._waits = False  # For an answer to that.
         self._attempts = 0
         self.process = self._begin()
 
@@ -118,7 +123,8 @@ class Program:
             self.pipe = Pipe(self._world.network, self, node.groups, node.process)
             machine.pipes.append(self.pipe)
             name, group, consumer = self._world.name(self.group), str(self.group), self.belief.consumer
-            join = JoinFrame(VERSION, "", name, group, self._partition, self.name, consumer, self._lease_s)
+            who = self._partition, self.name, consumer, self._lease_s, self.is_fenced
+            join = JoinFrame(VERSION, "", name, group, *who)
             self.pipe.to_node(join)
 
     def received(self, pipe: Pipe, frame: GroupFromNode) -> None:
@@ -199,6 +205,7 @@ class Program:
         if self._turn is None and one.consumer is not None and one.holds(one.consumer, one.epoch, now_s):
             self._turn = (one.consumer, one.epoch)
             self._ends_at_s = 0.0
+            self._value, self._waits = None, False
             self._world.note(self._about, "begins its turn {}", one.epoch)
             self._world.group_checkers.began(self, one.consumer, one.epoch)
 
@@ -207,6 +214,8 @@ class Program:
         if self._turn is None or not self.belief.holds(*self._turn, now_s):
             return
         self._world.group_checkers.acted(self, self._turn[1])
+        if self.is_fenced and not self._waits:
+            self._count(self._turn)
         is_asked = self.belief.standing is Standing.STEPPING
         if is_asked and self._ends_at_s == 0.0:
             is_slow = random.random() < 0.4 and not self._world.is_healed
@@ -214,3 +223,17 @@ class Program:
         if (is_asked and now_s >= self._ends_at_s) or (random.random() < 0.004 and not self._world.is_healed):
             self._step(WorkFinished(*self._turn, now_s))
             self._look()
+
+    def _count(self, turn: tuple[str, int]) -> None:
+        """One more, behind the fence; in the beginning, the fence itself."""
+        resource, epoch, self._waits = self._world.resources[self.group], turn[1], True
+
+        def answered(value: int | None) -> None:
+            if turn == self._turn:
+                self._waits = value is None  # One that is refused does nothing more.
+                self._value = value
+
+        if self._value is None:
+            resource.begin(self.process, epoch, answered)
+        else:
+            resource.write(self.process, epoch, self._value + 1, answered)

@@ -108,7 +108,7 @@ class PushHost:
             self._send_away(session)
         return session
 
-    def closed(self, session: Session) -> None:
+    def closed(self, session: Session, *, is_own: bool = False) -> None:
         """A connection is lost. Whichever of the two hears of it has to make sure that nothing stays behind."""
         if not session.is_open or self.manager.is_over:
             return

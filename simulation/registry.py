@@ -35,6 +35,7 @@ class Datasource:
     versions: tuple[Version, ...]
     is_pushed: bool = False
     is_enabled: bool = True
+    is_paused: bool = False  # Only one that is enabled is.
     running: int | None = None  # The version that has proved itself.
     is_rejected: bool = False
     restarts: int = 0
@@ -68,10 +69,11 @@ class Datasource:
             self.is_enabled,
             False,
             wanted,
-            self.is_enabled and not self.is_dealing,
+            self.is_enabled and not self.is_paused and not self.is_dealing,
             is_pushed=self.is_pushed,
             dealt=self.dealt,
             is_dealing=self.is_dealing,
+            is_paused=self.is_paused,
         )
 
     # Changes.

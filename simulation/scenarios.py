@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simulation.network import FAIR, Weather
 
@@ -18,6 +18,8 @@ class Kind:
     parts: tuple[int, ...] = (0,)  # How many each may have; 0: it cannot be read in parts.
     clients: tuple[int, int] = (0, 0)  # Each with its own stream, some with a rival.
     groups: tuple[int, int] = (0, 0)  # Of programs outside, with two to four in each.
+    fenced: float = 0.0  # The share of groups that are fenced,
+    odd: float = 0.0  # and of programs that say something else of it than the others.
     weather: Weather = FAIR
     faults: Mapping[str, float] = field(default_factory=dict)  # Which, and how often compared with the others.
     fault_every_s: float = 4.0
@@ -31,9 +33,11 @@ class Kind:
     slowest_sink_s: float = 0.08  # For one request.
     sinks: tuple[str, ...] = ("plain", "table", "store")
     is_cooperative: bool = False  # Nothing goes wrong.
+    pooled: float = 0.1  # The share of nodes behind a pooler.
+    idle: float = 0.0  # The share of datasources that nodes read and that have nothing to read.
 
 
-MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "swap": 1.0, "again": 0.5}
+MOVES = {"drain": 2.0, "restart": 2.0, "move": 3.0, "toggle": 1.0, "pause": 1.0, "swap": 1.0, "again": 0.5}
 EDITS = {"edit": 3.0, "swap_sink": 1.0, "swap_source": 1.0, "toggle": 1.0}
 NETWORK = {
     "cut_database": 3.0,
@@ -43,10 +47,35 @@ NETWORK = {
     "database_away": 2.0,
     "sink_away": 1.0,
     "storm": 2.0,
+    "drop_session": 1.0,
 }
 LOSSY = Weather(slow=0.05, slowest_s=3.0, loss=0.02, amnesia=0.05)
 SLUGGISH = Weather(slow=0.1, slowest_s=14.5)  # Longer than a stop waits for a run.
 FORGETFUL = Weather(slow=0.05, slowest_s=2.0, loss=0.06, amnesia=0.12)
+
+GROUPS = Kind(
+    "groups",
+    nodes=(2, 3),
+    streams=(0, 0),
+    groups=(2, 3),
+    faults={
+        "pause_program": 4.0,
+        "kill_program": 2.0,
+        "cut_program": 4.0,
+        "kill": 1.0,
+        "pause": 1.0,
+        "cut_database": 1.0,
+        "isolate": 1.0,
+        "database_away": 0.5,
+        "bad_line": 1.0,
+    },
+    fault_every_s=1.2,
+    operations={"restart": 1.0},
+    operation_every_s=8.0,
+    weather=Weather(slow=0.05, slowest_s=2.0, loss=0.02, amnesia=0.05),
+    active_s=60.0,
+    recover_s=45.0,
+)
 
 KINDS: tuple[Kind, ...] = (
     Kind(
@@ -77,6 +106,19 @@ KINDS: tuple[Kind, ...] = (
         sinks=("store", "store", "plain"),
         active_s=35.0,
     ),
+    Kind(
+        "takeover",
+        nodes=(2, 4),
+        streams=(3, 5),
+        clients=(0, 1),
+        idle=0.2,
+        pooled=0.15,
+        faults={"kill": 3.0, "drop_session": 4.0, "keep_from_beating": 4.0, "cut_sink": 1.0, "pause": 1.0},
+        fault_every_s=4.0,
+        operations={"swap_sink": 1.0, "swap": 1.0},
+        active_s=35.0,
+        stumble_every=3000,
+    ),
     Kind("outage", faults={"database_away": 1.0}, fault_every_s=8.0, active_s=35.0),
     Kind(
         "push",
@@ -93,7 +135,7 @@ KINDS: tuple[Kind, ...] = (
             "storm": 1.0,
         },
         fault_every_s=1.0,
-        operations={"swap": 4.0, "drain": 1.0, "restart": 1.0},
+        operations={"swap": 4.0, "drain": 1.0, "restart": 1.0, "pause": 1.0},
         operation_every_s=1.5,
         weather=FORGETFUL,
         stumble_every=3000,
@@ -112,6 +154,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "restless",
+        idle=0.25,
         clients=(0, 2),
         faults={"bad_line": 4.0, "storm": 1.0, "cut_sink": 2.0, "kill": 1.0, "pause": 1.0, "cut_client": 1.0},
         fault_every_s=3.0,
@@ -152,28 +195,20 @@ KINDS: tuple[Kind, ...] = (
         weather=LOSSY,
     ),
     Kind(
-        "groups",
-        nodes=(2, 3),
-        streams=(0, 0),
-        groups=(2, 3),
-        faults={
-            "pause_program": 4.0,
-            "kill_program": 2.0,
-            "cut_program": 4.0,
-            "kill": 1.0,
-            "pause": 1.0,
-            "cut_database": 1.0,
-            "isolate": 1.0,
-            "database_away": 0.5,
-            "bad_line": 1.0,
-        },
-        fault_every_s=1.2,
-        operations={"restart": 1.0},
-        operation_every_s=8.0,
-        weather=Weather(slow=0.05, slowest_s=2.0, loss=0.02, amnesia=0.05),
-        active_s=60.0,
-        recover_s=45.0,
+        "failover",
+        nodes=(2, 4),
+        streams=(1, 4),
+        faults={"fail_over": 3.0, "kill": 1.0, "pause": 1.0, "bad_line": 1.0, "isolate": 1.0},
+        fault_every_s=4.0,
+        operations={"restart": 1.0, "drain": 1.0, "move": 1.0},
+        operation_every_s=4.0,
+        weather=LOSSY,
+        sinks=("table", "table", "store", "plain"),
+        active_s=40.0,
+        recover_s=40.0,
     ),
+    GROUPS,
+    replace(GROUPS, name="fenced", fenced=0.8, odd=0.35, active_s=40.0),
     Kind(
         "chaos",
         nodes=(2, 5),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from headgate.core import lease, lifecycle
-from headgate.core.lease import Expired
+from msgspec import structs
+
+from headgate.core import lease, lifecycle, lineage
+from headgate.core.lease import Expired, Quiet
 from headgate.core.streams import Command, Fenced, Progress, Reply, Stream
-from simulation.database import NodeRow
+from simulation.beats import BeatSession, lock_of
+from simulation.database import Database, NodeRow
 from simulation.effects import Effects
 from simulation.handle import Handle
 from simulation.kernel import Process
@@ -20,6 +24,7 @@ from simulation.node import Node
 from simulation.run import Run
 from simulation.sinks import Batch, Outcome, Rows, StoreSink
 from simulation.store import Store
+from simulation.transactions import Transaction
 
 # Nodes.
 
@@ -50,7 +55,34 @@ def _without_its_row(self: Store, node: UUID, commands: Mapping[UUID, Command]) 
     return [self._database.streams[stream] for stream in sorted(commands)]
 
 
+def _even_the_ended(self: Store, transaction: Transaction) -> list[NodeRow]:
+    return [row for row in self._database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
+
+
+def _asks_first(end_early: Any) -> Any:
+    """Whether the lock is free is asked before the transaction, which does not take it."""
+
+    async def planted(self: Store, found: Quiet, by: UUID) -> bool:
+        database = self._database
+        if await database.ask(self._process, lambda: bool(database.holders(lock_of(found.node)))):
+            return False
+        await self._process.sleep(0.5)
+        self._is_free = lambda transaction, node: True  # type: ignore[method-assign]
+        is_ended: bool = await end_early(self, found, by)
+        return is_ended
+
+    return planted
+
+
+async def _never_asks(self: Manager) -> None:
+    """A run that has nothing to write goes on."""
+
+
 NODES = (
+    instead("an_ended_incarnation_is_granted_streams", "takeover", Store, "_eligible", _even_the_ended),
+    Mutation("the_lock_is_tried_before_the_transaction", "takeover", Store, "end_early", _asks_first),
+    instead("a_lock_is_claimed_that_is_not_held", "takeover", BeatSession, "_has_lock", lambda self, session: True),
+    instead("an_idle_run_never_learns", "restless", Manager, "_owned_loop", _never_asks),
     instead("trust_counts_from_the_answer", "lease", Node, "_trust_from", _trust_from_now),
     instead("an_ended_incarnation_goes_on", "network", Node, "_refused", _stays_dead),
     instead("observer_compares_wall_clocks", "crash", Node, "_observed", _by_wall_clock),
@@ -134,4 +166,35 @@ SINKS = (
 )
 
 
-SHELL = (*NODES, *WORKERS, *SINKS)
+# A database that goes back in time.
+
+
+def _registry_is_right(in_era: Any) -> Any:
+    """Generations rise with the era by themselves: the registry's old position outranks that of the sink."""
+
+    def planted(self: Database, row: Stream) -> Stream:
+        found: Stream = in_era(self, row)
+        progress = found.progress
+        return structs.replace(found, progress=replace(progress, generation=progress.generation + 1))
+
+    return planted
+
+
+def _frees_all(in_era: Any) -> Any:
+    """Streams that no sink fences are free at once, while their owner may still write."""
+
+    def planted(self: Database, row: Stream) -> Stream:
+        found: Stream = in_era(self, row)
+        return structs.replace(found, owner=None, run=None)
+
+    return planted
+
+
+ERAS = (
+    instead("a_new_era_has_old_epochs", "failover", lineage, "first_epoch", lambda era: 0),
+    Mutation("a_new_era_raises_generations", "failover", Database, "_in_era", _registry_is_right),
+    Mutation("a_new_era_frees_what_is_not_fenced", "failover", Database, "_in_era", _frees_all),
+)
+
+
+SHELL = (*NODES, *WORKERS, *SINKS, *ERAS)

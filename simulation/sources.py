@@ -15,6 +15,7 @@ from headgate.core.streams import Position
 from simulation.kernel import Loop, Signal
 
 TOGETHER = 3  # Records that a part gets at a time.
+NEVER_S = 1e6  # How often one that is idle gets some.
 
 Read: TypeAlias = tuple[str, Sequence[int], Position]
 """A part, records of it, and the position once they are handled."""
@@ -45,6 +46,11 @@ class Origin:
     parts: tuple[str, ...]
     every_s: float
     most: int  # In a batch.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to read, ever."""
+        return self.every_s == NEVER_S
 
     def ready(self) -> int:
         """The number of the newest record, of any part."""

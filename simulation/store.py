@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.core import parts, planner, streams
-from headgate.core.lease import Expired
+from headgate.core import lease, parts, planner, streams
+from headgate.core.lease import Expired, NodeBeat, Quiet
 from headgate.core.patience import StandingOrder
 from headgate.core.planner import Candidate, Free
 from headgate.core.reconcile import Entry
-from headgate.core.streams import Command, Done, Fenced, Grant, Release, Revoke, Step, Stream
+from headgate.core.streams import Command, Done, Fenced, Grant, Release, Revoke, Step, Stream, TakeOver
+from simulation.beats import lock_of
 from simulation.database import Database, NodeRow
 from simulation.kernel import Cancelled, Process
 from simulation.network import Away
 from simulation.registry import Version
 from simulation.transactions import Mode, Stage, Transaction
 
-ANSWER_S = 2.0  # A beat is not waited for longer.
 TICK = "tick"
 
 
@@ -36,6 +36,11 @@ class Offer:
     steps_down: bool = False  # Or one that it has, and was told to step down from.
 
 
+def beat_of(row: NodeRow) -> NodeBeat:
+    """What a node's row says of its beat."""
+    return NodeBeat(row.id, row.beat, row.lease_s, row.has_lock, row.is_ended)
+
+
 class Store:
     """Commands and questions of one process."""
 
@@ -48,14 +53,6 @@ class Store:
     async def join(self, row: NodeRow) -> None:
         """Write a new incarnation."""
         await self._database.ask(self._process, lambda: self._database.nodes.setdefault(row.id, row))
-
-    async def beat(self, node: UUID) -> bool:
-        """One more beat. False: this incarnation has been ended."""
-        database, stamp_s = self._database, self._process.clock_s()
-        found: bool = await database.at_once(
-            self._process, lambda: [(node, "share")], lambda: database.beat(node, stamp_s), ANSWER_S
-        )
-        return found
 
     async def observe(self) -> list[NodeRow]:
         """All node rows, as they are now."""
@@ -102,6 +99,14 @@ class Store:
 
         names: tuple[str, ...] = await database.ask(self._process, write)
         return names
+
+    async def owned(self, node: UUID) -> dict[UUID, int]:
+        """What this node has, and the epoch of each."""
+        database = self._database
+        found: dict[UUID, int] = await database.ask(
+            self._process, lambda: {stream: database.streams[stream].epoch for stream in database.owned(node)}
+        )
+        return found
 
     async def decide(self, change: Callable[[], None]) -> None:
         """Write down what a worker has decided or does."""
@@ -202,7 +207,7 @@ class Store:
             for stream, command in sorted(commands.items())
             if isinstance(command, Release) and command.hands_over and isinstance(steps[stream].reply, Done)
         ]
-        nodes = [row for row in self._database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
+        nodes = self._eligible(transaction)
         free = [row for row in released if self._database.is_to_run(row.id)]
         return {stream: Grant(node) for stream, node in self._place(free, nodes, ()).items()}
 
@@ -228,13 +233,49 @@ class Store:
 
     def _rows_for(self, node: UUID, commands: Mapping[UUID, Command]) -> list[Stream] | None:
         """The rows, unless the incarnation that asks has been ended."""
-        if node not in self._database.nodes:
+        if self._database.live(node) is None:
             return None
         return [self._database.streams[stream] for stream in sorted(commands)]
 
     async def expire(self, expired: Expired, by: UUID) -> bool:
         """End an incarnation that fell silent at this beat, and take its streams."""
         return await self._end(expired.node, expired.beat, by)
+
+    async def end_early(self, found: Quiet, by: UUID) -> bool:
+        """End an incarnation whose beat is late if its lock is free, and take what need not wait for its lease."""
+        database, node = self._database, found.node
+        transaction = database.begin(self._process)
+
+        def is_gone() -> bool:
+            row = database.nodes.get(node) if node in transaction.locks else None
+            return lease.is_gone(None if row is None else beat_of(row), found, self._is_free(transaction, node))
+
+        def owned() -> Sequence[tuple[UUID, Mode]]:
+            return [(stream, "exclusive") for stream in database.owned(node)] if is_gone() else []
+
+        def read() -> list[Stream] | None:
+            return [database.streams[stream] for stream in database.owned(node)] if is_gone() else None
+
+        def write(steps: dict[UUID, Step]) -> None:
+            database.end_early(node, by)
+            database.save(steps, {stream: TakeOver(node) for stream in steps}, None)
+
+        try:
+            stages: list[Stage] = [lambda: [(node, "skip")], lambda: [(lock_of(node), "skip")], owned]
+            rows: list[Stream] | None = await transaction.lock(stages, read)
+            if rows is None:
+                transaction.close()
+                return False
+            steps = {row.id: streams.step(row, TakeOver(node)) for row in rows}
+            await transaction.commit(lambda: write(steps))
+        except (Away, Cancelled):
+            transaction.close()
+            raise
+        database.wake()
+        return True
+
+    def _is_free(self, transaction: Transaction, node: UUID) -> bool:
+        return lock_of(node) in transaction.locks
 
     async def end(self, node: UUID) -> bool:
         """End one's own incarnation."""
@@ -316,6 +357,9 @@ class Store:
         if not free:
             database.end(transaction)  # Another node is at it, or there is nothing to do.
             return None
-        # One that has joined since is not among those that were locked, and not among those that were read.
-        nodes = [row for row in database.nodes.values() if row.id in transaction.locks or not self.holds_nodes]
-        return nodes, free
+        return self._eligible(transaction), free
+
+    def _eligible(self, transaction: Transaction) -> list[NodeRow]:
+        """The nodes to choose from. One that has joined since the rows were locked is not among them."""
+        rows = [row for row in self._database.nodes.values() if self._database.live(row.id) is not None]
+        return [row for row in rows if row.id in transaction.locks or not self.holds_nodes]

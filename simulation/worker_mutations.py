@@ -115,6 +115,11 @@ def _on_entry(name: str, exposed_by: str, change: Callable[[Entry], Entry]) -> M
 
 SHOULD_RUN = (
     _on_entry("a_stop_is_not_heard", "cooperative", lambda entry: replace(entry, is_to_run=True)),
+    _on_entry(
+        "a_pause_is_not_heard",
+        "cooperative",
+        lambda entry: replace(entry, is_to_run=entry.is_to_run or entry.is_paused),
+    ),
     _on_entry("a_stream_is_read_while_it_is_dealt", "parts", lambda entry: replace(entry, is_to_run=entry.enabled)),
     Mutation(
         "a_worker_goes_on_under_an_old_deal",

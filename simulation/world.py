@@ -20,6 +20,7 @@ from simulation.client import Client
 from simulation.client import Sequence as PushedSequence
 from simulation.database import Database, Member
 from simulation.faults import Faults
+from simulation.fences import Resource
 from simulation.group_checkers import GroupCheckers
 from simulation.kernel import Loop, Process
 from simulation.liveness import Liveness
@@ -31,7 +32,7 @@ from simulation.programs import Program
 from simulation.registry import Datasource, Version
 from simulation.scenarios import Kind
 from simulation.sinks import PlainSink, StoreSink, TableSink
-from simulation.sources import Origin
+from simulation.sources import NEVER_S, Origin
 from simulation.trace import Trace
 
 MOVE_S = 2.5
@@ -47,6 +48,7 @@ class Machine:
     name: str
     rate: float
     offset_s: float
+    is_pooled: bool = False  # A pooler is between it and the database.
     process: Process | None = None
     last_process: Process | None = None
     node: Node | None = None
@@ -87,6 +89,8 @@ class Machine:
             self.world.note((self.name,), "is killed")
             self.process.kill()
             self._cut_pipes()
+            for session in self.world.database.sessions_of(self.process):
+                session.abandon()
 
     def ended(self, process: Process) -> None:
         """A process has ended by itself; another one follows."""
@@ -150,6 +154,7 @@ class World:
         self._names: dict[UUID, str] = {}
         self._origins: dict[UUID, Origin] = {}
         self._sequences: dict[UUID, PushedSequence] = {}
+        self._fenced: set[UUID] = set()  # Groups.
         self.worker_datasources = [self._add_source(i) for i in range(self.random.randint(*kind.streams))]
         self.groups = [self._add_group(number) for number in range(self.random.randint(*kind.groups))]
         self.machines = [self._add_machine(number) for number in range(self.random.randint(*kind.nodes))]
@@ -157,6 +162,7 @@ class World:
         self.operators = Operators(self)
         self.clients = self._add_clients()
         self.group_checkers = GroupCheckers(self)
+        self.resources = {group: Resource(self, group) for group in self.groups}
         self.programs: list[Program] = []
         for group in self.groups:
             self.programs += [self._add_program(group, number) for number in range(self.random.randint(2, 4))]
@@ -200,7 +206,8 @@ class World:
         parts = self.random.choice(self.kind.parts)
         names = tuple(f"part {letter}" for letter in "abcdefgh"[:parts]) or UNNAMED
         most = self.random.choice((2, 5, 50))
-        self._origins[id] = Origin(self.loop, names, self.kind.records_every_s, most)
+        every_s = NEVER_S if self.random.random() < self.kind.idle else self.kind.records_every_s
+        self._origins[id] = Origin(self.loop, names, every_s, most)
         return id
 
     def _add_stream(self, name: str, *, is_pushed: bool) -> UUID:
@@ -216,19 +223,23 @@ class World:
         group = UUID(int=(1 << 102) + number)
         self._names[group] = f"group{number}"
         partition = self.random.choice((None, number, number + 1))
+        if self.random.random() < self.kind.fenced:
+            self._fenced.add(group)
         empty = Roster(group, f"group{number}", f"group{number}", LEASE_S, Group(partition), {})
         self.database.rosters[group] = empty
         return group
 
     def _add_program(self, group: UUID, number: int) -> Program:
         name, partition = f"{self._names[group]}{'abcd'[number]}", self.database.rosters[group].group.partition
-        return Program(self, name, group, partition, self._rate())
+        is_odd = self.random.random() < self.kind.odd  # It says something else than the others.
+        return Program(self, name, group, partition, self._rate(), is_fenced=(group in self._fenced) != is_odd)
 
     def _rate(self) -> float:
         return 1.0 + self.random.choice((-SKEW, self.random.uniform(-SKEW, SKEW), SKEW))
 
     def _add_machine(self, number: int) -> Machine:
-        return Machine(self, f"node{number}", self._rate(), self.random.uniform(0.0, 1e6))
+        is_pooled = self.random.random() < self.kind.pooled
+        return Machine(self, f"node{number}", self._rate(), self.random.uniform(0.0, 1e6), is_pooled)
 
     def _add_clients(self) -> list[Client]:
         clients = []
@@ -268,6 +279,10 @@ class World:
     def node_name(self, node: UUID | None) -> str:
         """What people call a node."""
         return "nobody" if node is None else self.name(node)
+
+    def is_pooled(self, name: str) -> bool:
+        """Whether a pooler is between this machine and the database."""
+        return any(machine.name == name and machine.is_pooled for machine in self.machines)
 
     def node_of(self, incarnation: UUID) -> Node | None:
         """The node that is this incarnation now."""

@@ -23,7 +23,7 @@ from tests import scratch
 
 pytest.register_assert_rewrite("headgate.testing.contract")
 
-LONGEST_FIRST = ("acceptance", "web", "cli", "runtime", "store", "simulation", "core")
+LONGEST_FIRST = ("storm", "acceptance", "web", "cli", "runtime", "store", "simulation", "core")
 
 _numbers = itertools.count()
 _scratch = scratch.choose()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.connectors.api import (
+    Backlog,
     Batch,
     Connector,
     Context,
@@ -25,7 +26,7 @@ from headgate.connectors.api import (
     SinkKind,
     SourceKind,
 )
-from headgate.errors import Bad, BadRecords, BatchRefused, NotConnected
+from headgate.errors import Bad, BadRecords, BatchRefused, EndOfStream, NotConnected
 
 
 class RogueOptions(Options):
@@ -173,6 +174,13 @@ def never_ends(record: dict[str, Any], meta: Any) -> dict[str, Any]:
     return record
 
 
+def obey(record: dict[str, Any], meta: Any) -> dict[str, Any]:
+    """Another one: does what the record says."""
+    if deed := record.pop("do", None):
+        DEEDS[deed]("")
+    return record
+
+
 DEEDS: dict[str, Callable[[str], Any]] = {
     "nothing": lambda value: "nothing",
     "refuse": lambda value: "nothing",
@@ -205,9 +213,60 @@ CONNECTOR = Connector(
 )
 
 
+class HangingSource(RogueSource):
+    """Hangs when it is read, until the file `value` is there, though it knows that three records wait."""
+
+    async def open(self, position: Position) -> None:
+        self._is_over = position is not None
+
+    async def read(self) -> Batch:
+        while not Path(self._options.value).exists():
+            await asyncio.sleep(0.02)
+        if self._is_over:
+            raise EndOfStream("that was all")
+        self._is_over = True
+        return Batch([{"id": number} for number in range(3)], 3)
+
+    async def backlog(self) -> Backlog:
+        return Backlog(records=3)
+
+    async def ack(self, position: Position) -> None: ...
+
+
+class BlockingSource(RogueSource):
+    """Hangs in a thread of its own, and says nothing meanwhile."""
+
+    def open(self, position: Position) -> None: ...  # type: ignore[override]
+
+    def parts(self) -> Sequence[str]:  # type: ignore[override]
+        return [""]
+
+    def read(self) -> Batch:  # type: ignore[override]
+        time.sleep(600)
+        raise AssertionError
+
+    def check(self) -> None: ...  # type: ignore[override]
+
+    def close(self) -> None: ...  # type: ignore[override]
+
+    def backlog(self) -> Backlog:
+        return Backlog(records=3)
+
+
+HANGING = Connector(name="hanging", summary="Hangs", source=SourceKind(RogueOptions, HangingSource, knows_backlog=True))
+BLOCKING = Connector(
+    name="blocking",
+    summary="Hangs in a thread",
+    source=SourceKind(RogueOptions, BlockingSource, knows_backlog=True),  # type: ignore[arg-type]
+    runs="thread",
+)
+_INSTALLED = {"rogue": "CONNECTOR", "hanging": "HANGING", "blocking": "BLOCKING"}
+
+
 def install(folder: Path) -> None:
     """As pip would, for a process that has this folder on its path."""
     package = folder / "rogue-1.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rogue\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[headgate.connectors]\nrogue = tests.harness_connector:CONNECTOR\n")
+    lines = [f"{name} = tests.harness_connector:{constant}" for name, constant in _INSTALLED.items()]
+    (package / "entry_points.txt").write_text("\n".join(["[headgate.connectors]", *lines, ""]))

@@ -21,11 +21,13 @@ from headgate.core.lease import LEASE_S, SHORTEST_LEASE_S
 from headgate.core.reach import rule_from_text
 from headgate.errors import ConfigError, Problem
 from headgate.hidden import remember, remember_url
+from headgate.text import parse_duration
 
 PREFIX = "HEADGATE_"
 FILE = "headgate.toml"
 OF_COMMANDS = ("url", "token", "ca")  # Read by the commands that ask a node.
 OF_TESTS = "HEADGATE_TEST_"  # Variables with this prefix are for tests, and nothing else reads them.
+EVENTS_S = (3600.0, 36500 * 86400.0)  # How long they may be kept. A program that follows them has breaks.
 _SEE = "docs/reference/settings.md lists all settings"
 
 
@@ -58,6 +60,7 @@ class Settings(BaseSettings):
     log: Literal["console", "json"] = Field("console", description="How log lines look.")
     auth: bool = Field(True, description="Whether tokens are asked for. Without, only on loopback.")
     inbox_keep_s: float = Field(3600.0, ge=0, description="How long handled webhook payloads are kept.")
+    events_keep: str = Field("90d", description="How long events are kept: 12h, 90d; at least 1h.")
     max_connections: int = Field(10_000, ge=10, description="The most connections to this node at once.")
     max_connections_per_address: int = Field(
         5_000, ge=1, description="The most of them from one address. A proxy in front of the node is one address."
@@ -86,6 +89,13 @@ class Settings(BaseSettings):
             raise ValueError("must be `database` or `yaml:FILE`")
         return value
 
+    @field_validator("events_keep")
+    @classmethod
+    def _events_keep_form(cls, value: str) -> str:
+        if not EVENTS_S[0] <= parse_duration(value) <= EVENTS_S[1]:
+            raise ValueError("must be between 1h and 36500d")
+        return value
+
     @field_validator("addresses")
     @classmethod
     def _addresses_form(cls, value: str | None) -> str | None:
@@ -104,6 +114,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, environment, file; in this order."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def events_keep_s(self) -> float:
+        """How long events are kept."""
+        return parse_duration(self.events_keep)
 
     @property
     def registry_file(self) -> Path | None:

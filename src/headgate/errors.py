@@ -9,7 +9,7 @@ Every message is one line that says what is wrong and where; `hint` says what to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,13 +69,25 @@ class NotFound(HeadgateError):
 
 
 class Refused(HeadgateError):
-    """The request is understood and may not be done now, or not like this. `problems`: where, if that can be said."""
+    """The request is understood and may not be done now, or not like this.
+
+    `problems`: where, if that can be said. `counts`: how much is at stake, for programs, where a `yes` is asked for.
+    """
 
     code = "refused"
 
-    def __init__(self, message: str, *, hint: str = "", code: str = "", problems: Sequence[Problem] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: str = "",
+        problems: Sequence[Problem] = (),
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.problems = list(problems)
+        self.counts = dict(counts or {})
 
 
 class Busy(HeadgateError):

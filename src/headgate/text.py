@@ -35,9 +35,11 @@ def ago(span_s: float) -> str:
     return "just now" if span_s < 1.5 else f"{roughly(span_s)} ago"
 
 
-def tries_again(left_s: float) -> str:
-    """`tries again in 12 s`, `tries again now`."""
-    return f"tries again in {roughly(left_s)}" if left_s >= 0.5 else "tries again now"
+def tries_again(left_s: float, *, awaits_return: bool = False) -> str:
+    """`tries again in 12 s`, `tries again now`; or before, when what it waits for is back."""
+    if left_s < 0.5:
+        return "tries again now"
+    return f"tries again in {roughly(left_s)}{', or when that is back' if awaits_return else ''}"
 
 
 def parse_duration(text: str) -> float:

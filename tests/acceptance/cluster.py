@@ -194,6 +194,15 @@ class Cluster:
 
         return await self.until(is_so, f"{records} records more of every stream")
 
+    async def until_moved_on_of(self, stream: str, records: int = 25) -> float:
+        """Until this one has got this much further."""
+        before = (await self.sizes()).get(stream, 0)
+
+        async def is_so() -> bool:
+            return (await self.sizes()).get(stream, 0) >= before + records
+
+        return await self.until(is_so, f"{records} records more of {stream}")
+
     async def ids_of(self, name: str) -> list[Any]:
         """The incarnations of this name."""
         return [row["id"] for row in await self.fetch("SELECT id FROM headgate.node WHERE name = $1", name)]

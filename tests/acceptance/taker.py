@@ -38,6 +38,7 @@ class Settings(msgspec.Struct):
     partition: int | None
     lease_s: float
     database: str
+    fenced: bool = False
 
 
 class Taker:
@@ -58,6 +59,7 @@ class Taker:
             token=given.token,
             partition=given.partition,
             lease_s=given.lease_s,
+            fenced=given.fenced,
         )
         writing = asyncio.create_task(self._write())
         with contextlib.suppress(asyncio.CancelledError):

@@ -158,8 +158,8 @@ def test_the_embedded_database_survives_its_node_and_a_second_node_joins_it(tmp_
     try:
         first.wait_for("demo-clicks", lambda found: found["metrics"].get("records_written", 0) > 10)
         first.end(signal.SIGKILL)
-        # The demo says again where the database is: below a long path, its socket lies elsewhere each time.
-        first = NodeProcess.start(home, flags=("--demo",), environment={"HEADGATE_LEASE_S": "3"})
+        # Without the demo, which would say again where the database is: the secret of the last time still leads there.
+        first = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})
         found = first.wait_for("demo-clicks", lambda found: found["worker_status"] == "RUNNING")
         assert found["published_version"] == 1
         second = NodeProcess.start(home, environment={"HEADGATE_LEASE_S": "3"})

@@ -32,7 +32,7 @@ from tests.acceptance.ledger import ROOT
 from tests.acceptance.taker import TABLE, Settings
 from tests.acceptance.test_many_nodes_faults import Server
 from tests.conftest import _fresh
-from tests.proxy import Proxy
+from tests.proxy import Proxy, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,11 +68,19 @@ class Fleet:
         self._takers: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(
-        self, group: str, *, at: str = "", url: str = "", partition: int | None = None, lease_s: float = SHORT_S
+        self,
+        group: str,
+        *,
+        at: str = "",
+        url: str = "",
+        partition: int | None = None,
+        lease_s: float = SHORT_S,
+        fenced: bool = False,
     ) -> int:
         """One more program, which tries the node of this name, or this URL, first. Returns its pid."""
         urls = [node.url for name, node in sorted(self.cluster.nodes.items(), key=lambda item: item[0] != at)]
-        given = Settings([url] if url else urls, self.cluster.token, group, partition, lease_s, self.cluster.url)
+        where = [url] if url else urls
+        given = Settings(where, self.cluster.token, group, partition, lease_s, self.cluster.url, fenced)
         with self._log.open("ab") as log:
             taker = subprocess.Popen(
                 [sys.executable, "-m", "tests.acceptance.taker", msgspec.json.encode(given).decode()],
@@ -213,6 +221,21 @@ async def test_programs_that_are_killed_stopped_and_told_to_end_leave_their_turn
     await fleet.check()
 
 
+async def test_a_program_that_is_killed_is_followed_at_once_if_it_is_fenced_and_only_then(fleet: Fleet) -> None:
+    """With a lease of an hour: in the other group, which is hit first, nobody follows while the test lasts."""
+    join = {"lease_s": 3600.0}
+    await asyncio.gather(fleet.grow("plain", 2, **join), fleet.grow("fenced", 2, fenced=True, **join))
+    waited_for, before = await fleet.until_active("plain"), await fleet.until_active("fenced")
+    await fleet.end(waited_for["pid"], signal.SIGKILL)
+    await fleet.end(before["pid"], signal.SIGKILL)
+    after = await fleet.until_active("fenced", before["epoch"])
+    assert after["pid"] != before["pid"]
+    assert (await fleet.active("plain"))["epoch"] == waited_for["epoch"]
+    statuses = [(row["connectivity"], row["activity"]) for row in await fleet.fetch(_PLACES, "plain")]
+    assert statuses == [("disconnected", "active"), ("connected", "waiting")]
+    await fleet.check()
+
+
 async def test_a_partition_moves_as_programs_come_and_go_and_is_never_two_programs(fleet: Fleet) -> None:
     """Number p mod n: every new one, and every one that goes, makes somebody step down."""
     await fleet.grow("moving", 1, partition=5)
@@ -264,27 +287,11 @@ async def test_nodes_that_are_stopped_and_killed_take_no_program_down_with_them(
     await cluster.start(killed)
 
 
-class TcpProxy(Proxy):
-    """Stands between a program and a node."""
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target.rpartition(":")
-        there_reader, there_writer = await asyncio.open_connection(host, int(port))
-        self._writers |= {writer, there_writer}
-        await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
-        self._writers -= {writer, there_writer}
-
-
 @asynccontextmanager
 async def before_node(url: str) -> AsyncIterator[tuple[Proxy, str]]:
-    proxy = TcpProxy(url.removeprefix("http://"))
-    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
-    try:
-        yield proxy, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        proxy.thaw()
-        proxy.cut()
-        server.close()
+    proxy = Proxy(url.removeprefix("http://"))
+    async with listening(proxy) as address:
+        yield proxy, f"http://{address}"
 
 
 async def test_a_program_that_is_cut_off_keeps_its_turn_and_one_that_is_frozen_loses_it(fleet: Fleet) -> None:

@@ -119,6 +119,7 @@ def summary(name: str = "orders", **changes: Any) -> dict[str, Any]:
         "id": "5f1c8e7e-0000-4000-8000-000000000001",
         "name": name,
         "enabled": True,
+        "paused": False,
         "health": "ok",
         "why": "",
         "worker_status": "RUNNING",

@@ -91,11 +91,13 @@ TESTED = {
     "saved": "basic",
 }
 FIXTURE = {"name": "basic", "inputs": 2, "size_bytes": 300, "author": "ada"}
+ACTIONS = ("start", "stop", "pause", "restart", "reload")
 ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/api/datasources"): {"items": [summary()]},
     ("GET", "/api/overview"): {"datasources": [summary()], "nodes": [{"name": "alpha", "streams": 4}], "at_s": 1.0},
     ("POST", "/api/datasources"): full(),
     ("GET", DS): full(),
+    ("GET", f"{DS}/deletion"): {"name": "orders", "payloads": 0, "letters": 0, "dumps": []},
     ("DELETE", DS): None,
     ("PUT", f"{DS}/draft"): version(4, status="draft"),
     ("POST", f"{DS}/validate"): {"problems": []},
@@ -112,6 +114,7 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("GET", f"{DS}/diff"): {"from": 3, "to": 4, "changes": [{"path": "sink.table", "before": "a", "after": "b"}]},
     ("GET", f"{DS}/explain"): {"name": "orders", "health": "ok", "lines": ["It is running."]},
     ("GET", f"{DS}/events"): {"items": [{**EVENT, "at": minutes_ago(3)}]},
+    ("GET", "/api/events"): {"items": [{**EVENT, "at": minutes_ago(3)}], "before": None},
     ("GET", f"{DS}/logs"): {"items": [{**LINE, "at": minutes_ago(3)}]},
     ("POST", "/api/plan"): CHANGES,
     ("POST", "/api/apply"): CHANGES,
@@ -180,7 +183,7 @@ ROUTES: dict[tuple[str, str], Any] = {
         "transactional": False,
     },
     ("GET", "/readyz"): {"status": "ok"},
-    **{("POST", f"{DS}/{act}"): {"name": "orders", "action": act} for act in ("start", "stop", "restart", "reload")},
+    **{("POST", f"{DS}/{act}"): {"name": "orders", "action": act} for act in ACTIONS},
 }
 
 # What to run, and words that the answer must have.
@@ -205,9 +208,11 @@ HAPPY: list[tuple[str, list[str]]] = [
     ("ds diff orders", ["3 → 4: 1 change", "~ sink.table: a → b"]),
     ("ds start orders", ["started orders"]),
     ("ds stop orders", ["stopped orders"]),
+    ("ds pause orders", ["paused orders"]),
     ("ds restart orders", ["restarted orders"]),
     ("ds reload orders", ["reloaded orders"]),
     ("ds events orders --limit 5", ["min ago", "published", "version=3", "by ada"]),
+    ("events --since 2h --type published", ["orders", "published", "version=3", "by ada"]),
     ("ds logs orders", ["warning", "slow\\x1b[31m", "after_s=2"]),
     ("ds delete orders --yes", ["deleted orders"]),
     ("explain orders", ["orders: ok", "It is running."]),
@@ -338,9 +343,9 @@ def test_pruning_asks_before_it_deletes(run: Run, node: FakeNode) -> None:
     assert [asked.path for asked in node.asked] == ["/api/plan"]
     done = run("apply", "all.yaml", "--prune", "--yes")
     assert "1 deleted" in done.stdout
-    assert node.asked[-1].query == {"prune": "true", "connect": "true"}
+    assert node.asked[-1].query == {"prune": "true", "connect": "true", "yes": "true"}
     run("apply", "all.yaml", "--prune", "--yes", "--no-connect")
-    assert node.asked[-1].query == {"prune": "true", "connect": "false"}
+    assert node.asked[-1].query == {"prune": "true", "connect": "false", "yes": "true"}
 
 
 def test_an_export_has_fixtures_unless_they_are_left_out(run: Run, node: FakeNode) -> None:

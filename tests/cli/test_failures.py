@@ -33,6 +33,9 @@ def test_a_status_is_an_exit_code_and_a_line(run: Run, node: FakeNode, status: i
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", "headgate: no (do this)\n")
 
 
+DUMP = "01928f3e-7c11-7000-8000-000000000001"
+
+
 def test_a_node_that_does_not_know_us_says_little_so_we_say_what_to_do(run: Run, node: FakeNode) -> None:
     node.on("GET", "/api/datasources", {"title": "Unauthorized", "status": 401}, 401)
     result = run("ds", "list")
@@ -161,10 +164,15 @@ def test_what_a_node_finds_in_a_document_is_shown_with_its_line(run: Run, node: 
 
 
 def test_deleting_without_a_terminal_needs_a_yes(run: Run, node: FakeNode) -> None:
+    node.on(
+        "GET", "/api/datasources/orders/deletion", {"name": "orders", "payloads": 12, "letters": 1, "dumps": [DUMP]}
+    )
     result = run("ds", "delete", "orders")
-    assert result.exit_code == 4
+    assert (result.exit_code, result.stdout) == (4, "")
+    lost = "These are lost: 12 accepted payloads wait, 1 dead letter is open, dump 01928f3e-7c11 is not over."
+    assert lost in result.stderr
     assert "--yes" in result.stderr
-    assert not node.asked
+    assert [one.method for one in node.asked] == ["GET"]
 
 
 def test_a_bug_is_a_line_with_its_place(run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,8 +288,9 @@ def test_ctrl_c_is_quiet(node: FakeNode) -> None:
 
 
 def test_on_a_terminal_deleting_asks(node: FakeNode) -> None:
+    node.on("GET", "/api/datasources/orders/deletion", {"name": "orders", "payloads": 0, "letters": 0, "dumps": []})
     node.on("DELETE", "/api/datasources/orders", None, 204)
-    for answer, code, asked in (("n\n", 4, 0), ("y\n", 0, 1)):
+    for answer, code, asked in (("n\n", 4, 1), ("y\n", 0, 3)):
         ours, theirs = pty.openpty()
         process = start(node, "ds", "delete", "orders", stdin=theirs)
         os.write(ours, answer.encode())

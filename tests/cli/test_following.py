@@ -56,6 +56,20 @@ def test_each_event_is_shown_once_over_broken_connections(node: FakeNode, capsys
     assert [asked.query["after"] for asked in node.asked[1:]] == ["1", "2", "4"]
 
 
+def test_following_all_events_begins_behind_the_newest_of_any_kind(
+    node: FakeNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wanted may never have happened: what happened before is not shown as new."""
+    node.on("GET", "/api/events", {"items": [event(7)], "before": None})
+    with pytest.raises(Enough):
+        history.all_events(Call(node.url, as_json=True), name="orders", type="type9", since="1h", follow=True)
+    newest, latest, *live = [asked.query for asked in node.asked]
+    assert newest == {"follow": "false", "limit": "1"}
+    assert (latest["datasource"], latest["type"], latest["follow"]) == ("orders", "type9", "false")
+    assert "since" in latest
+    assert {(one["follow"], one["after"], one["datasource"]) for one in live} == {("true", "7", "orders")}
+
+
 def test_a_datasource_that_is_deleted_meanwhile_ends_it(node: FakeNode) -> None:
     node.on("GET", "/api/datasources/orders/logs", {"items": []})
     with pytest.raises(NotFound):

@@ -134,7 +134,7 @@ def test_the_doctor_finds_a_master_key_that_does_not_fit(
     assert result.exit_code == 1
     assert "✗ secrets" in result.stdout
     monkeypatch.setenv("HEADGATE_MASTER_KEY", new_master_key())
-    assert "cannot be decrypted: lost" in run("doctor", "--database", database).stdout
+    assert "no key that is here opens 1 secret: lost" in run("doctor", "--database", database).stdout
 
 
 @pytest.mark.usefixtures("no_node")

@@ -136,7 +136,7 @@ def test_a_stream_that_a_program_pushes_is_called_by_its_label(web: Web, cli: Cl
     )
     assert f"{name}:host-7" in ok(cli("streams", "list"))
     assert "INIT, not started" in ok(cli("streams", "show", f"{name}:host-7"))
-    assert ok(cli("streams", "set-position", f"{name}:host-7", "12")) == f"{name}:host-7: null → 12\n"
+    assert ok(cli("streams", "set-position", f"{name}:host-7", "12", "--yes")) == f"{name}:host-7: null → 12\n"
 
 
 def test_a_stream_whose_source_has_ended_rests(web: Web, cli: Cli, name: str) -> None:
@@ -148,7 +148,7 @@ def test_a_stream_whose_source_has_ended_rests(web: Web, cli: Cli, name: str) ->
 def test_history_shows_who_had_it_and_what_was_edited(web: Web, cli: Cli, name: str) -> None:
     named = stopped(web, name)
     before = stream(web, named)["position"]
-    cli("streams", "set-position", named, "3")
+    cli("streams", "set-position", named, "3", "--yes")
     lines = ok(cli("streams", "history", named)).splitlines()
     assert lines[1].endswith(f"{before} → 3")
     kinds = ("edited", "released", "acquired", "granted")
@@ -168,34 +168,51 @@ def test_a_stream_that_never_ran_has_no_history(web: Web, cli: Cli, name: str) -
     [
         ("5", 5),
         ('"5"', "5"),
-        ("abc", "abc"),
-        ("0/16B3748", "0/16B3748"),
+        ('"0/16B3748"', "0/16B3748"),
         ("null", None),
-        ("NaN", "NaN"),
-        ("Infinity", "Infinity"),
         ('{"file": "a.jsonl", "offset": 7}', {"file": "a.jsonl", "offset": 7}),
-        ("{broken", "{broken"),
-        ("[1, 2", "[1, 2"),
-        ("", ""),
+        ('""', ""),
         ("123456789012345678901234567890", 123456789012345678901234567890),
     ],
 )
-def test_a_position_is_json_and_what_is_none_is_text(web: Web, cli: Cli, text: str, position: Any) -> None:
+def test_a_position_is_any_json(web: Web, cli: Cli, text: str, position: Any) -> None:
     if not web.ask("GET", "/api/datasources/cli-positions").is_success:
         web.publish("cli-positions", enabled=False)
-    found = data(cli("streams", "set-position", "cli-positions:0", text, "--json"))
+    found = data(cli("streams", "set-position", "cli-positions:0", text, "--yes", "--json"))
     assert found["position"] == position
     assert stream(web, "cli-positions:0")["position"] == position
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("abc", "at character 1: expecting value"),
+        ("0/16B3748", "at character 2: extra data"),
+        ('{"file": "a.jsonl" "offset": 7}', "at character 20: expecting ',' delimiter"),
+        ("[1, 2", "at character 6: expecting ',' delimiter"),
+        ("", "at character 1: expecting value"),
+        ("NaN", "NaN is no number"),
+        ("[-Infinity]", "-Infinity is no number"),
+        ('{"a": 1, "a": 2}', "an object has a name twice"),
+        ("[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_what_is_no_json_is_refused_in_one_line_with_its_place(run: Run, node: FakeNode, text: str, why: str) -> None:
+    result = run("streams", "set-position", "orders:0", "--yes", "--", text)
+    assert (result.exit_code, result.stdout, node.asked) == (2, "", [])
+    (line,) = result.stderr.splitlines()
+    assert f"POSITION is not JSON {why}" in line.replace("JSON: ", "JSON ")
+    assert "a text needs quotes" in line
 
 
 def test_a_position_is_edited_undone_and_done_again(web: Web, cli: Cli, name: str) -> None:
     named = stopped(web, name)
     before = stream(web, named)["position"]
-    assert ok(cli("streams", "set-position", named, "3")) == f"{named}: {before} → 3\n"
-    assert ok(cli("streams", "set-position", named, "--undo")) == f"{named}: 3 → {before}\n"
-    found = data(cli("streams", "set-position", named, "--undo", "--json"))
+    assert ok(cli("streams", "set-position", named, "3", "--yes")) == f"{named}: {before} → 3\n"
+    assert ok(cli("streams", "set-position", named, "--undo", "--yes")) == f"{named}: 3 → {before}\n"
+    found = data(cli("streams", "set-position", named, "--undo", "--yes", "--json"))
     assert (found["before"], found["position"], found["generation"]) == (before, 3, 3)
-    assert ok(cli("streams", "set-position", named, "--", "-1")) == f"{named}: 3 → -1\n"
+    assert ok(cli("streams", "set-position", named, "--yes", "--", "-1")) == f"{named}: 3 → -1\n"
 
 
 def test_a_stream_that_runs_is_not_edited(web: Web, cli: Cli, name: str) -> None:
@@ -203,7 +220,7 @@ def test_a_stream_that_runs_is_not_edited(web: Web, cli: Cli, name: str) -> None
     web.running(name)
     result = cli("streams", "set-position", f"{name}:0", "3")
     assert (result.exit_code, result.stdout) == (4, "")
-    assert result.stderr == f"headgate: {name}:0 is running on alpha (headgate ds stop {name} first)\n"
+    assert result.stderr == f"headgate: {name}:0 is running on alpha (headgate ds pause {name} first)\n"
 
 
 def test_what_was_never_edited_cannot_be_undone(web: Web, cli: Cli, name: str) -> None:
@@ -212,14 +229,22 @@ def test_what_was_never_edited_cannot_be_undone(web: Web, cli: Cli, name: str) -
     assert (result.exit_code, result.stderr) == (4, f"headgate: the position of {name}:0 was never edited\n")
 
 
-@pytest.mark.parametrize("arguments", [(), ("3", "--undo")])
-def test_a_position_or_an_undo_and_not_both(run: Run, node: FakeNode, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [(), ("3", "--undo"), ("3", "--from-history", "1"), ("--from-history", "1", "--undo")]
+)
+def test_a_position_or_a_line_or_an_undo_and_one_of_them(run: Run, node: FakeNode, arguments: tuple[str, ...]) -> None:
     result = run("streams", "set-position", "orders:0", *arguments)
     assert (result.exit_code, node.asked) == (2, [])
-    assert "give a POSITION or --undo, and not both" in result.stderr
+    assert "give a POSITION, --from-history or --undo, and one of them only" in result.stderr
 
 
-LOOKING = [("show",), ("history",), ("set-position", "1"), ("set-position", "--undo")]
+LOOKING = [
+    ("show",),
+    ("history",),
+    ("set-position", "1"),
+    ("set-position", "--undo"),
+    ("set-position", "--from-history", "1"),
+]
 
 
 @pytest.mark.parametrize("rest", LOOKING)

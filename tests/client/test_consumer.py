@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from scripted_node import (
     TOKEN,
@@ -59,6 +60,20 @@ async def test_a_consumer_joins_and_has_its_turn_and_steps_down(node: ScriptedNo
     await peer.activate(7, 3)
     assert (await soon(consumer.turn())).epoch == 7
     await closed(consumer, peer)
+
+
+async def test_a_consumer_says_that_it_is_fenced_and_otherwise_nothing_of_it(node: ScriptedNode, clock: Clock) -> None:
+    """A node of an earlier release knows no such field."""
+    for fenced in (True, False):
+        consumer = consumer_of(node, clock=clock, fenced=fenced)
+        entering = asyncio.create_task(consumer.__aenter__())
+        peer: GroupPeer = await node.accept()
+        join = await peer.admit("c1")
+        assert join == JoinFrame(1, TOKEN, "invoices", "billing", None, "me", None, None, True if fenced else None)
+        assert len(msgspec.msgpack.decode(frames.encode(join))) == (10 if fenced else 9)
+        await peer.hear_beat()
+        await soon(entering)
+        await closed(consumer, peer)
 
 
 async def test_a_turn_that_was_told_before_the_first_echo_begins_with_it(node: ScriptedNode, clock: Clock) -> None:

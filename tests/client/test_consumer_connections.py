@@ -39,6 +39,7 @@ from headgate.core.groups.belief import Heard
     ("code", "kind"),
     [
         ("partition_index_conflict", ConsumerRefused),
+        ("fenced_conflict", ConsumerRefused),
         ("forbidden", ConsumerRefused),
         ("version", ConsumerError),
         ("not_ready", Lost),
@@ -254,7 +255,7 @@ async def test_an_error_that_is_ours_is_raised_where_the_program_enters(node: Sc
         await soon(entering)
     assert caught.value.code == code
     assert TOKEN not in str(caught.value)
-    is_refused = code in {"unauthorized", "forbidden", "partition_index_conflict"}
+    is_refused = code in {"unauthorized", "forbidden", "partition_index_conflict", "fenced_conflict"}
     assert isinstance(caught.value, ConsumerRefused) == is_refused
 
 

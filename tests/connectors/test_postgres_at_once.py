@@ -65,7 +65,7 @@ async def test_one_record_and_its_position_are_one_statement(empty_url: str, ask
     await sink.close()
     (found,) = await rows(empty_url, "SELECT * FROM target")
     assert dict(found) == {**record, "price": 3}
-    (kept,) = await rows(empty_url, "SELECT n, position FROM headgate_position")
+    (kept,) = await rows(empty_url, "SELECT n, position FROM headgate_position WHERE epoch > 0")
     assert tuple(kept) == (2, "20")
 
 
@@ -78,7 +78,7 @@ async def test_a_run_that_is_fenced_writes_nothing(empty_url: str, number: int) 
     with pytest.raises(Fenced):
         await older.write(Outgoing([{"id": id} for id in range(number)], Progress(0, 1, 1), ("id",)))
     assert await rows(empty_url, "SELECT * FROM target") == []
-    assert [row["n"] for row in await rows(empty_url, "SELECT n FROM headgate_position")] == [0]
+    assert [row["n"] for row in await rows(empty_url, "SELECT n FROM headgate_position WHERE epoch > 0")] == [0]
     await older.close()
     await newer.close()
 
@@ -111,7 +111,7 @@ async def test_a_row_that_the_table_refuses_leaves_the_position_where_it_was(emp
     await sink.open(make_grant(epoch=1))
     with pytest.raises(ConnectorError):
         await sink.write(Outgoing([{"id": 10}], Progress(0, 1, 1)))
-    assert [row["n"] for row in await rows(empty_url, "SELECT n FROM headgate_position")] == [0]
+    assert [row["n"] for row in await rows(empty_url, "SELECT n FROM headgate_position WHERE epoch > 0")] == [0]
     await sink.write(Outgoing([{"id": 9}], Progress(0, 1, 1)))
     assert [row["id"] for row in await rows(empty_url, "SELECT id FROM target")] == [9]
     await sink.close()
@@ -144,7 +144,7 @@ async def test_of_a_few_rows_that_replace_each_other_the_last_one_stays(empty_ur
     few = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 1, "name": "c"}]
     await sink.write(Outgoing(few, Progress(0, 1, 1), ("id",)))
     await sink.write(Outgoing([{"id": 2, "name": "d"}], Progress(0, 2, 2), ("id",)))
-    assert asked.asked == 2
+    assert asked.asked == 3  # One is whether the table could refuse the record that is replaced.
     found = await rows(empty_url, "SELECT id, name FROM target ORDER BY id")
     assert [tuple(row) for row in found] == [(1, "c"), (2, "d")]
     await sink.close()

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from headgate.connectors.api import Outgoing, Progress
-from headgate.connectors.postgres import culprits
+from headgate.connectors.postgres import culprits, judge, session
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.testing.factories import make_context, make_grant
@@ -317,6 +317,90 @@ async def test_a_bad_last_version_does_not_take_the_good_earlier_one_with_it(emp
     assert [tuple(row) for row in await rows(empty_url, "SELECT id, v FROM target ORDER BY id")] == [(1, 1), (2, 2)]
 
 
+@pytest.mark.parametrize("number", [0, 100])
+@pytest.mark.parametrize("has_language", [True, False])
+@pytest.mark.parametrize("kind", [*CONSTRAINTS, "type", "null", "unique"])
+async def test_a_bad_version_that_a_later_record_of_its_key_replaces_is_a_bad_record_all_the_same(
+    empty_url: str, kind: str, has_language: bool, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would count as written, and nobody would ever know."""
+    if not has_language:
+        monkeypatch.setattr(culprits, "_in_one", no_language)
+    if kind == "partition":
+        pytest.skip("what decides about the partition is a part of the key")
+    plain = {"unique": "CREATE TABLE target (id int PRIMARY KEY, v int UNIQUE); INSERT INTO target VALUES (99, 1000)",
+             "type": "CREATE TABLE target (id int PRIMARY KEY, v int)",
+             "null": "CREATE TABLE target (id int PRIMARY KEY, v int NOT NULL)"}  # fmt: skip
+    connection = await asyncpg.connect(empty_url)
+    await connection.execute(plain.get(kind) or CONSTRAINTS[kind][0])
+    await connection.close()
+    bad = {"type": "x", "null": None}.get(kind, 1000)
+    good = (lambda id: id) if kind == "unique" else (lambda id: 1)
+    records = [{"id": 1, "v": bad}, {"id": 1, "v": good(1)}, {"id": 2, "v": good(2)}, {"id": 2, "v": bad},
+               {"id": 3, "v": bad}, {"id": 3, "v": bad}, {"id": 3, "v": good(3)}]  # fmt: skip
+    records += [{"id": 100 + id, "v": good(100 + id)} for id in range(number)]
+    if kind != "trigger with a code of its own":  # It is for new rows, and does not see the second version of one.
+        assert set(await found_in(empty_url, "upsert", records)) == {0, 3, 4, 5}
+    await rows(empty_url, "DELETE FROM target WHERE id < 99 OR id > 99")
+    rest = [{"id": 1, "v": bad}, {"id": 1, "v": good(1)}]  # And no other record leads to it.
+    assert set(await found_in(empty_url, "upsert", [*rest, *records[7:]])) == {0}
+    found = await rows(empty_url, "SELECT id, v FROM target WHERE id < 99 ORDER BY id")
+    assert [tuple(row) for row in found] == [(1, good(1))]
+
+
+@pytest.mark.parametrize("number", [3, 60])
+@pytest.mark.parametrize("is_deferred", [False, True])
+async def test_an_earlier_version_may_refer_to_a_later_row_of_its_batch(
+    empty_url: str, is_deferred: bool, number: int
+) -> None:
+    """Tried before all others it would be refused."""
+    deferred = "DEFERRABLE INITIALLY DEFERRED" if is_deferred else ""
+    await rows(empty_url, f"CREATE TABLE target (id int PRIMARY KEY, v int, up int REFERENCES target {deferred})")
+    records = [{"id": 1, "v": v, "up": 2} for v in range(number)] + [{"id": 2, "v": 0, "up": None}]
+    assert await found_in(empty_url, "upsert", records) == {}
+    found = await rows(empty_url, "SELECT * FROM target ORDER BY id")
+    assert [tuple(row) for row in found] == [(1, number - 1, 2), (2, 0, None)]
+
+
+async def test_a_hundred_versions_of_one_key_are_judged_too(empty_url: str) -> None:
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int CHECK (v <> 50))")
+    assert set(await found_in(empty_url, "upsert", [{"id": 1, "v": v} for v in range(100)])) == {50}
+    assert [tuple(row) for row in await rows(empty_url, "SELECT * FROM target")] == [(1, 99)]
+
+
+async def test_a_bad_version_before_a_deletion_of_its_key_is_a_bad_record_all_the_same(empty_url: str) -> None:
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int CHECK (v < 100))")
+    sink = make_sink(empty_url, "upsert")
+    await sink.open(make_grant(epoch=1))
+    for bad in (1000, "x"):
+        records = [{"id": 1, "v": bad}, {"id": "1"}, {"id": 2, "v": 1}, {"id": 2}, {"id": 2, "v": 2}]
+        with pytest.raises(BadRecords) as caught:
+            await sink.write(Outgoing(records, Progress(0, 1, 1), ("id",), deletes=[1, 3]))
+        assert [one.index for one in caught.value.bad] == [0]
+    await sink.write(Outgoing(records[1:], Progress(0, 1, 1), ("id",), deletes=[0, 2]))
+    assert [tuple(row) for row in await rows(empty_url, "SELECT * FROM target")] == [(2, 2)]
+    await sink.close()
+
+
+@pytest.mark.parametrize("number", [0, 100])
+async def test_spellings_of_one_key_replace_each_other_in_their_order(empty_url: str, number: int) -> None:
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int)")
+    records = [{"id": "017", "v": 1}, {"id": 17, "v": 2}, {"id": " 18", "v": 3}, {"id": 18.0, "v": 4}]
+    records += [{"id": 100 + id, "v": 0} for id in range(number)]
+    assert await found_in(empty_url, "upsert", records) == {}
+    found = await rows(empty_url, "SELECT * FROM target WHERE id < 100 ORDER BY id")
+    assert [tuple(row) for row in found] == [(17, 2), (18, 4)]
+
+
+async def test_a_deletion_follows_a_row_whose_key_is_spelled_otherwise(empty_url: str) -> None:
+    await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int)")
+    sink = make_sink(empty_url, "upsert")
+    await sink.open(make_grant(epoch=1))
+    await sink.write(Outgoing([{"id": 17, "v": 1}, {"id": "017"}], Progress(0, 1, 1), ("id",), deletes=[1]))
+    assert await rows(empty_url, "SELECT FROM target") == []
+    await sink.close()
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_all_bad_values_of_a_batch_are_named_at_once(empty_url: str, mode: str) -> None:
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, n int, t text, at timestamptz)")
@@ -418,6 +502,55 @@ async def test_a_search_is_cut_so_that_its_cost_grows_with_the_batch_and_no_fast
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int CHECK (v % 3 > 0))")
     found = await found_in(empty_url, "insert", [{"id": n, "v": n} for n in range(100)])
     assert sorted(found) == [n for n in range(100) if n % 3 == 0]
+
+
+def test_only_values_of_another_class_than_their_column_are_judged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless one of that class may not fit: then nobody knows which."""
+    real, looked_at = judge._whole, 0
+
+    def counted(field: judge.Field, value: Any) -> judge.Verdict:
+        nonlocal looked_at
+        looked_at += 1
+        return real(field, value)
+
+    monkeypatch.setattr(judge, "_whole", counted)
+    field, values = judge.Field("v", "integer", "integer"), [*range(5000)]
+    values[10:40:10] = ["x", True, None]  # type: ignore[list-item]
+    assert judge.judge_column(field, values) == {10: judge.Question("x", "text")}
+    assert looked_at == 2
+    values[50] = 2**31
+    assert list(judge.judge_column(field, values)) == [10, 50]
+    assert looked_at == 2 + 4999
+
+
+async def test_of_a_refused_batch_the_server_is_asked_what_it_alone_knows(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each column: a round trip costs as much as a hundred rows."""
+    asked: list[str] = []
+
+    class Counting(session._Pooled):
+        async def execute(self, query: str, *args: Any, **options: Any) -> str:
+            asked.append(query)
+            return str(await super().execute(query, *args, **options))
+
+        async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+            asked.append(query)
+            return await super().fetch(query, *args, **options)
+
+    monkeypatch.setattr(session, "_Pooled", Counting)
+    columns = ", ".join(f"c{number} int" for number in range(30))
+    await rows(empty_url, f"CREATE TABLE target (id int PRIMARY KEY, {columns})")
+    sink = make_sink(empty_url)
+    await sink.open(make_grant(epoch=1, stream=uuid4()))
+    records = [{"id": id, **{f"c{number}": id for number in range(30)}} for id in range(100)]
+    records[3]["c7"] = "x"  # type: ignore[assignment]
+    asked.clear()
+    with pytest.raises(BadRecords):
+        await sink.write(Outgoing(records, Progress(0, 1, 1)))
+    await sink.close()
+    # Begin, roll back, begin, ask between two lines of a savepoint, and roll back.
+    assert len(asked) == 7, asked
 
 
 async def test_a_search_that_takes_its_time_is_not_cut_off_by_the_server(

@@ -474,6 +474,12 @@ COMMANDS = (
         Register,
         lambda group, command: (group, replace(command, partition=group.partition)),
     ),
+    _before(
+        "some_of_a_group_are_fenced",
+        "histories, fenced",
+        Register,
+        lambda group, command: (group, replace(command, is_fenced=group.is_fenced)),
+    ),
     Mutation("a_consumer_is_there_twice", "sticky", groups, "_register", _twice),
     _after(
         "a_newcomer_is_not_told_that_it_is_active",

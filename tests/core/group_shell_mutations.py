@@ -219,6 +219,47 @@ REQUESTS = (
         "_ended",
         _given(lambda roster, request, now: (roster, replace(request, is_proved=True), now)),
     ),
+    Mutation(
+        "its_own_end_is_the_end_of_a_program_in_any_group",
+        "requests",
+        requests,
+        "_ended",
+        _given(lambda roster, request, now: (roster, replace(request, is_proved=request.is_own), now)),
+    ),
+    Mutation(
+        "any_end_is_the_end_of_a_program_that_is_fenced",
+        "requests",
+        requests,
+        "_ended",
+        _given(lambda roster, request, now: (roster, replace(request, is_own=True), now)),
+    ),
+    Mutation(
+        "its_own_end_is_waited_for",
+        "requests",
+        requests,
+        "_ended",
+        _given(lambda roster, request, now: (roster, replace(request, is_own=False), now)),
+    ),
+    Mutation(
+        "a_return_may_be_fenced_or_not",
+        "requests",
+        requests,
+        "_rejoin",
+        _given(lambda roster, request, now: (roster, replace(request, is_fenced=roster.group.is_fenced), now)),
+    ),
+    Mutation(
+        "an_empty_group_forgets_that_it_was_fenced",
+        "requests",
+        requests,
+        "_join",
+        _given(
+            lambda roster, request, now: (
+                roster if roster.group.consumers else replace(roster, group=replace(roster.group, is_fenced=False)),
+                request,
+                now,
+            )
+        ),
+    ),
     Mutation("a_burial_of_an_earlier_silence_counts", "requests", requests, "_bury", _given(_about_now)),
     instead("one_that_has_come_back_is_buried", "requests", requests, "_bury", _buries_anyone),
     instead("an_answer_is_not_heard", "requests", requests, "_answered", _unheard),

@@ -10,6 +10,11 @@ the deadline of a silence passes only after the lease.
 
 A deadline of an earlier silence, though, may pass at any moment, and so may a confirmation of an earlier epoch.
 
+In a fenced group a connection that is cut off may also be taken for one that its program has ended: then it is down,
+although its program may believe for as long as its lease runs. So two may believe there. What they write to has a
+*fence*, the highest epoch that it has seen, and whoever begins to believe raises it first; what must hold is that the
+fence lets only one of them pass.
+
 `Setting` is one such world; its states are values, so that a walk can meet each of them once. What must hold is checked
 at every step, and `ends_well` says whether the world comes to rest as it should once nothing more goes wrong.
 """
@@ -79,6 +84,7 @@ class State(NamedTuple):
     clients: tuple[Client, ...]
     links: tuple[Link, ...]
     wire: frozenset[Message] = frozenset()
+    fence: int = 0  # The highest epoch under which anybody has believed.
 
 
 Move: TypeAlias = tuple[str, Callable[[], State]]
@@ -127,10 +133,11 @@ class Setting:
     most: int = 3  # Messages under way; what is sent beyond them is lost.
     is_sticky: bool = False
     has_wishes: bool = False  # Consumers become able and unable, planners prefer one or another.
+    is_fenced: bool = False
     opening: tuple[str, ...] = ()  # What has happened before everything else.
 
     def start(self) -> State:
-        group = Group(self.partition, is_sticky=self.is_sticky)
+        group = Group(self.partition, is_sticky=self.is_sticky, is_fenced=self.is_fenced)
         links = tuple(Link() for _ in range(max(self.homes) + 1))
         state = State(group, tuple(Client() for _ in self.homes), links)
         for label in self.opening:
@@ -151,12 +158,14 @@ class Setting:
             if consumer is None:
                 yield f"{IDS[slot]} joins", partial(self.join, state, slot)
                 if self.has_wishes and present:
-                    other = Register(IDS[slot], f"c{home}", 7)
+                    other = Register(IDS[slot], f"c{home}", 7, is_fenced=self.is_fenced)
                     yield f"{IDS[slot]} joins for another partition", partial(self.apply, state, other)
+                    other = Register(IDS[slot], f"c{home}", self.partition, is_fenced=not self.is_fenced)
+                    yield f"{IDS[slot]} joins with another fence", partial(self.apply, state, other)
                 continue
             yield f"{IDS[slot]} leaves", partial(self.leave, state, slot)
             if self.has_wishes:
-                again = Register(consumer.id, consumer.connection, self.partition)
+                again = Register(consumer.id, consumer.connection, self.partition, is_fenced=self.is_fenced)
                 yield f"{consumer.id} joins again", partial(self.apply, state, again)
             if (order := order_for(consumer)) is not None and order not in state.wire:
                 yield f"send again: {order}", partial(self.send, state, order)
@@ -177,6 +186,8 @@ class Setting:
         if any(c.connectivity == "connected" for c in hanging):
             yield f"notice c{number}", partial(self.notice, state, number)
         if link.state == "cut":
+            if self.is_fenced and hanging:
+                yield f"c{number} ends itself", partial(self.found_dead, state, number)
             yield f"c{number} is back", partial(self.heal, state, number)
             yield f"the lease of c{number} ends", partial(self.end_lease, state, number)
             return
@@ -214,7 +225,8 @@ class Setting:
     def join(self, state: State, slot: int) -> State:
         """It is another incarnation: what was on its way to the one before is not for this one."""
         state = forget_orders(state, [slot])._replace(clients=put(state.clients, slot, Client()))
-        return self.apply(state, Register(IDS[slot], f"c{self.homes[slot]}", self.partition))
+        command = Register(IDS[slot], f"c{self.homes[slot]}", self.partition, is_fenced=self.is_fenced)
+        return self.apply(state, command)
 
     def leave(self, state: State, slot: int) -> State:
         state = forget_orders(state, [slot])._replace(clients=put(state.clients, slot, Client()))
@@ -231,7 +243,8 @@ class Setting:
         if message.kind == "active":
             if is_over or message.epoch <= max(client):
                 return state
-            return state._replace(clients=put(state.clients, message.slot, client._replace(belief=message.epoch)))
+            believing = put(state.clients, message.slot, client._replace(belief=message.epoch))
+            return state._replace(clients=believing, fence=max(state.fence, message.epoch))
         belief = 0 if client.belief <= message.epoch else client.belief
         client = Client(belief, max(client.stepped, message.epoch))
         state = state._replace(clients=put(state.clients, message.slot, client))
@@ -243,8 +256,11 @@ class Setting:
         return self.apply(state, ConnectionDisconnected(f"c{number}"))
 
     def heal(self, state: State, number: int) -> State:
-        """Back in time. If nobody has noticed that it was away, nobody is told."""
-        link = state.links[number]
+        """Back in time. If nobody has noticed that it was away, nobody is told. Who is unknown believes nothing."""
+        link, known = state.links[number], {c.id for c in state.group.consumers}
+        for slot in self.slots_on(number):
+            if IDS[slot] not in known:
+                state = forget_orders(state, [slot])._replace(clients=put(state.clients, slot, Client()))
         state = relink(state, number, state="up", deadline=0, late=link.deadline or link.late)
         return self.apply(state, ConnectionReconnected(f"c{number}")) if state.group.consumers else state
 
@@ -305,8 +321,12 @@ class Setting:
     # What must hold, at every moment and in the end.
 
     def check(self, state: State) -> None:
-        """Never two believers; and whoever believes is known to hold."""
+        """Never two believers; and whoever believes is known to hold. Where a fence guards, one of them passes it."""
         believers = [slot for slot, client in enumerate(state.clients) if client.belief]
+        if self.is_fenced:
+            passing = [slot for slot in believers if state.clients[slot].belief >= state.fence]
+            must(len(passing) <= 1, "two pass the fence")
+            return
         must(len(believers) <= 1, "two believe to be active")
         for slot in believers:
             consumer = next((c for c in state.group.consumers if c.id == IDS[slot]), None)
@@ -399,7 +419,8 @@ class Setting:
             is_timed = is_lost and consumer.incarnation == link.deadline, is_lost and consumer.incarnation == link.late
             found = (consumer.connectivity, consumer.activity, consumer.is_able, is_timed)
         wishes = IDS[slot] == state.group.preferred, IDS[slot] == state.group.fallback
-        return found, rank[belief], rank[stepped], tuple(sorted((m.kind, rank[m.epoch]) for m in wire)), wishes
+        passes = self.is_fenced and belief == state.fence
+        return found, rank[belief], rank[stepped], tuple(sorted((m.kind, rank[m.epoch]) for m in wire)), wishes, passes
 
 
 # What a step may do.
@@ -438,6 +459,8 @@ def _keeps_the_members(before: Group, command: Command, done: groups.Step, after
     if isinstance(command, Register):
         if command.partition != before.partition:
             must(done.reply == Refused("partition_index_conflict"), "a group has two partitions")
+        elif command.is_fenced != before.is_fenced:
+            must(done.reply == Refused("fenced_conflict"), "some of a group are fenced, and some are not")
         elif command.consumer in stay:
             must(done.reply == Refused("already_registered"), "a consumer is there twice")
         else:

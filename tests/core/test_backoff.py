@@ -22,6 +22,11 @@ def test_jitter_spreads_the_upper_half_of_each_wait(attempt: int, jitter: float)
     assert ceiling / 2 <= wait_s(attempt, jitter) <= ceiling <= LONGEST_S
 
 
+def test_what_is_watched_is_tried_seldom() -> None:
+    ceilings = [2 * wait_s(attempt, 0.0, is_watched=True) for attempt in range(1, 9)]
+    assert ceilings == [15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+
+
 def test_more_jitter_waits_longer() -> None:
     assert wait_s(3, 0.0) < wait_s(3, 0.4) < wait_s(3, 0.9) < 2.0
 

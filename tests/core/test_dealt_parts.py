@@ -23,6 +23,7 @@ from headgate.core.parts import (
     edited,
     next_step,
     parts_of,
+    restored,
     with_new,
 )
 from headgate.errors import Refused
@@ -79,6 +80,10 @@ def test_streams_that_read_different_sources_are_not_dealt() -> None:
     assert next_step(found(new, old, dealing=True)) == TakeBack()
     assert next_step(found(new, SETTLED)) == Share(5), "one that has never run reads nothing else"
     assert next_step(found(new, new)) == Share(5)
+    elsewhere = replace(new, source_mark="m"), replace(old, source_mark="m")
+    assert next_step(found(*elsewhere)) == Share(5), "the same data under two names"
+    assert next_step(found(elsewhere[0], replace(old, source_mark="n"))) == Keep()
+    assert next_step(found(elsewhere[0], old)) == Keep()
 
 
 def test_streams_that_are_not_in_use_do_not_matter_unless_somebody_has_one() -> None:
@@ -283,3 +288,24 @@ def test_an_edit_of_what_the_stream_does_not_read_is_refused(given: Any, text: s
 
 def test_without_named_parts_an_edit_takes_the_place_of_all() -> None:
     assert edited({"a": 1}, {"b": 2}, [], 0, 2) == {"b": 2}
+
+
+# Going back.
+
+
+@pytest.mark.parametrize(
+    ("present", "kept", "after"),
+    [
+        ({"a": 5, "c": 6}, {"a": 1, "c": 2}, {"a": 1, "c": 2}),
+        ({"a": 5, "c": 6}, {"a": 1, "b": 2}, {"a": 1, "c": 6}),
+        ({"a": 5}, {"b": 2}, {"a": 5}),
+        (None, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 3}),
+        (None, {"b": 2}, None),
+        ({"a": 5}, None, None),
+        (7, 3, 3),
+    ],
+)
+def test_after_a_deal_a_stream_goes_back_with_the_parts_that_are_still_its_own(
+    present: Any, kept: Any, after: Any
+) -> None:
+    assert restored(present, kept, ["a", "b", "c"], 0, 2) == after

@@ -82,6 +82,11 @@ def test_the_end_of_a_connection_is_proof_only_if_no_beat_was_echoed_for_a_lease
         assert delivery.ended(left, now_s)[1] == []
 
 
+def test_an_end_that_the_program_makes_itself_is_passed_on_as_such() -> None:
+    _, ends = delivery.ended(link(place(A, 3)), 5.0, is_own=True)
+    assert ends == [(GROUP, ConnectionEnded(A, 3, is_proved=False, is_own=True))]
+
+
 # Orders.
 
 

@@ -40,12 +40,12 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 EMPTY = Roster(GROUP, "invoices", "group", 30.0, Group(), {})
 
 
-def join(consumer: UUID, partition: int | None = None, lease_s: float = 10.0) -> Join:
-    return Join(consumer, NODE, 5.0, partition, f"consumer {consumer.int}", lease_s)
+def join(consumer: UUID, partition: int | None = None, lease_s: float = 10.0, *, is_fenced: bool = False) -> Join:
+    return Join(consumer, NODE, 5.0, partition, f"consumer {consumer.int}", lease_s, is_fenced)
 
 
-def back(consumer: UUID, name: str = "group") -> Rejoin:
-    return Rejoin(consumer, OTHER, 6.0, "invoices", name)
+def back(consumer: UUID, name: str = "group", *, is_fenced: bool = False) -> Rejoin:
+    return Rejoin(consumer, OTHER, 6.0, "invoices", name, is_fenced)
 
 
 def after(*asked: Request, roster: Roster = EMPTY, at_s: float = 0.0) -> Outcome:
@@ -193,6 +193,48 @@ def test_the_end_of_an_earlier_connection_changes_nothing() -> None:
     returned = after(join(A), back(A))
     for is_proved in (False, True):
         assert unchanged(returned, ConnectionEnded(A, 0, is_proved), ConnectionEnded(C, 0, is_proved))
+
+
+# Fenced groups.
+
+
+def test_in_a_fenced_group_the_end_that_a_program_makes_itself_is_its_end_and_no_other_is() -> None:
+    fenced = after(join(A, is_fenced=True), join(B, is_fenced=True))
+    own, other = ConnectionEnded(A, 0, False, is_own=True), ConnectionEnded(A, 0, False)
+    assert statuses(after(own, roster=fenced.roster)) == {2: "connected active"}
+    assert after(own, roster=fenced.roster).roster.group.epoch == 2
+    assert statuses(after(other, roster=fenced.roster)) == {1: "disconnected active", 2: "connected waiting"}
+    plain = after(join(A), join(B))
+    assert statuses(after(own, roster=plain.roster)) == {1: "disconnected active", 2: "connected waiting"}
+
+
+def test_the_own_end_of_an_earlier_connection_changes_nothing() -> None:
+    returned = after(join(A, is_fenced=True), back(A, is_fenced=True))
+    assert unchanged(returned, ConnectionEnded(A, 0, False, is_own=True))
+
+
+def test_the_consumers_of_a_group_are_all_fenced_or_none_is() -> None:
+    for is_fenced in (True, False):
+        group = after(join(A, is_fenced=is_fenced))
+        assert group.roster.group.is_fenced == is_fenced
+        found = after(join(B, is_fenced=not is_fenced), back(A, is_fenced=not is_fenced), roster=group.roster)
+        assert found.replies == (Refused("fenced_conflict"), Refused("not_found"))
+        assert found.roster == group.roster
+
+
+def test_a_group_that_became_empty_may_be_fenced_from_then_on() -> None:
+    found = after(join(A), Unregister(str(A)), join(B, is_fenced=True))
+    assert found.roster.group.is_fenced
+    assert statuses(found) == {2: "connected active"}
+
+
+def test_one_that_was_fenced_stays_so_when_it_is_empty() -> None:
+    """Its last consumer may still believe: nobody may follow that relies on being the only one."""
+    empty = after(join(A, is_fenced=True), ConnectionEnded(A, 0, False, is_own=True))
+    found = after(join(B), roster=empty.roster)
+    assert found.replies == (Refused("fenced_conflict"),)
+    assert found.roster == empty.roster
+    assert statuses(after(join(B, is_fenced=True), roster=empty.roster)) == {2: "connected active"}
 
 
 def test_a_forgotten_consumer_is_buried_and_one_that_came_back_is_not() -> None:

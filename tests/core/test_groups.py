@@ -112,6 +112,13 @@ def test_another_partition_is_refused_and_changes_nothing() -> None:
         assert step(group, other) == Step(group, Refused("partition_index_conflict"))
 
 
+def test_one_that_is_not_fenced_as_the_others_are_is_refused_and_changes_nothing() -> None:
+    for is_fenced in (True, False):
+        group, _ = after(Register("a", "one", is_fenced=is_fenced))
+        other = Register("b", "two", is_fenced=not is_fenced)
+        assert step(group, other) == Step(group, Refused("fenced_conflict"))
+
+
 def test_one_that_is_not_there_cannot_leave() -> None:
     group, _ = after(A)
     assert step(group, Unregister("b")) == Step(group, Refused("not_found"))

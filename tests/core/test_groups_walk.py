@@ -31,11 +31,13 @@ WALKS = [
     Setting("shared connection", (0, 0, 1), partition=1, most=2),
     Setting("sticky", (0, 1, 2), is_sticky=True, has_wishes=True, most=1),
     Setting("back in time", (0, 1, 2), most=1, opening=BACK),
+    Setting("fenced", (0, 1, 2), most=2, is_fenced=True),
     Setting("returned", (0, 1, 2), partition=5, most=2, opening=RETURNED),
 ]
 HISTORIES = [
     Setting("histories, simple", (0, 1, 2, 2, 3), most=6, has_wishes=True),
     Setting("histories, partition", (0, 1, 2, 2, 3), partition=3, most=6, has_wishes=True),
+    Setting("histories, fenced", (0, 1, 2, 3), partition=3, most=6, has_wishes=True, is_fenced=True),
     Setting("histories, sticky", (0, 1, 2, 3, 3, 4), is_sticky=True, most=8, has_wishes=True),
 ]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,18 +18,23 @@ from headgate.core.lease import (
     LEASE_S,
     MARGIN_S,
     OBSERVE_S,
+    QUIET_S,
     SILENT_S,
     Expired,
     NodeBeat,
     Observer,
+    Quiet,
     Reachable,
     Sighting,
     Trust,
     addresses,
     beat_answered,
     beat_refused,
+    is_gone,
     is_heard,
+    next_look_s,
     observed,
+    quiet,
     unanswered,
 )
 
@@ -146,7 +152,7 @@ def test_an_answer_that_is_just_in_time_is_proof() -> None:
 def test_a_node_that_is_gone_is_forgotten() -> None:
     observer, _ = look(NOBODY, 0.0, row(7), row(1, OTHER))
     observer, _ = look(observer, 1.0, row(2, OTHER))
-    assert observer == Observer({OTHER: Sighting(2, 1.0)}, frozenset({OTHER}))
+    assert observer == Observer({OTHER: Sighting(2, 1.0, has_risen=True)}, frozenset({OTHER}))
 
 
 def test_a_node_is_heard_once_its_beat_has_risen_before_our_eyes_and_until_it_is_silent() -> None:
@@ -175,6 +181,78 @@ def test_a_restart_of_the_database_expires_nobody() -> None:
     observer, expired = look(observer, 30.0, row(7))
     assert expired == []
     assert look(observer, 31.0, row(8))[1] == []
+
+
+# Is it gone already?
+
+
+def locked(beat: int, **changes: bool) -> NodeBeat:
+    return replace(NodeBeat(NODE, beat, LEASE_S, has_lock=True), **changes)
+
+
+def watch(*beats: tuple[float, NodeBeat]) -> tuple[Observer, list[Quiet]]:
+    """What an observer knows after these looks, and whom it takes for quiet at the last one."""
+    observer, late = NOBODY, []
+    for at_s, one in beats:
+        observer, _ = look(observer, at_s, one)
+        late = quiet(observer, [one], at_s)
+    return observer, late
+
+
+def test_a_node_whose_beat_has_risen_before_our_eyes_and_then_stood_still_is_quiet() -> None:
+    assert watch((0.0, locked(1)), (1.0, locked(2)), (1.0 + QUIET_S, locked(2)))[1] == [Quiet(NODE, 2)]
+    assert watch((0.0, locked(1)), (1.0, locked(2)), (0.9 + QUIET_S, locked(2)))[1] == []
+
+
+def test_a_node_that_never_beat_before_our_eyes_is_not_quiet() -> None:
+    """It may be on its way back to a database that was away."""
+    assert watch((0.0, locked(1)), (4.0, locked(1)))[1] == []
+
+
+def test_after_a_failed_answer_a_beat_has_to_rise_again() -> None:
+    observer, _ = watch((0.0, locked(1)), (1.0, locked(2)))
+    observer, _ = look(unanswered(observer), 3.0, locked(2))
+    observer, _ = look(observer, 3.0 + 2 * QUIET_S, locked(2))
+    assert quiet(observer, [locked(2)], 3.0 + 2 * QUIET_S) == []
+    observer, _ = look(observer, 6.0, locked(3))
+    observer, _ = look(observer, 6.0 + QUIET_S, locked(3))
+    assert quiet(observer, [locked(3)], 6.0 + QUIET_S) == [Quiet(NODE, 3)]
+
+
+def test_a_count_for_quiet_begins_at_the_answer_and_ends_at_the_question() -> None:
+    observer, _ = look(NOBODY, 0.0, locked(1))
+    observer, _ = look(observer, 1.0, locked(2), took_s=0.5)
+    observer, _ = look(observer, 1.4 + QUIET_S, locked(2), took_s=1.0)
+    assert quiet(observer, [locked(2)], 1.4 + QUIET_S) == []
+    assert quiet(observer, [locked(2)], 1.5 + QUIET_S) == [Quiet(NODE, 2)]
+
+
+def test_one_that_has_no_lock_or_was_ended_is_left_to_its_lease() -> None:
+    for one in (locked(2, has_lock=False), locked(2, is_ended=True)):
+        assert watch((0.0, locked(1)), (1.0, one), (4.0, one))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "is_free", "gone"),
+    [
+        (locked(2), True, True),
+        (locked(2), False, False),
+        (locked(3), True, False),
+        (locked(2, has_lock=False), True, False),
+        (locked(2, is_ended=True), True, False),
+        (None, True, False),
+    ],
+)
+def test_both_signs_have_to_hold_in_the_ending_transaction(row: NodeBeat | None, is_free: bool, gone: bool) -> None:
+    assert is_gone(row, Quiet(NODE, 2), is_free) == gone
+
+
+def test_the_next_look_comes_when_a_beat_would_be_quiet_and_never_later_than_usual() -> None:
+    assert next_look_s(NOBODY, 0.0) == OBSERVE_S
+    observer, _ = watch((0.0, locked(1)), (1.0, locked(2)))
+    assert next_look_s(observer, 1.0) == OBSERVE_S
+    assert next_look_s(observer, 2.0) == pytest.approx(QUIET_S - 1.0)
+    assert next_look_s(observer, 3.0) == OBSERVE_S
 
 
 # Both, with two clocks.

@@ -16,7 +16,6 @@ from headgate.core.letters import (
     Recent,
     StopAfter,
     is_too_many,
-    key_hash,
     note,
     pack,
     parse_stop_after,
@@ -25,8 +24,6 @@ from headgate.core.letters import (
     unpack,
 )
 from headgate.core.records import Unreadable
-
-INSTALLATION = UUID(int=7)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +62,6 @@ def test_what_is_nested_too_deeply_or_is_no_text_can_still_be_packed() -> None:
         deep = [deep]
     assert isinstance(unpack(pack(Contents(deep, None, None))).payload, str)
     assert isinstance(unpack(pack(Contents("\ud800", None, None))).payload, str)
-
-
-def test_keys_are_told_apart_as_a_table_does() -> None:
-    same = [key_hash([value], INSTALLATION) for value in (1, "1", 1.0)]
-    assert len(set(same)) == 1
-    others = [key_hash(values, INSTALLATION) for values in ([2], [1, 1], ["1\x001"], [1.5], ["a", "b"], ["b", "a"])]
-    assert len({*same, *others}) == 6  # `1, 1` and the text of both look alike; no table has a zero byte.
-    assert key_hash([1], INSTALLATION) != key_hash([1], UUID(int=8))
-
-
-@pytest.mark.parametrize("values", [None, [], [None], [1, None]])
-def test_without_a_value_there_is_no_key(values: Any) -> None:
-    assert key_hash(values, INSTALLATION) is None
 
 
 @pytest.mark.parametrize(
@@ -164,8 +148,7 @@ def test_bytes_are_text_if_they_are() -> None:
     assert text_of(b"\xff") is None
 
 
-def test_a_number_of_thousands_of_digits_has_a_key_and_a_form() -> None:
+def test_a_number_of_thousands_of_digits_has_a_form() -> None:
     """Python refuses to write it in decimal digits."""
-    assert key_hash([10**5000], UUID(int=1)) != key_hash([10**5000 + 1], UUID(int=1))
     assert plain(10**5000).startswith("0x")
     assert unpack(pack(Contents(10**5000, None, None))).payload == 10**5000

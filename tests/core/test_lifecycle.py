@@ -23,6 +23,7 @@ from headgate.core.lifecycle import (
     AcquireStream,
     Acquiring,
     BackingOff,
+    CameBack,
     Cancel,
     Checked,
     CheckVersion,
@@ -63,6 +64,7 @@ NETWORK = Failure(Cause.NETWORK, "connection refused")
 RATE_LIMIT = Failure(Cause.RATE_LIMIT, "too many requests")
 BAD_RECORD = Failure(Cause.BAD_RECORD, "not a number")
 BUG = Failure(Cause.BUG, "KeyError: 'id'")
+AWAY = Failure(Cause.NETWORK, "connection refused", awaits="the sink")
 NEW = Worker()
 FIRST = Wanted(1, None, 0)
 # Enough to meet every kind of interleaving, in seconds.
@@ -463,6 +465,148 @@ def test_failures_outside_the_window_do_not_count() -> None:
         worker = after(Tick(1e6), Acquired(run + 1, now_s), worker=worker).worker
 
 
+# What was awaited comes back.
+
+
+def away(failures: int = 8, *, want: Wanted | None = None) -> Worker:
+    """The sink has been away for so many tries, the last of them begun at 1000 and failed at 1001."""
+    worker = running(want or wanted(1, 1))
+    for run in range(1, failures + 1):
+        last = run == failures
+        worker = step(worker, Failed(run, 1001.0 if last else 0.0, AWAY, 0.5, 1000.0 if last else 0.0)).worker
+        if not last:
+            worker = after(Tick(1e6), Acquired(run + 1, 0.0), worker=worker).worker
+    return worker
+
+
+def back(at_s: float = 1002.0, now_s: float = 1002.5, **changes: object) -> CameBack:
+    return replace(CameBack("the sink", at_s, now_s, 1.0, 0.5), **changes)  # type: ignore[arg-type]
+
+
+def test_a_stream_tries_within_a_moment_once_what_it_waits_for_is_back() -> None:
+    waiting = away()
+    due = due_s(waiting)
+    assert due is not None
+    assert due > 1001.0 + 30.0
+    told = step(waiting, back())
+    assert told.effects == ()
+    assert due_s(told.worker) == 1002.5 + 0.5
+    assert step(told.worker, Tick(1003.0)).effects == (AcquireStream(9, 1),)
+
+
+def test_the_first_return_makes_up_for_all_failures_before_it() -> None:
+    worker = after(back(), Tick(1003.0), Acquired(9, 1003.0), worker=away()).worker
+    failed = step(worker, Failed(9, 1003.0, AWAY, 0.0, 1003.0)).worker
+    assert due_s(failed) == 1003.0 + backoff.wait_s(2, 0.0)
+
+
+def test_a_return_never_makes_a_wait_longer() -> None:
+    waiting = away(1)
+    due = due_s(waiting)
+    assert due is not None
+    told = step(waiting, back(1001.1, 1001.1, spread_s=600.0))
+    assert due_s(told.worker) == due
+
+
+@pytest.mark.parametrize("event", [back(1000.0), back(999.0), back(target="the source")], ids=["same", "old", "other"])
+def test_a_return_before_the_last_try_began_or_of_something_else_is_no_news(event: CameBack) -> None:
+    assert step(away(), event) == Step(away())
+
+
+def test_the_same_return_is_news_once() -> None:
+    told = step(away(), back()).worker
+    assert step(told, back(now_s=1002.6)) == Step(told)
+
+
+@everywhere
+def test_a_return_changes_nothing_where_nobody_waits_for_it(worker: Worker) -> None:
+    assert step(worker, back()) == Step(worker)
+
+
+def test_a_run_that_failed_has_met_what_is_outside_as_it_is_then() -> None:
+    """It was begun long before an earlier return, which is no news to it."""
+    failed = step(running(wanted(1, 1)), Failed(1, 50.0, AWAY, 0.0, 0.0)).worker
+    assert step(failed, back(20.0, 50.0)) == Step(failed)
+    opened = step(opening(wanted(1, 1)), Failed(1, 50.0, AWAY, 0.0, 0.0)).worker
+    assert step(opened, back(20.0, 50.0)) != Step(opened)
+
+
+def test_something_that_comes_back_again_and_again_without_helping_is_tried_ever_more_seldom() -> None:
+    """A server that answers whoever asks, and fails the stream: the waits grow as if nobody had asked."""
+    worker, now_s, waits = away(), 1002.0, []
+    for run in range(9, 19):
+        worker = step(worker, back(now_s, now_s, spread_s=0.1, jitter=0.0)).worker
+        due = due_s(worker)
+        assert due is not None
+        waits.append(due - now_s)
+        worker = after(Tick(due), Acquired(run, due), Failed(run, due, AWAY, 0.9999, due), worker=worker).worker
+        now_s = due + 0.001
+    assert waits[0] == 0.0
+    assert waits[1:] == sorted(waits[1:])
+    assert waits[-1] > backoff.LONGEST_S / 2 - 1.0
+
+
+def test_what_is_known_to_be_away_is_tried_seldom_until_it_is_back() -> None:
+    worker, now_s = running(wanted(1, 1)), 0.0
+    for run in range(1, 9):
+        worker = step(worker, Failed(run, now_s, AWAY, 0.0, now_s, is_watched=True)).worker
+        due = due_s(worker)
+        assert due == now_s + backoff.wait_s(run, 0.0, is_watched=True)
+        if run < 8:
+            now_s = due
+            worker = after(Tick(now_s), Acquired(run + 1, now_s), worker=worker).worker
+    assert due_s(step(worker, back(now_s + 1.0, now_s + 1.0)).worker) == now_s + 1.5
+
+
+def test_but_not_while_another_version_could_go_on_or_waits_for_its_turn() -> None:
+    watched = Failed(2, 1.0, AWAY, 0.0, 0.0, is_watched=True)
+    assert due_s(step(on_trial(), watched).worker) == 1.0 + backoff.wait_s(1, 0.0)
+    newer = after(Want(wanted(2, 1), 0.0), Checked(2, 0.0, NETWORK), worker=running(wanted(1, 1))).worker
+    assert due_s(step(newer, replace(watched, run=1)).worker) == 1.0 + backoff.wait_s(1, 0.0)
+
+
+def test_what_works_again_forgets_how_often_things_came_back() -> None:
+    worker = after(back(), Tick(1003.0), Acquired(9, 1003.0), Opened(9, 1003.0), worker=away()).worker
+    assert worker.returns == 1
+    assert step(worker, Committed(9)).worker.returns == 0
+    assert step(worker, Tick(1003.0 + PROOF_S)).worker.returns == 0
+    assert step(worker, Want(wanted(1, 1, restarts=1), 1004.0)).worker.returns == 0
+
+
+# A failure is over.
+
+
+def test_a_run_after_a_failure_is_reported_with_its_first_commit() -> None:
+    opened = after(Tick(1e6), Acquired(9, 2000.0), Opened(9, 2000.0), worker=away())
+    assert opened.effects == ()
+    assert status(opened.worker) == ("RUNNING", "running")
+    assert step(opened.worker, Committed(9)).effects == (Report("running"),)
+
+
+def test_or_when_it_has_run_for_a_while() -> None:
+    opened = after(Tick(1e6), Acquired(9, 2000.0), Opened(9, 2000.0), worker=away()).worker
+    assert due_s(opened) == 2000.0 + PROOF_S
+    well = step(opened, Tick(2000.0 + PROOF_S))
+    assert well.effects == (Report("running"),)
+    assert (well.worker.attempt, due_s(well.worker)) == (0, None)
+
+
+def test_runs_that_open_and_fail_in_turn_are_never_reported_as_running() -> None:
+    worker, told = away(1), []
+    for run in range(2, 30):
+        done = Step(worker)
+        for event in (Tick(1e6), Acquired(run, 0.0), Opened(run, 0.0), Failed(run, 1.0, AWAY)):
+            done = step(done.worker, event)
+            told += [effect.type for effect in done.effects if isinstance(effect, Report)]
+        worker = done.worker
+    assert set(told) == {"failed"}
+
+
+def test_a_version_that_is_tried_after_a_failure_is_reported_and_proved_together() -> None:
+    worker = after(Failed(1, 0.0, AWAY), Tick(1e6), Acquired(2, 1.0), Opened(2, 1.0), worker=opening()).worker
+    assert step(worker, Committed(2)).effects == (Report("running"), Prove(1))
+
+
 # The old version stays until the new one has proved itself.
 
 
@@ -631,7 +775,7 @@ def test_a_publish_while_a_trial_asks_for_the_stream_goes_back_to_what_has_prove
 def test_a_trial_that_fails_from_outside_is_tried_again(failure: Failure) -> None:
     failed = step(on_trial(), Failed(2, 1.0, failure))
     assert failed.effects == (Report("failed", failure),)
-    assert failed.worker.phase == BackingOff(2, Trial(1, 0.0), 1.0 + backoff.wait_s(1, 0.0), failure)
+    assert failed.worker.phase == BackingOff(2, Trial(1, 0.0), 1.0 + backoff.wait_s(1, 0.0), failure, 1.0)
     assert step(failed.worker, Tick(9.0)).worker.phase == Acquiring(3, 2, Trial(1, 0.0))
 
 
@@ -921,6 +1065,20 @@ class Worlds:
         due = None if world.worker is None else due_s(world.worker)
         if due is not None:
             yield self.tick(world, due)
+        if world.worker is not None and isinstance(world.worker.phase, BackingOff):
+            yield self.come_back(world, world.worker)
+
+    def come_back(self, world: World, worker: Worker) -> World:
+        """What a stream waits for has come back: it may wait a shorter time, and nothing else changes."""
+        event = CameBack(AWAY.awaits, world.now_s, world.now_s, 1.0, 0.5)
+        told = step(worker, event)
+        assert told.effects == ()
+        before, now = due_s(worker), due_s(told.worker)
+        assert before is not None
+        assert now is not None
+        assert now <= before
+        assert step(told.worker, event) == Step(told.worker), "a return is news once"
+        return self.say(world, event)
 
     def people(self, world: World) -> Iterator[World]:
         yield self.tell(replace(world, enabled=not world.enabled))
@@ -1001,8 +1159,8 @@ class Worlds:
                 yield replace(world, queue=tuple(later))  # The database was away, and another run has begun.
         elif sent.is_ours:
             refused = replace(world, queue=tuple(later))
-            for failure in (NETWORK, CONFIG):
-                yield self.say(refused, Failed(sent.command.run, world.now_s, failure))
+            for failure in (AWAY, CONFIG):
+                yield self.say(refused, Failed(sent.command.run, world.now_s, failure, 0.5, world.now_s - 1.0))
             unheard = replace(refused, row=self.acquired(world.row, sent.command).stream)
             yield self.say(unheard, Failed(sent.command.run, world.now_s, NETWORK))
 
@@ -1065,8 +1223,8 @@ class Worlds:
         over = replace(world, run=None)
         yield self.say(over, Ended(run, world.now_s, finished=True))
         yield self.say(over, Ended(run, world.now_s))
-        for failure in (NETWORK, CONFIG, BUG):
-            yield self.say(over, Failed(run, world.now_s, failure))
+        for failure in (AWAY, CONFIG, BUG):
+            yield self.say(over, Failed(run, world.now_s, failure, 0.5, world.now_s - 1.0))
         much_later = replace(over, now_s=world.now_s + TRIAL_S)
         yield self.say(much_later, Failed(run, much_later.now_s, NETWORK))
 
@@ -1184,7 +1342,7 @@ def alike(world: World) -> tuple[object, ...]:
         case Draining() as p:
             phase = ("draining", run(p.run), p.version, p.then, trial(p.trial), p.cancelled)
         case BackingOff() as p:
-            phase = ("backing off", p.version, trial(p.trial), p.failure)
+            phase = ("backing off", p.version, trial(p.trial), p.failure, p.tried_at_s < now_s, p.until_s > now_s)
         case Quarantined() as p:
             phase = ("quarantined", p.version, p.failure)
     wanted = worker.wanted and (worker.wanted.published, worker.wanted.running, worker.wanted.rejected)
@@ -1193,6 +1351,7 @@ def alike(world: World) -> tuple[object, ...]:
         phase,
         wanted,
         worker.attempt > 0,
+        min(worker.returns, 2),
         worker.trials > 0,
         worker.try_at_s > now_s,
         (world.registry.published, world.registry.running, world.registry.rejected, world.enabled),

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from headgate.core.lifecycle import Wanted
-from headgate.core.reconcile import Entry, Place, wanted_here
+from headgate.core.reconcile import Entry, Place, wanted_here, why_given_back
 
 WANTED = Wanted(published=1, running=None, restarts=0)
 ENTRY = Entry(UUID(int=1), "orders", revision=1, enabled=True, deleted=False, wanted=WANTED, is_to_run=True)
@@ -41,6 +41,40 @@ def test_what_should_run_is_told_whole(wanted: Wanted) -> None:
 def test_what_should_not_run_is_not_wanted(is_pushed: bool) -> None:
     entry = replace(ENTRY, is_to_run=False, is_pushed=is_pushed)
     assert here(entry, is_pushed=is_pushed) is None
+
+
+PAUSED = replace(ENTRY, is_to_run=False, is_paused=True)
+STOPPED = replace(ENTRY, is_to_run=False, enabled=False)
+
+
+@either_kind
+def test_of_what_is_paused_nothing_is_wanted_and_its_doors_are_open(is_pushed: bool) -> None:
+    entry = replace(PAUSED, is_pushed=is_pushed)
+    assert here(entry, is_pushed=is_pushed) is None
+    assert entry.is_open
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_open"),
+    [(ENTRY, True), (PAUSED, True), (STOPPED, False), (replace(STOPPED, deleted=True), False)],
+    ids=["runs", "paused", "stopped", "deleted"],
+)
+def test_only_a_stop_or_a_delete_closes_the_doors(entry: Entry, is_open: bool) -> None:
+    assert entry.is_open is is_open
+
+
+@pytest.mark.parametrize(
+    ("entry", "place", "why"),
+    [
+        (PAUSED, Place(), "paused"),
+        (STOPPED, Place(), "stopped"),
+        (None, Place(), "stopped"),
+        (ENTRY, Place(is_draining=True), "draining"),
+        (PAUSED, Place(is_draining=True), "draining"),
+    ],
+)
+def test_a_program_is_told_why_its_stream_ended(entry: Entry | None, place: Place, why: str) -> None:
+    assert why_given_back(entry, place) == why
 
 
 @either_kind
@@ -125,10 +159,11 @@ def test_whatever_else_is_wanted_has_another_key(other: Wanted) -> None:
         replace(ENTRY, wanted=replace(WANTED, rejected=True)),
         replace(ENTRY, enabled=False),
         replace(ENTRY, is_to_run=False),
+        PAUSED,
         replace(ENTRY, revision=9),
         replace(ENTRY, name="renamed"),
     ],
-    ids=["a proof", "a rejection", "a stop", "a quarantine", "a revision", "a name"],
+    ids=["a proof", "a rejection", "a stop", "a quarantine", "a pause", "a revision", "a name"],
 )
 def test_what_becomes_of_it_does_not_change_the_key(entry: Entry) -> None:
     """A finished stream rests, and a node stays unable, for as long as this name."""

@@ -12,6 +12,7 @@ WELL = Waiting("orders:0", is_used=True, is_quarantined=False)
 @pytest.mark.parametrize(
     ("enabled", "quarantined", "streams", "said"),
     [
+        ("paused", False, [WELL], "orders is paused: they are replayed when it is started"),
         (True, False, [WELL], None),
         (True, False, [], None),
         (False, False, [WELL], "orders is stopped: they are replayed when it is started"),
@@ -22,8 +23,14 @@ WELL = Waiting("orders:0", is_used=True, is_quarantined=False)
     ],
 )
 def test_the_first_thing_that_stands_in_the_way_is_named(
-    enabled: bool, quarantined: bool, streams: list[Waiting], said: str | None
+    enabled: bool | str, quarantined: bool, streams: list[Waiting], said: str | None
 ) -> None:
-    found = why_waiting("orders", is_enabled=enabled, is_quarantined=quarantined, streams=streams)
+    found = why_waiting(
+        "orders",
+        is_enabled=bool(enabled),
+        is_paused=enabled == "paused",
+        is_quarantined=quarantined,
+        streams=streams,
+    )
     assert (found is None) == (said is None)
     assert found is None or (said is not None and found.startswith(said))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 
+from headgate.core.identity import Marks
 from headgate.core.streams import (
     Acquire,
     Busy,
@@ -25,12 +26,15 @@ from headgate.core.streams import (
     Grant,
     Granted,
     IdentityChanged,
+    IdentityUnclear,
+    Mark,
     Progress,
     Release,
     Reply,
     Revoke,
     Step,
     Stream,
+    TakeOver,
     Why,
     agree,
     step,
@@ -188,6 +192,54 @@ def test_another_sink_keeps_the_position_and_counts_as_an_edit() -> None:
 def test_another_source_and_another_sink_are_one_edit() -> None:
     moved = step(LEFT, replace(CLAIM, version=2, source_identity="another", sink_identity="another"))
     assert moved.stream.progress == Progress(generation=3, commits=7, position=None)
+
+
+MOVED = replace(CLAIM, version=2, source_identity="another", sink_identity="another")
+KNOWN = structs.replace(LEFT, source_mark="s", sink_mark="t")
+
+
+def test_data_that_have_moved_are_known_by_their_marks_and_nothing_begins_anew() -> None:
+    found = step(KNOWN, replace(MOVED, source_marks=Marks("s"), sink_marks=Marks("t")))
+    assert found.reply == Granted()
+    assert found.stream == structs.replace(
+        KNOWN, owner=ME, run=RUN, epoch=6, version=2, source_identity="another", sink_identity="another", settled=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "progress", "reply"),
+    [
+        ("s", "x", Progress(3, 7, "g"), Granted()),
+        ("x", "t", Progress(3, 7, None), Granted(resets_position=True)),
+        ("x", "x", Progress(3, 7, None), Granted(resets_position=True)),
+    ],
+)
+def test_data_with_other_marks_are_other_data(source: str, sink: str, progress: Progress, reply: Reply) -> None:
+    found = step(KNOWN, replace(MOVED, source_marks=Marks(source), sink_marks=Marks(sink)))
+    assert (found.stream.progress, found.reply) == (progress, reply)
+    assert (found.stream.source_mark, found.stream.sink_mark) == (source, sink)
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_as_long_as_a_mark_was_not_asked_for_nothing_changes(side: str) -> None:
+    unasked = replace(CLAIM, **{f"{side}_identity": "another", f"{side}_marks": Marks(None)})
+    assert step(KNOWN, unasked) == Step(KNOWN, IdentityUnclear())
+    assert answers(THEIRS, unasked) == Busy(OTHER)
+
+
+def test_a_row_of_an_older_release_knows_a_list_of_hosts_by_each_of_them() -> None:
+    found = step(LEFT, replace(CLAIM, sink_identity="a,b", sink_marks=Marks(None, ("a", "sink"))))
+    assert (found.reply, found.stream.sink_identity, found.stream.progress) == (Granted(), "a,b", LEFT.progress)
+
+
+def test_marks_are_noted_by_who_has_the_stream_and_stay_until_there_are_others() -> None:
+    marked = after(MINE, Mark(ME, 5, "s", None), Mark(ME, 5, None, "t"))
+    assert marked == structs.replace(MINE, source_mark="s", sink_mark="t")
+    assert step(marked, Mark(ME, 5, "s", "t")).stream is marked
+    assert answers(MINE, Mark(ME, 4, "s", "t")) == Fenced()
+    assert answers(THEIRS, Mark(ME, 5, "s", "t")) == Fenced("owned_by_other")
+    moved = after(marked, CHECKPOINT, RELEASE, Grant(OTHER), replace(ACQUIRE, owner=OTHER), Revoke(OTHER), Edit("x"))
+    assert (moved.source_mark, moved.sink_mark) == ("s", "t")
 
 
 def test_a_datasource_deleted_and_made_again_is_a_new_row() -> None:
@@ -365,6 +417,37 @@ def test_the_revoke_of_a_node_reaches_whatever_it_was_granted() -> None:
     assert after(structs.replace(MINE, run=None, epoch=6), Revoke(ME)) == structs.replace(LEFT, epoch=7)
 
 
+# Take over.
+
+
+FENCED = structs.replace(MINE, transactional=True)
+
+
+def test_what_a_sink_fences_is_taken_over_like_a_revoked_stream() -> None:
+    assert step(FENCED, TakeOver(ME)) == step(FENCED, Revoke(ME))
+
+
+def test_what_no_sink_fences_stays_with_its_owner() -> None:
+    assert answers(MINE, TakeOver(ME)) == Busy(ME)
+
+
+def test_a_stream_of_which_no_run_has_begun_is_taken_over_whatever_its_sink() -> None:
+    assert after(structs.replace(MINE, run=None), TakeOver(ME)) == structs.replace(LEFT, epoch=6)
+
+
+@pytest.mark.parametrize("stream", [THEIRS, LEFT, FREE, structs.replace(FENCED, owner=OTHER)])
+def test_a_takeover_from_somebody_else_changes_nothing(stream: Stream) -> None:
+    assert answers(stream, TakeOver(ME)) == Done()
+
+
+def test_the_last_run_says_whether_its_sink_fences() -> None:
+    """It stays with the row through grants and revocations, until another run says something else."""
+    fenced = after(FREE, replace(CLAIM, transactional=True))
+    assert fenced.transactional
+    assert after(fenced, Revoke(ME), Grant(OTHER)).transactional
+    assert not after(fenced, replace(ACQUIRE, run=NEXT_RUN, version=2)).transactional
+
+
 # Edit.
 
 
@@ -494,7 +577,7 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
     assert after.progress.commits >= before.progress.commits
     assert after.progress.generation in (before.progress.generation, before.progress.generation + 1)
     assert after.run is None or after.owner is not None, "a run of nobody"
-    is_revoked = isinstance(command, Revoke) and before.owner == command.owner and after.owner is None
+    is_revoked = isinstance(command, Revoke | TakeOver) and before.owner == command.owner and after.owner is None
     is_edited = isinstance(command, Edit | Deal) and done.reply == Done()
     is_released = isinstance(command, Release) and done.reply == Done()
     raises_epoch = isinstance(done.reply, Granted) or is_revoked or is_edited
@@ -512,8 +595,14 @@ def keeps_the_rules(before: Stream, command: Command) -> Step:
         assert isinstance(command, Acquire), "only a run can write what the registry does not know"
     if before.owner is not None:
         assert after.owner in (None, before.owner), "taken from its owner for another"
-    if isinstance(done.reply, Fenced | Busy | IdentityChanged):
+    if isinstance(command, TakeOver) and after != before:
+        assert before.run is None or before.transactional, "taken before its lease, and nobody fences it"
+    if after.transactional != before.transactional:
+        assert isinstance(command, Acquire)
+    if isinstance(done.reply, Fenced | Busy | IdentityChanged | IdentityUnclear):
         assert after == before
+    if (after.source_mark, after.sink_mark) != (before.source_mark, before.sink_mark):
+        assert isinstance(command, Acquire | Mark | Deal)
     if isinstance(command, Checkpoint | Release):
         assert isinstance(done.reply, Fenced) == ((before.owner, before.epoch) != (command.owner, command.epoch))
     if isinstance(command, Acquire | Edit | Deal) and after != before:
@@ -534,6 +623,7 @@ def commands() -> Iterator[Command]:
     for owner in (ME, OTHER):
         yield Grant(owner)
         yield Revoke(owner)
+        yield TakeOver(owner)
         for epoch in EPOCHS:
             yield Revoke(owner, epoch)
             for n in (0, 1, 2):
@@ -541,10 +631,15 @@ def commands() -> Iterator[Command]:
                 yield Release(owner, epoch, n, f"{owner.int}:{n}")
                 yield Release(owner, epoch, n, f"{owner.int}:{n}", is_settled=True)
             yield Release(owner, epoch, 0, None, "finished", "wish")
+            yield Mark(owner, epoch, sink="t")
         for claims in (False, True):
             yield Acquire(owner, RUN, 1, "source", "sink", claims)
+            yield Acquire(owner, RUN, 1, "source", "sink", claims, transactional=True)
             yield Acquire(owner, NEXT_RUN, 2, "another", "sink", claims)
             yield Acquire(owner, NEXT_RUN, 2, "another", "sink b", claims)
+            yield Acquire(
+                owner, NEXT_RUN, 2, "another", "sink b", claims, source_marks=Marks("s"), sink_marks=Marks(None)
+            )
 
 
 def test_every_order_of_commands_keeps_the_rules() -> None:
@@ -601,10 +696,11 @@ class Row(RuleBasedStateMachine):
         source=st.sampled_from("ab"),
         sink=st.sampled_from("xy"),
         claims=st.booleans(),
+        transactional=st.booleans(),
     )
-    def acquire(self, owner: UUID, version: int, source: str, sink: str, claims: bool) -> None:
+    def acquire(self, owner: UUID, version: int, source: str, sink: str, claims: bool, transactional: bool) -> None:
         is_free = self.row.owner is None
-        done = self.apply(Acquire(owner, RUN, version, source, sink, claims))
+        done = self.apply(Acquire(owner, RUN, version, source, sink, claims, transactional))
         if isinstance(done.reply, Granted):
             assert claims or not is_free
             self.granted(owner)
@@ -623,6 +719,12 @@ class Row(RuleBasedStateMachine):
         epoch = data.draw(st.one_of(st.none(), st.sampled_from([epoch for _, epoch in self.grants] or [0])))
         self.apply(Revoke(owner, epoch))
         if self.live is not None and self.live[0] == owner and (epoch is None or epoch >= self.live[1]):
+            assert self.row.epoch > self.live[1]
+            self.live = None
+
+    @rule(owner=nodes)
+    def take_over(self, owner: UUID) -> None:
+        if self.apply(TakeOver(owner)).reply == Done() and self.live is not None and self.live[0] == owner:
             assert self.row.epoch > self.live[1]
             self.live = None
 

@@ -29,7 +29,7 @@ def published(source: str = "generator", **options: Any) -> Version:
 
 
 def node(**changes: Any) -> Node:
-    return replace(Node(ALPHA, "alpha", 5, 5.0, None, "1", AT, False, None, 1, None), **changes)
+    return replace(Node(ALPHA, "alpha", 5, 5.0, None, "1", AT, False, None, 1, None, False), **changes)
 
 
 def stream(status: str = "RUNNING", detail: str = "running", **changes: Any) -> StreamState:
@@ -43,6 +43,20 @@ def facts(*states: StreamState, **changes: Any) -> Facts:
     return replace(Facts(FOUND, published(), states, [node()], NOW_S), **changes)
 
 
+PAUSED = replace(FOUND, paused=True)
+
+
+def failed(next_try_at_s: float | None) -> StreamState:
+    detail = "quarantined" if next_try_at_s is None else "backing off"
+    return stream("ERROR", detail, error=LastFailure("network", "refused", next_try_at_s))
+
+
+def test_what_is_tried_when_something_is_back_says_so() -> None:
+    error = LastFailure("network", "refused", NOW_S + 12.0, awaits_return=True)
+    found = facts(stream("ERROR", "backing off", error=error))
+    assert any("tries again in 12 s, or when that is back" in line for line in explain(found))
+
+
 NO_VERSION = replace(FOUND, published_version=None, running_version=None)
 REJECTED = replace(published(), status="rejected", reason="config: no such column")
 UNABLE = Unable(ID, STREAM, ALPHA, "alpha", "no driver", AT)
@@ -54,6 +68,9 @@ UNABLE = Unable(ID, STREAM, ALPHA, "alpha", "no driver", AT)
         (facts(stream()), "ok", ""),
         (facts(datasource=NO_VERSION, published=None), "unpublished", "nothing has been published"),
         (facts(stream(), datasource=replace(FOUND, enabled=False)), "stopped", "somebody stopped it"),
+        (facts(stream(), datasource=PAUSED), "paused", "somebody paused it"),
+        (facts(failed(None), datasource=replace(PAUSED, quarantine="it hung")), "paused", "somebody paused it"),
+        (facts(nodes=[], datasource=PAUSED), "paused", "somebody paused it"),
         (facts(stream("STOPPED", "finished")), "ended", "its source has ended"),
         (facts(stream(), stream("STOPPED", "finished")), "ok", ""),
         (facts(), "starting", "no node has taken it up yet"),
@@ -76,9 +93,22 @@ def test_a_datasource_is_what_a_person_would_say_with_the_reason(found: Facts, h
     assert health in HEALTHS
 
 
-def failed(next_try_at_s: float | None) -> StreamState:
-    detail = "quarantined" if next_try_at_s is None else "backing off"
-    return stream("ERROR", detail, error=LastFailure("network", "refused", next_try_at_s))
+@pytest.mark.parametrize(
+    ("source", "inbox", "meanwhile"),
+    [
+        ("generator", None, "What its source has stays there."),
+        ("webhook", InboxBacklog(0, 0, None), "Webhooks are still taken: none waits yet."),
+        ("webhook", InboxBacklog(1, 9, NOW_S), "Webhooks are still taken: 1 payload waits."),
+        ("webhook", InboxBacklog(1200, 9, NOW_S), "Webhooks are still taken: 1,200 payloads wait."),
+        ("push", None, "Programs that push to it stay connected and keep their records."),
+    ],
+)
+def test_of_a_pause_it_is_told_what_becomes_of_records_meanwhile(
+    source: str, inbox: InboxBacklog | None, meanwhile: str
+) -> None:
+    found = facts(stream("STOPPED", "stopped"), datasource=PAUSED, published=published(source), inbox=inbox)
+    said = f"It is paused: nothing is read. {meanwhile} Go on with: headgate ds start orders"
+    assert explain(found) == [said]
 
 
 @pytest.mark.parametrize(

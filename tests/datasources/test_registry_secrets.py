@@ -46,6 +46,29 @@ async def test_without_a_master_key_nothing_is_written(database: Database) -> No
         await registry.secrets.rotate()
 
 
+async def test_a_secret_that_is_used_is_not_deleted_unless_somebody_insists(registry: Registry) -> None:
+    await registry.set_secret("warehouse", "postgresql://x/y", "a test")
+    sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
+    plain = {"source": {"type": "generator"}, "sink": {"type": "blackhole"}}
+    used = {"source": {"type": "generator"}, "sink": sink}
+    await registry.apply({"orders": read_one("orders", used)}, "a test", is_admin=True)
+    await registry.apply({"clicks": read_one("clicks", plain)}, "a test", is_admin=True)
+    await registry.put_draft("clicks", read_one("clicks", used).content, "a test")
+    with pytest.raises(Refused) as refused:
+        await registry.delete_secret("warehouse", "a test")
+    assert refused.value.message == "secret 'warehouse' is in use: clicks, orders"
+    assert [str(one) for one in refused.value.problems] == [
+        "clicks: version 2 is the draft",
+        "orders: version 1 is published",
+    ]
+    assert refused.value.counts == {"datasources": 2, "running": 0}
+    assert "--yes" in refused.value.hint
+    await registry.delete_secret("warehouse", "ada", yes=True)
+    for name in ("clicks", "orders"):
+        (last,) = await registry.events.last((await registry.get(name)).id, 1)
+        assert (last.type, last.payload, last.actor) == ("secret_deleted", {"secret": "warehouse"}, "ada")
+
+
 async def test_a_secret_that_is_used_is_not_deleted_and_one_that_is_not_there_is_not_found(registry: Registry) -> None:
     await registry.set_secret("warehouse", "postgresql://x/y", "a test")
     sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}

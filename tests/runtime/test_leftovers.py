@@ -50,7 +50,7 @@ async def _come_and_go(hg: Harness, kind: str, number: int) -> None:
         await hg.node.inbox.append([Payload(found.id, "{}", b'{"id": 1}')], {found.id: Limit()})
         hg.node.inboxes.look()
         await hg.until_true(lambda: found.id in hg.node.inboxes.acked)
-    await hg.node.registry.delete(name, "tester")
+    await hg.node.registry.delete(name, "tester", yes=True)
     assert hg.node.manager is not None
     handles = hg.node.manager.handles
     await hg.until_true(lambda: all(handle.datasource != found.id for handle in handles()))

@@ -390,7 +390,12 @@ async def test_a_stream_that_nobody_can_run_is_free_and_says_why_until_somebody_
     await left.until_true(has_been_tried)
     await left.until_owners(orders=None)
     state = await left.until("orders", status="ERROR", detail="quarantined")
-    assert state["error"] == {"cause": "config", "message": "no such topic", "next_try_at_s": None}
+    assert state["error"] == {
+        "cause": "config",
+        "message": "no such topic",
+        "next_try_at_s": None,
+        "awaits_return": False,
+    }
     assert kind.opened == 2
     for hg in (left, right):
         assert await hg.node.placement.grant([]) == {}

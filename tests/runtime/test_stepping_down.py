@@ -13,11 +13,13 @@ from headgate.connectors.api import Batch, Connector, Context, Options, SourceKi
 from headgate.core import lifecycle, patience
 from headgate.core.groups import delivery
 from headgate.core.groups.requests import Joined
+from headgate.core.patience import StandingOrder
 from headgate.errors import StoreError
 from headgate.runtime.groups import listener
 from headgate.runtime.groups.listener import Session
+from headgate.runtime.streams import manager
 from headgate.runtime.streams.manager import WorkerManager
-from tests.runtime.conftest import IDS, Harness, generator, postgres
+from tests.runtime.conftest import BLACKHOLE, IDS, Harness, generator, postgres
 
 Join: TypeAlias = Callable[..., Awaitable[Harness]]
 
@@ -81,6 +83,41 @@ def _runs(hg: Harness, stream: str) -> bool:
 
 class Nothing(Options):
     """No options."""
+
+
+class Quiet:
+    """A source that has nothing to say."""
+
+    def __init__(self, options: Nothing, context: Context) -> None: ...
+
+    async def check(self) -> None: ...
+
+    async def open(self, position: Any) -> None: ...
+
+    async def read(self) -> Batch:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ack(self, position: Any) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_a_run_that_has_nothing_to_write_learns_that_its_stream_was_taken(
+    join: Join, plug: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "OWNED_S", 0.1)
+    plug(Connector("quiet", "Says nothing", source=SourceKind(Nothing, Quiet)))
+    left = await join("left")
+    await left.apply(orders={"source": {"type": "quiet"}, "sink": BLACKHOLE})
+    await left.apply(views={"source": {"type": "quiet"}, "sink": BLACKHOLE})
+    for name in ("orders", "views"):
+        await left.until(name, status="RUNNING")
+    found = await left.node.streams.find("orders:0")
+    assert found.owner is not None
+    assert await left.node.placement.take(StandingOrder(found.id, found.owner, found.epoch, 5.0))
+    await left.until_true(lambda: not _runs(left, "orders:0"))
+    assert _runs(left, "views:0")
 
 
 class Stubborn:

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.core.streams import Acquire, Command, Reply, Stream
 from headgate.ids import new_id
-from headgate.store.database import Database, connect
+from headgate.store.database import Database, Session, connect
 from headgate.store.datasources import Content, Datasources
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
@@ -111,12 +111,20 @@ class Rows:
         """What was done, and by whom, the oldest first."""
         return [(line.kind, line.actor) for line in reversed(await self.streams.history(stream, 1000))]
 
-    async def until_somebody_waits(self) -> None:
-        """Until a session of this database waits for a lock that another one holds."""
+    async def waiting(self) -> int:
+        """How many sessions of this database wait for a lock that another one holds."""
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
-        await until(lambda: self.database.fetchval(waiting), "somebody waits", look_s=0.005)
+        return int(await self.database.fetchval(waiting))
+
+    async def until_somebody_waits(self, number: int = 1) -> None:
+        """Until so many do."""
+
+        async def wait() -> bool:
+            return await self.waiting() >= number
+
+        await until(wait, "somebody waits", look_s=0.005)
 
 
 @pytest.fixture
@@ -130,6 +138,10 @@ async def others(url: str) -> AsyncIterator[Rows]:
     database = await Database.open(url)
     yield Rows(database)
     await database.close()
+
+
+async def unchecked(session: Session) -> None:
+    """Any registry will do."""
 
 
 @asynccontextmanager

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -21,6 +19,7 @@ from headgate.store.database import Database, connect
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate, migrations
 from headgate.store.wake import Listener, Waker
+from tests.pooler import needs_pooler, pooled
 from tests.proxy import proxied
 from tests.waiting import until
 
@@ -281,50 +280,18 @@ async def test_a_database_that_refuses_everything_is_a_store_error(url: str) -> 
 # A pooler.
 
 
-@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="pgbouncer is not installed (make packages, as root)")
+@needs_pooler
 async def test_a_pooler_that_cannot_listen_still_works_by_polling(url: str, tmp_path: Path) -> None:
     """Behind pgbouncer in transaction mode LISTEN hears nothing; reads and changes work, and polling finds them."""
     from headgate.store.datasources import Datasources
 
-    name = url.partition("@/")[2].partition("?")[0]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    async with proxied(url) as (proxy, _):
-        users = tmp_path / "users.txt"
-        users.write_text('"headgate" ""\n')
-        config = tmp_path / "pgbouncer.ini"
-        config.write_text(
-            f"[databases]\n{name} = host=127.0.0.1 port={proxy.port} dbname={name} user=headgate\n"
-            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nauth_file = {users}\n"
-            "pool_mode = transaction\nunix_socket_dir =\nignore_startup_parameters = extra_float_digits\n"
-        )
-        for path in (tmp_path, *tmp_path.parents[:2]):
-            path.chmod(0o755)
-        command = ["pgbouncer", str(config)]
-        if os.geteuid() == 0:
-            command[1:1] = ["-u", "headgate"]
-        pooler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            through = f"postgresql://headgate@127.0.0.1:{port}/{name}?sslmode=disable&pooler=transaction"
-
-            async def is_up() -> bool:
-                try:
-                    (await connect(through)).terminate()
-                except StoreError:
-                    return False
-                return True
-
-            await until(is_up)
-            database = await Database.open(through)
-            assert await migrate(database) == []
-            store = Datasources(database)
-            async with store.change("me") as change:
-                await change.create("orders", True)
-            entries = await store.entries_since(0)
-            assert [entry.name for entry in entries] == ["orders"]
-            await asyncio.gather(*(store.entries_since(0) for _ in range(50)))
-            await database.close()
-        finally:
-            pooler.terminate()
-            pooler.wait()
+    async with pooled(url, tmp_path) as through:
+        database = await Database.open(through)
+        assert await migrate(database) == []
+        store = Datasources(database)
+        async with store.change("me") as change:
+            await change.create("orders", True)
+        entries = await store.entries_since(0)
+        assert [entry.name for entry in entries] == ["orders"]
+        await asyncio.gather(*(store.entries_since(0) for _ in range(50)))
+        await database.close()

@@ -22,7 +22,7 @@ import asyncpg
 import pytest
 
 from headgate.errors import ConfigError, StoreError
-from headgate.store import embedded
+from headgate.store import embedded, short_paths
 from headgate.store.embedded import EmbeddedServer
 from tests.waiting import LONG_S, wait_until
 
@@ -329,6 +329,38 @@ def test_a_path_that_no_socket_address_or_url_can_hold_works(name: str) -> None:
     finally:
         stop_leftovers(folder)
         shutil.rmtree(folder)
+
+
+def test_below_a_long_path_the_url_is_the_same_at_each_start(tmp_path: Path) -> None:
+    """It may be in somebody's secret."""
+    home = tmp_path / ("long" * 40)
+    first = EmbeddedServer.join(home)
+    other = Node(home)
+    assert other.process.stdout is not None
+    assert other.process.stdout.readline().strip() == first.url
+    other.kill()
+    first.leave()
+    again = EmbeddedServer.join(home)
+    try:
+        assert again.url == first.url
+        assert query(first.url, "SELECT 1") == 1
+    finally:
+        again.leave()
+
+
+def test_below_a_long_path_it_works_though_somebody_else_has_the_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = tmp_path / "tmp"
+    taken.mkdir()
+    taken.chmod(0o777)  # Not sticky: anybody could exchange what is in it.
+    monkeypatch.setattr(short_paths, "EVERYBODYS", taken)
+    server = EmbeddedServer.join(tmp_path / ("long" * 40))
+    try:
+        assert str(taken) not in server.url
+        assert query(server.url, "SELECT 1") == 1
+    finally:
+        server.leave()
 
 
 def test_no_tcp_port_is_open(home: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from headgate.core.groups import machine as core
+from headgate.core.groups import requests
 from headgate.core.groups.machine import (
     Confirm,
     ConnectionDisconnected,
@@ -27,10 +31,15 @@ from headgate.core.groups.machine import (
     Unregister,
 )
 from headgate.core.groups.requests import Answer, Answered, Bury, ConnectionEnded, Drop, Joined, Mute, Request
+from headgate.core.groups.roster import Roster
+from headgate.errors import StoreError
 from headgate.ids import new_id
+from headgate.store import database as database_module
+from headgate.store import group_batches as batches
 from headgate.store import groups as store
-from headgate.store.database import Database, sql
-from headgate.store.groups import EMPTY, GroupRow, Groups
+from headgate.store.database import POOL_SIZE, Database, is_undone, sql
+from headgate.store.group_batches import ALONE, Answers, Asked
+from headgate.store.groups import EMPTY, GroupRow, Groups, HeldUp
 from tests.store.conftest import Pause, Rows, session
 
 
@@ -188,6 +197,340 @@ async def test_a_batch_and_joins_to_its_groups_do_not_deadlock(house: House, els
     await asyncio.gather(join_all(), *(house.groups.apply(confirms) for _ in range(10)))
     for number in range(10):
         assert await house.statuses(f"group-{number}") == [STEPPING, WAITING]
+
+
+# Many commands in one transaction.
+
+
+class Batch:
+    """Commands that come while a transaction of their node is under way, and so go into the next one together."""
+
+    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._house = house
+        self._monkeypatch = monkeypatch
+        self._carry_out = house.groups._carry_out
+        self._transactions: list[tuple[int, bool]] = []
+        self.loses_answers = False  # To its commits.
+
+    @property
+    def transactions(self) -> list[tuple[int, bool]]:
+        """How many commands each had, and whether it was one that waits for locks."""
+        return self._transactions[1:]
+
+    async def _counted(self, asked: Sequence[Asked], *, waits: bool) -> Answers:
+        self._transactions.append((len(asked), waits))
+        answers = await self._carry_out(asked, waits=waits)
+        if self.loses_answers and len(asked) > 1:
+            raise StoreError("the answer to the commit is lost")
+        return answers
+
+    async def of(self, *commands: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+        """Ask for these while another command is under way; return when it is done."""
+        pause = Pause()
+        self._monkeypatch.setattr(self._house.groups._batches, "_carry_out", pause.before(self._counted))
+        first = asyncio.create_task(self._house.join("first of all"))
+        await pause.reached.wait()
+        tasks = [asyncio.create_task(one) for one in commands]
+        await asyncio.sleep(0)  # Now each of them has asked.
+        pause.go_on.set()
+        await first
+        return tasks
+
+
+@pytest.fixture
+def batch(house: House, monkeypatch: pytest.MonkeyPatch) -> Batch:
+    return Batch(house, monkeypatch)
+
+
+HOLD = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0"  # For as long as the test takes.
+
+
+@asynccontextmanager
+async def locked(url: str, *groups: UUID) -> AsyncIterator[Any]:
+    """Somebody else has these groups locked."""
+    async with session(url) as connection:
+        await connection.execute(HOLD)
+        await connection.execute(sql("groups/lock"), groups, [], [])
+        yield connection
+
+
+@asynccontextmanager
+async def making(url: str, name: str) -> AsyncIterator[Any]:
+    """Somebody else makes this group, and is not done yet."""
+    async with session(url) as connection:
+        await connection.execute(HOLD)
+        await connection.execute(sql("groups/make"), [new_id()], ["invoices"], [name], [None], [5.0])
+        yield connection
+
+
+async def test_what_comes_while_a_transaction_is_under_way_is_the_next_one(house: House, batch: Batch) -> None:
+    joined = [await house.join(f"group-{number}") for number in range(10)]
+    confirms = [house.tell(one, Answered(one.consumer, 1)) for one in joined]
+    joins = [house.join(f"group-{number}") for number in range(20)]
+    answers = await asyncio.gather(*await batch.of(*confirms, *joins))
+    assert batch.transactions == [(30, False)]
+    assert answers[:10] == [[core.Ok()]] * 10
+    assert [one.group for one in answers[10:20]] == [one.group for one in joined]
+    assert await house.statuses("group-0") == [ACTIVE, WAITING]
+    assert await house.statuses("group-19") == [ACTIVE]
+
+
+async def test_each_command_of_a_batch_has_its_own_answer(house: House, batch: Batch) -> None:
+    one = await house.join(partition=1)
+    answers = await asyncio.gather(
+        *await batch.of(
+            house.tell(one, Confirm(str(one.consumer), 7)),
+            house.try_to_join("group", 2),
+            house.rejoin(new_id()),
+            house.rejoin(one.consumer, "another"),
+            house.groups.apply({new_id(): [Evaluate()]}),
+            house.try_to_join("other", 2),
+            house.tell(one, Answered(one.consumer, 1)),
+        )
+    )
+    assert answers[:2] == [[core.Refused("stale")], core.Refused("partition_index_conflict")]
+    assert answers[2:5] == [None, None, {}]
+    assert isinstance(answers[5], Joined)
+    assert answers[6] == [core.Ok()]
+    found = await house.read()
+    assert (found.ignored, [m.answered for m in found.members]) == (1, [True])
+    assert await house.statuses("other") == [ACTIVE]
+
+
+async def test_commands_for_one_group_are_stepped_in_the_order_in_which_they_came(house: House, batch: Batch) -> None:
+    """Whether they name it by its id or by its names."""
+    one = await house.join()
+    await asyncio.gather(
+        *await batch.of(
+            house.join(),
+            house.tell(one, Unregister(str(one.consumer))),
+            house.join(),
+            house.rejoin(one.consumer),
+            house.tell(one, Evaluate()),
+            house.try_to_join("group", None),
+        )
+    )
+    found = await house.read()
+    assert [line.what for line in found.lately] == ["register", "register", "unregister", "register", "register"]
+    assert await house.statuses() == [ACTIVE, WAITING, WAITING]
+
+
+async def test_a_command_whose_step_goes_wrong_fails_alone(
+    house: House, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = [await house.join(f"group-{number}") for number in range(3)]
+
+    def step(roster: Roster, request: Request, now: datetime) -> requests.Step:
+        if isinstance(request, Evaluate):
+            raise RuntimeError("a bug")
+        return real(roster, request, now)
+
+    real = requests.step
+    monkeypatch.setattr(requests, "step", step)
+    commands: list[Request] = [Answered(joined[1].consumer, 1), Evaluate(), Unregister(str(joined[1].consumer))]
+    answers = await asyncio.gather(
+        *await batch.of(
+            house.tell(joined[0], Answered(joined[0].consumer, 1)),
+            *(house.tell(joined[1], command) for command in commands),
+            house.tell(joined[2], Answered(joined[2].consumer, 1), Evaluate()),
+        ),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in answers] == [list, list, RuntimeError, list, RuntimeError]
+    assert batch.transactions == [(5, False)]
+    assert set(await house.orders()) == {joined[2].consumer, *await first_of_all(house)}
+    assert await house.groups.all("invoices", "group-1") == []
+
+
+async def first_of_all(house: House) -> list[UUID]:
+    return [m.id for m in (await house.read("first of all")).members]
+
+
+async def test_a_command_that_the_database_does_not_accept_fails_alone(house: House, batch: Batch) -> None:
+    one = await house.join()
+    bad = [
+        house.groups.join("invoices", "a zero byte", None, "\0", house.node, 5.0),
+        house.groups.join("invoices", "a surrogate", None, "\ud800", house.node, 5.0),
+        house.groups.join("invoices", "a large number", 2**40, "", house.node, 5.0),
+        house.groups.join("invoices", "group", None, "\0", house.node, 5.0),
+    ]
+    answers = await asyncio.gather(
+        *await batch.of(
+            house.tell(one, Answered(one.consumer, 1)), house.join(), *bad, house.join(), house.join("last")
+        ),
+        return_exceptions=True,
+    )
+    assert [isinstance(one, Exception) for one in answers] == [False, False, True, True, True, True, False, False]
+    assert await house.statuses() == [ACTIVE, WAITING, WAITING]
+    assert await house.statuses("last") == [ACTIVE]
+    assert {one.name for one in await house.groups.all()} == {"group", "last", "first of all"}
+
+
+async def test_a_group_that_somebody_has_locked_holds_up_none_of_its_neighbours(
+    house: House, batch: Batch, url: str
+) -> None:
+    joined = [await house.join(f"group-{number}") for number in range(5)]
+    async with locked(url, joined[0].group) as connection:
+        tasks = await batch.of(*(house.tell(one, Answered(one.consumer, 1)) for one in joined))
+        await asyncio.gather(*tasks[1:])
+        later = asyncio.create_task(house.tell(joined[0], Unregister(str(joined[0].consumer))))
+        await house.tell(joined[1], Unregister(str(joined[1].consumer)))
+        await Rows(house.database).until_somebody_waits()
+        assert not tasks[0].done()
+        await connection.execute("COMMIT")
+        assert await tasks[0] == [core.Ok()]
+        assert await later == [core.Ok()]
+    assert batch.transactions == [(5, False), (1, True), (1, False), (1, False)]
+
+
+async def test_many_locks_that_are_not_released_hold_up_their_own_groups_and_no_others(
+    house: House, rows: Rows, batch: Batch, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than a node has sessions."""
+    joined = [await house.join(f"group-{number}") for number in range(POOL_SIZE + 3)]
+    confirms: dict[UUID, Sequence[Request]] = {one.group: [Answered(one.consumer, 1)] for one in joined}
+    stuck = {one.group for one in joined[2:]}
+    monkeypatch.setattr(database_module, "_BEGIN", database_module._BEGIN + "; SET LOCAL lock_timeout = 500")
+    async with locked(url, *stuck):
+        (task,) = await batch.of(house.groups.apply(confirms))
+        await rows.until_somebody_waits(ALONE)
+        await house.tell(joined[0], Unregister(str(joined[0].consumer)))
+        await house.join("another")
+        assert await rows.waiting() <= ALONE
+        with pytest.raises(HeldUp) as raised:
+            await task
+    assert raised.value.groups == stuck
+    assert raised.value.outcomes.keys() == confirms.keys() - stuck
+    outcomes = await house.groups.apply({group: confirms[group] for group in stuck})
+    assert {reply for one in outcomes.values() for reply in one.replies} == {core.Ok()}
+
+
+async def test_a_group_that_another_makes_and_does_not_finish_holds_up_no_neighbour(
+    house: House, batch: Batch, url: str
+) -> None:
+    one = await house.join()
+    async with making(url, "made") as connection:
+        tasks = await batch.of(house.tell(one, Answered(one.consumer, 1)), house.join("made"), house.join("new"))
+        await asyncio.gather(tasks[0], tasks[2])
+        assert not tasks[1].done()
+        await connection.execute("COMMIT")
+        await tasks[1]
+    assert await house.statuses("made") == [ACTIVE]
+
+
+async def test_groups_with_more_consumers_than_a_batch_reads_are_asked_alone(
+    house: House, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts = [await house.join(f"group-{number}") for number in range(6)]
+    for number in range(12):
+        await house.join(f"group-{number % 6}")
+    monkeypatch.setattr(store, "MOST_ROWS", 7)
+    answers = await asyncio.gather(*await batch.of(*(house.tell(one, Answered(one.consumer, 1)) for one in firsts)))
+    assert answers == [[core.Ok()]] * 6
+    assert batch.transactions == [(6, False), *[(1, True)] * 4]
+    assert not {one.consumer for one in firsts} & set(await house.orders())
+
+
+async def test_commands_of_a_batch_whose_database_goes_away_fail_and_change_nothing(
+    house: House, elsewhere: House, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = [await house.join(f"group-{number}") for number in range(5)]
+    pause = Pause()
+    tasks = await batch.of(*(house.tell(one, Answered(one.consumer, 1)) for one in joined), house.join("new"))
+    monkeypatch.setattr(store, "_save", pause.before(store._save))
+    await pause.reached.wait()
+    sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    await elsewhere.database.execute(sessions)
+    pause.go_on.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {isinstance(one, StoreError) for one in answers} == {True}
+    assert batch.transactions == [(6, False)]
+    assert set(await house.orders()) >= {one.consumer for one in joined}
+    assert await house.groups.all("invoices", "new") == []
+
+
+async def test_a_batch_whose_commit_was_not_answered_is_not_repeated(house: House, batch: Batch) -> None:
+    batch.loses_answers = True
+    answers = await asyncio.gather(
+        *await batch.of(house.join(), house.join(), house.join("other")), return_exceptions=True
+    )
+    assert [type(one) for one in answers] == [StoreError] * 3
+    assert await house.statuses() == [ACTIVE, WAITING]
+    assert await house.statuses("other") == [ACTIVE]
+
+
+async def test_a_command_whose_caller_goes_is_dropped_or_carried_out_and_its_neighbours_are_answered(
+    house: House, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = await batch.of(*(house.join(f"group-{number}") for number in range(4)))
+    pause = Pause()
+    monkeypatch.setattr(store, "_save", pause.before(store._save))
+    await pause.reached.wait()
+    tasks[0].cancel()
+    waiting = [asyncio.create_task(house.join(name)) for name in ("late", "later")]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    pause.go_on.set()
+    answers = await asyncio.gather(*tasks, *waiting, return_exceptions=True)
+    assert [isinstance(one, Joined) for one in answers] == [False, True, True, True, False, True]
+    names = {one.name for one in await house.groups.all()}
+    assert names == {"first of all", *(f"group-{number}" for number in range(4)), "later"}
+
+
+@pytest.fixture
+def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[StoreError]:
+    """Batches that the database has ended because they and others waited for each other."""
+    found: list[StoreError] = []
+
+    def noted(error: StoreError) -> bool:
+        if isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+            found.append(error)
+        return is_undone(error)
+
+    monkeypatch.setattr(batches, "is_undone", noted)
+    monkeypatch.setattr(store, "_BATCH", "")  # They wait long enough for the database to notice.
+    return found
+
+
+async def test_batches_of_two_nodes_that_make_the_same_groups_do_not_deadlock(
+    house: House, elsewhere: House, deadlocks: list[StoreError], url: str
+) -> None:
+    """Each comes to the group that somebody else makes after it has made some, and goes on when that is taken back."""
+    for turn in range(5):
+        names = [f"group-{turn}-{number:02}" for number in range(40)]
+        async with making(url, names[20]) as connection:
+            joining = asyncio.gather(*map(house.join, names), *map(elsewhere.join, reversed(names)))
+            await Rows(house.database).until_somebody_waits(2)
+            await connection.execute("ROLLBACK")
+            joined = await joining
+        assert len({one.group for one in joined}) == len(names)
+    assert deadlocks == []
+
+
+async def test_batches_of_two_nodes_over_the_same_groups_do_not_deadlock(
+    house: House, elsewhere: House, deadlocks: list[StoreError]
+) -> None:
+    """Each program joins a group, answers, leaves; all the while groups are emptied, removed and made again."""
+
+    async def program(at: House, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(6):
+            joined = await at.join(f"group-{chance.randrange(12)}", 1)
+            found = await at.rejoin(joined.consumer, "not there")
+            assert found is None
+            await at.tell(joined, Answered(joined.consumer, 1))
+            ends = [ConnectionEnded(joined.consumer, joined.incarnation, is_proved=True)]
+            await at.groups.apply({joined.group: ends, new_id(): [Evaluate()]})
+
+    async def clean() -> None:
+        while not programs.done():
+            await house.age()
+            await house.groups.clean()
+
+    programs = asyncio.gather(*(program(at, seed) for seed in range(20) for at in (house, elsewhere)))
+    await asyncio.gather(programs, clean())
+    assert deadlocks == []
+    assert await house.groups.all() == []
 
 
 # Coming back, while something else is decided.
@@ -622,3 +965,15 @@ async def test_whatever_many_ask_at_once_one_at_most_is_active_and_epochs_rise(h
     looking = asyncio.create_task(look())
     await asked
     assert await looking > 1
+
+
+async def test_after_an_era_has_begun_nobody_is_let_in_for_a_lease(database: Database) -> None:
+    """Who was active in the time that was lost may still believe it, and this registry does not know who it was."""
+    groups = Groups(database)
+    assert not await groups.is_settling()
+    await database.execute("UPDATE headgate.registry SET era_began_at = now() - interval '9 s'")
+    assert await groups.is_settling()
+    await database.execute("UPDATE headgate.registry SET era_began_at = now() - interval '11 s'")
+    assert not await groups.is_settling()
+    await groups.join("orders", "workers", None, "me", new_id(), 30.0)
+    assert await groups.is_settling()

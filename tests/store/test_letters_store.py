@@ -289,12 +289,12 @@ async def test_an_edit_replaces_the_record_and_nothing_of_it_stays(desk: Desk) -
     one = letter(key=b"k")
     await desk.save(one)
     kept = await desk.letters.find(str(one.id))
-    await desk.letters.edit(kept, Contents({"n": 1}, {"id": 3}, None, 2), b"k", ME)
+    await desk.letters.edit(kept, Contents({"n": 1}, {"id": 3}, None, 2), ME, is_same_key=True)
     after, contents = await desk.letters.read(str(one.id))
     assert (contents, after.has_key) == (Contents({"n": 1}, {"id": 3}, None, 2), True)
     (told,) = await desk.sql("SELECT * FROM headgate.datasource_events WHERE type = 'letter_edited'")
     assert (told["actor"], msgspec.json.decode(told["payload"])) == (ME, {"letter": str(one.id)})
-    await desk.letters.edit(kept, Contents({"n": 1}, None, None), b"another", ME)
+    await desk.letters.edit(kept, Contents({"n": 1}, None, None), ME, is_same_key=False)
     assert not (await desk.letters.find(str(one.id))).has_key
 
 
@@ -304,10 +304,10 @@ async def test_an_edit_is_refused_once_a_run_may_have_read_the_letter(desk: Desk
     kept = await desk.letters.find(str(one.id))
     await desk.ask()
     with pytest.raises(Refused, match="about to be replayed"):
-        await desk.letters.edit(kept, Contents(1, None, None), None, ME)
+        await desk.letters.edit(kept, Contents(1, None, None), ME, is_same_key=False)
     await desk.letters.resolve([one.id], "replayed")
     with pytest.raises(Refused, match="not open"):
-        await desk.letters.edit(kept, Contents(1, None, None), None, ME)
+        await desk.letters.edit(kept, Contents(1, None, None), ME, is_same_key=False)
 
 
 # Numbers and time.
@@ -409,7 +409,7 @@ async def test_a_rotation_never_brings_back_what_was_edited_meanwhile(
         rows = await real(query, *args)
         if rows and fetch is None:
             fetch = query
-            await desk.letters.edit(kept, Contents("edited", None, None), None, ME)
+            await desk.letters.edit(kept, Contents("edited", None, None), ME, is_same_key=False)
         return rows
 
     monkeypatch.setattr(desk.rows.database, "fetch", edited_after_reading)

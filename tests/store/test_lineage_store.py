@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from conftest import Rows
 
+from headgate.core.lease import Expired
 from headgate.core.lineage import first_epoch
 from headgate.errors import Displaced
 from headgate.store import lineage
@@ -87,6 +88,7 @@ async def test_behind_a_pooler_every_transaction_is_checked(url: str, database: 
 async def test_a_witness_begins_an_era_above_all_that_was(url: str, rows: Rows) -> None:
     node, (mine, free) = await rows.node(), await rows.many(["orders", "clicks"])
     epoch = await rows.acquire(node, mine)
+    await rows.database.execute("UPDATE headgate.stream SET transactional = true")
     inbox = InboxTable(rows.database, "webhook")
     datasource = await rows.datasource()
     await inbox.append([Payload(datasource, "{}", b"{}")], {datasource: Limit()})
@@ -99,7 +101,7 @@ async def test_a_witness_begins_an_era_above_all_that_was(url: str, rows: Rows) 
     assert (await rows.row(mine)).owner is None
     assert not (await rows.row(mine)).settled  # Nobody knows what its sink has.
     assert (await rows.row(free)).settled  # It never had one.
-    assert not await rows.nodes.beat(node)
+    assert all(one.ended for one in await rows.nodes.all())
     assert ("revoked", "left") in await rows.history(mine)
     await inbox.append([Payload(datasource, "{}", b"{}")], {datasource: Limit()})
     ids = [one.id for one in await inbox.after(datasource, 0, 10)]
@@ -109,6 +111,21 @@ async def test_a_witness_begins_an_era_above_all_that_was(url: str, rows: Rows) 
     (made,) = await rows.many(["made later"])
     assert (await rows.row(made)).epoch == first_epoch(1)
     assert await settle(url, witness) is None  # Once.
+
+
+async def test_a_stream_that_no_sink_fences_waits_for_a_lease(url: str, rows: Rows) -> None:
+    """A node of the time that was lost may still write it, known to this registry or not; only its trust stops it."""
+    await rows.node("right")
+    stream = await rows.stream()
+    witness = await witness_of(url)
+    await rows.database.execute(ELSEWHERE)
+    await settle(url, witness)
+    (ghost,) = [one for one in await rows.nodes.all() if one.name == lineage.GHOST]
+    assert (await rows.row(stream)).owner == ghost.id
+    assert (ghost.ended, ghost.lease_s) == (True, 5.0)
+    await rows.nodes.expire(Expired(ghost.id, ghost.beat))  # As an observer does after a lease.
+    assert (await rows.row(stream)).owner is None
+    assert (await rows.row(stream)).epoch > first_epoch(1)
 
 
 async def test_whoever_comes_second_finds_that_it_is_settled(url: str, database: Database) -> None:
@@ -162,6 +179,7 @@ async def test_many_sessions_at_once_do_not_take_each_others_later_view_for_a_lo
 async def test_a_fork_is_another_installation_with_nothing_enabled(url: str, rows: Rows) -> None:
     node, stream = await rows.node(), await rows.stream()
     await rows.acquire(node, stream)
+    await rows.database.execute("UPDATE headgate.stream SET transactional = true")
     await rows.database.execute(
         "INSERT INTO headgate.dump (id, source, target, options, actor) VALUES ($1, 'a', 'b', '{}', 'me')", uuid4()
     )
@@ -173,7 +191,7 @@ async def test_a_fork_is_another_installation_with_nothing_enabled(url: str, row
     assert found is not None
     assert not found.enabled
     assert (await rows.row(stream)).owner is None
-    assert not await rows.nodes.beat(node)
+    assert [one.ended for one in await rows.nodes.all()] == [True]
     assert await rows.database.fetchval("SELECT status FROM headgate.dump") == "cancelled"
     await (await Database.open(url, check=Witness().check)).close()
 

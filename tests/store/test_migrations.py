@@ -74,6 +74,26 @@ async def test_tables_of_others_leave_headgates_schema_and_its_own_stay(
         await database.close()
 
 
+BEFORE_MARKS = 23  # The last migration before which there are sequences that are not logged.
+
+
+async def test_no_sequence_is_lost_when_a_standby_is_promoted(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = await Database.open(empty_url)
+    values = "gen_random_uuid(), now(), '', '', '{}'"
+    line = f"INSERT INTO headgate.log_line (stream, at, level, text, fields) VALUES ({values}) RETURNING id"
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(migrating, "migrations", lambda: [one for one in migrations() if one[0] <= BEFORE_MARKS])
+            await migrate(database)
+        first = await database.fetchval(line)
+        await migrate(database)
+        assert await database.fetchval(line) > first
+        query = "SELECT relname FROM pg_class WHERE relkind = 'S' AND relpersistence <> 'p'"
+        assert await database.fetch(query) == []
+    finally:
+        await database.close()
+
+
 BEFORE_BOUNDS = 11  # The last migration before which tokens may share a name.
 
 

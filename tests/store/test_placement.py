@@ -14,11 +14,12 @@ from headgate.core.push import PUSH
 from headgate.core.streams import Acquire, Checkpoint, Done, Fenced, Granted, Release
 from headgate.ids import new_id
 from headgate.store import placement
+from headgate.store.beats import BeatSession
 from headgate.store.database import Database, sql
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
 from headgate.store.streams import Streams
-from tests.store.conftest import ME, Pause, Rows, session
+from tests.store.conftest import ME, Pause, Rows, session, unchecked
 from tests.waiting import LONG_S
 
 # Who gets what.
@@ -390,7 +391,7 @@ async def test_a_tick_that_finds_a_node_ending_gives_it_nothing(rows: Rows, url:
 
 
 async def test_a_beat_and_a_checkpoint_do_not_wait_for_a_tick(
-    rows: Rows, others: Rows, monkeypatch: pytest.MonkeyPatch
+    rows: Rows, others: Rows, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await rows.node()
     running, _ = await rows.stream("running"), await rows.stream("free")
@@ -399,7 +400,9 @@ async def test_a_beat_and_a_checkpoint_do_not_wait_for_a_tick(
     monkeypatch.setattr(placement, "_candidates", pause.before(placement._candidates))
     tick = asyncio.create_task(rows.placement.grant([]))
     await pause.reached.wait()
-    assert await others.nodes.beat(node)
+    beats = await BeatSession.open(url, unchecked, node)
+    assert await beats.beat()
+    beats.close()
     assert await others.tell(node, running, Checkpoint(node, epoch, 1, 1)) == Done()
     assert await others.nodes.set_draining(node, True)
     pause.go_on.set()

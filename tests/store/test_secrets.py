@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ConfigError
+from headgate.ids import new_id
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
+from headgate.store.dump_rows import NewDump
+from headgate.store.dumps import Dumps
 from headgate.store.secrets import Keyring, Secrets, new_master_key
 
 OLD, NEW, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2, 3))
@@ -156,6 +159,26 @@ async def test_after_a_rotation_the_old_key_can_be_removed(secrets: Secrets, dat
     expected = {f"s{n}": f"value {n}" for n in range(3)}
     assert await Secrets(database, keyring(NEW)).read(list(expected)) == expected
     assert set((await secrets.read(list(expected))).values()) == {None}
+
+
+async def test_the_urls_of_dumps_are_rotated_too(database: Database) -> None:
+    dump, urls = new_id(), {"source": "postgresql://a:b@c/d", "target": "csv:x"}
+    new = NewDump(dump, "a", "b", urls, {}, [], None, None, "here", False, "ada", None)
+    await Dumps(database, keyring(OLD)).create(new)
+    await Secrets(database, keyring(NEW, OLD)).rotate()
+    assert await Dumps(database, keyring(OLD)).urls(dump) is None
+    found = await Dumps(database, keyring(NEW)).urls(dump)
+    assert found is not None
+    assert (found.source, found.target) == (urls["source"], urls["target"])
+
+
+async def test_what_is_sealed_is_listed_by_its_key_and_never_by_its_value(secrets: Secrets, database: Database) -> None:
+    await put(database, "warehouse", "value")
+    (found,) = await secrets.sealed()
+    assert secrets.keyring is not None
+    assert (found.noun, found.whose, found.key_id, found.number) == ("secret", "warehouse", secrets.keyring.current, 1)
+    assert secrets.keyring.has(found.key_id)
+    assert not keyring(NEW).has(found.key_id)
 
 
 async def test_a_rotation_names_what_no_key_opens_and_does_the_rest(database: Database) -> None:

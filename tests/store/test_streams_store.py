@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from headgate.core.identity import Marks
 from headgate.core.push import PUSH
 from headgate.core.streams import (
     Acquire,
@@ -20,6 +22,8 @@ from headgate.core.streams import (
     Fenced,
     Grant,
     Granted,
+    IdentityUnclear,
+    Mark,
     Progress,
     Release,
     Reply,
@@ -59,6 +63,21 @@ async def test_a_thousand_streams_are_claimed_saved_and_given_back_in_a_transact
         row = await rows.row(streams[number])
         assert (row.owner, row.progress) == (None, Progress(0, 2, {"file": f"{number}b"}))
     assert await rows.database.fetchval("SELECT count(*) FROM headgate.stream_history") == 2000
+
+
+async def test_marks_are_saved_with_the_stream_and_decide_when_a_name_changes(rows: Rows) -> None:
+    node = await rows.node()
+    streams = await rows.many(["left", "right"])
+    await rows.streams.apply(node, {stream: claim(node) for stream in streams})
+    answers = await rows.streams.apply(node, {stream: Mark(node, 1, sink="t") for stream in streams})
+    assert {step.reply for step in answers.values()} == {Done()}
+    moved = replace(claim(node), version=2, sink_identity="elsewhere", sink_marks=Marks(None))
+    found = await rows.streams.apply(node, {streams[0]: moved, streams[1]: replace(moved, sink_marks=Marks("u"))})
+    assert [found[stream].reply for stream in streams] == [IdentityUnclear(), Granted()]
+    found = await rows.streams.apply(node, {streams[0]: replace(moved, sink_marks=Marks("t"))})
+    kept, other = [await rows.row(stream) for stream in streams]
+    assert (kept.sink_identity, kept.sink_mark, kept.progress.generation) == ("elsewhere", "t", 0)
+    assert (other.sink_identity, other.sink_mark, other.progress.generation) == ("elsewhere", "u", 1)
 
 
 async def test_no_commands_ask_nothing_of_the_database(rows: Rows) -> None:
@@ -500,6 +519,57 @@ async def test_an_undo_leads_to_what_the_last_edit_replaced_wherever_it_ran_to_s
     assert (undone.before, undone.stream.position, undone.stream.generation) == (90, 30, 3)
 
 
+async def test_every_line_of_history_can_be_gone_back_to(rows: Rows) -> None:
+    node, stream = await rows.node(), await rows.stream()
+    epoch = await rows.acquire(node, stream)
+    await rows.tell(node, stream, Release(node, epoch, 1, 10))
+    await rows.streams.edit("orders:0", {"at": 20}, "ada")
+    for line in reversed(await rows.streams.history(stream, 100)):
+        done = await rows.streams.restore("orders:0", line.id, "ada")
+        assert done.stream.position == line.position
+        assert (await rows.row(stream)).progress.position == line.position
+    assert (await rows.history(stream))[-1] == ("edited", "ada")
+    for other in (0, 10**18):
+        with pytest.raises(NotFound, match=f"has no line {other}"):
+            await rows.streams.restore("orders:0", other, "ada")
+
+
+async def test_a_line_of_another_stream_is_none_of_this_one(rows: Rows) -> None:
+    await rows.stream()
+    other = await rows.stream("clicks")
+    await rows.streams.edit("clicks:0", 7, "ada")
+    (line,) = await rows.streams.history(other, 1)
+    with pytest.raises(NotFound):
+        await rows.streams.restore("orders:0", line.id, "ada")
+
+
+async def test_after_a_deal_only_the_parts_that_are_still_its_own_go_back(rows: Rows) -> None:
+    stream = await rows.stream()
+    await rows.database.execute('UPDATE headgate.datasource SET parts = \'["a", "b", "c"]\'')
+    await rows.streams.edit("orders:0", {"a": 1, "b": 2, "c": 3}, "ada")
+    (line,) = await rows.streams.history(stream, 1)
+    await rows.database.execute(
+        "INSERT INTO headgate.stream_history (stream, kind, actor, epoch, generation, commits) SELECT id, 'dealt',"
+        " 'headgate', 0, 0, 0 FROM headgate.stream; UPDATE headgate.datasource SET dealt = 2, streams = 2;"
+        ' UPDATE headgate.stream SET position = \'{"a": 8, "c": 9}\''
+    )
+    done = await rows.streams.restore("orders:0", line.id, "ada", is_dry=True)
+    assert (done.before, done.stream.position) == ({"a": 8, "c": 9}, {"a": 1, "c": 3})
+
+
+async def test_a_dry_edit_changes_nothing_and_says_what_would_be(rows: Rows) -> None:
+    stream = await rows.stream()
+    await rows.streams.edit("orders:0", 40, "ada")
+    before, lines = await rows.row(stream), await rows.history(stream)
+    for act, position in (
+        (rows.streams.edit("orders:0", 50, "ada", is_dry=True), 50),
+        (rows.streams.undo_edit("orders:0", "ada", is_dry=True), None),
+    ):
+        done = await act
+        assert (done.before, done.stream.position) == (40, position)
+    assert (await rows.row(stream), await rows.history(stream)) == (before, lines)
+
+
 async def test_what_was_never_edited_cannot_be_undone(rows: Rows) -> None:
     stream = await rows.stream()
     with pytest.raises(Refused, match="never edited") as refused:
@@ -518,7 +588,10 @@ async def test_an_edit_is_refused_while_somebody_has_the_stream(rows: Rows, is_a
     for act in (rows.streams.edit("orders:0", 40, "ada"), rows.streams.edit(str(stream), 40, "ada")):
         with pytest.raises(Refused, match="orders:0 is running on left") as refused:
             await act
-        assert (refused.value.code, refused.value.hint) == ("active", "headgate ds stop orders first")
+        assert (refused.value.code, refused.value.hint) == (
+            "active",
+            "headgate ds pause orders first",
+        )
     assert await rows.row(stream) == before
     assert await rows.history(stream) == lines
     assert not await rows.database.fetch("SELECT FROM headgate.datasource_events WHERE type = 'position_edited'")

@@ -25,6 +25,8 @@ from headgate.datasources.documents import read_all
 from headgate.errors import ConnectorError
 from headgate.runtime.node import Node
 from headgate.store.secrets import Keyring, new_master_key
+from headgate.web.app import App
+from headgate.web.front import Front
 from headgate.web.server import bind, make_server, serving, url_of
 from tests.waiting import LONG_S, until
 
@@ -232,7 +234,9 @@ async def house(url: str, home: Path, *, direct: str = "", **settings: Any) -> A
     try:
         sock = bind("127.0.0.1", 0, search=False)
         pool = asyncpg.create_pool(direct or url, min_size=0, max_size=2)
-        async with pool, serving(make_server(node, auth=True), sock):
+        front = Front(auth=True, token=lambda: None)
+        front.ready(App(node, auth=True))
+        async with pool, serving(make_server(front, node.settings), sock):
             await node.incarnations.set_address(url_of(sock))
             _, token = await node.tokens.create(f"tester {next(numbers)}", "operator")
             yield House(node, url_of(sock), direct or url, token, pool)

@@ -142,6 +142,17 @@ def test_a_stream_at_rest_has_the_status_that_people_would_give_it(
     enabled: bool, is_quarantined: bool, status: str, detail: str, expected: str
 ) -> None:
     resting = Resting(
-        "orders", UUID(int=1), "0", False, True, status, detail, Totals(), Reported(), enabled, is_quarantined
+        UUID(int=9),
+        "orders",
+        UUID(int=1),
+        "0",
+        False,
+        True,
+        status,
+        detail,
+        Totals(),
+        Reported(),
+        enabled,
+        is_quarantined,
     )
     assert status_at_rest(resting) == expected

@@ -34,9 +34,9 @@ CHECKS = [
     response_schema_conformance,
 ]
 YAML, TEXT = "text/yaml", CHECKS[:3]  # The document says that it is text, and Schemathesis would read it.
-ENDLESS = ("/api/events", "/api/datasources/{name}/events/stream")  # Live streams, which do not end.
+ENDLESS = ("/api/datasources/{name}/events/stream",)  # Live streams, which do not end.
 SCHEMA = "application/schema+json"  # A document about documents, sent as it is.
-LIVE = ("/api/overview", "/api/datasources/{name}/logs")  # Those that are live unless told otherwise.
+LIVE = ("/api/overview", "/api/events", "/api/datasources/{name}/logs")  # Those that are live unless told otherwise.
 OURS = ("authorization", "user-agent")
 KNOWN = {"name": "known", "stream": "known:0", "number": 1}
 

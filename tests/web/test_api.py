@@ -25,11 +25,21 @@ PATHS = {
     "/api/datasources/{name}/draft": {"put"},
     **{
         f"/api/datasources/{{name}}/{action}": {"post"}
-        for action in ("validate", "publish", "rollback", "start", "stop", "restart", "reload")
+        for action in ("validate", "publish", "rollback", "start", "stop", "pause", "restart", "reload")
     },
     **{
         f"/api/datasources/{{name}}/{part}": {"get"}
-        for part in ("versions", "versions/{number}", "diff", "state", "explain", "events", "events/stream", "logs")
+        for part in (
+            "versions",
+            "versions/{number}",
+            "diff",
+            "state",
+            "explain",
+            "events",
+            "events/stream",
+            "logs",
+            "deletion",
+        )
     },
     "/registry/reload/{id}": {"post"},
     "/api/plan": {"post"},
@@ -183,7 +193,7 @@ def test_a_start_of_what_is_finished_is_refused_and_says_how_to_read_it_again(we
     assert (found["code"], found["detail"]) == ("finished", f"datasource {name!r} is finished: its source has ended")
     assert f"headgate streams set-position {name}:0 null" in found["hint"]
 
-    web.call("PUT", f"/api/streams/{name}:0/position", {"position": None})
+    web.call("PUT", f"/api/streams/{name}:0/position", {"position": None, "yes": True})
     web.until(lambda: web.events(name).count("worker_finished"), lambda number: number == 2)
 
 
@@ -546,10 +556,19 @@ def test_secrets_are_listed_by_name_only_and_one_in_use_is_not_deleted(web: Web,
     (found,) = [item for item in web.call("GET", "/api/secrets")["items"] if item["name"] == name]
     assert found.keys() == {"name", "author", "changed_at"}
     web.publish(name, sink={"type": "postgres", "url": {"$secret": name}, "table": name.replace("-", "_")})
-    assert refused(web.ask("DELETE", f"/api/secrets/{name}"), 409)["code"] == "in_use"
-    web.call("DELETE", f"/api/datasources/{name}")
-    assert web.ask("DELETE", f"/api/secrets/{name}").status_code == 204
-    refused(web.ask("DELETE", f"/api/secrets/{name}"), 404)
+    web.running(name)
+    found = refused(web.ask("DELETE", f"/api/secrets/{name}"), 409)
+    assert (found["code"], found["counts"]) == ("in_use", {"datasources": 1, "running": 1})
+    assert [(one["path"], one["message"]) for one in found["problems"]] == [
+        (name, "version 1 is published, and runs now")
+    ]
+    assert web.ask("DELETE", f"/api/secrets/{name}?yes=true").status_code == 204
+    refused(web.ask("DELETE", f"/api/secrets/{name}?yes=true"), 404)
+    event = web.call("GET", f"/api/datasources/{name}/events")["items"][-1]
+    assert (event["type"], event["payload"], event["actor"]) == ("secret_deleted", {"secret": name}, "first")
+    assert web.show(name)["health"] == "ok"  # It has the value, and goes on until it next starts.
+    web.call("POST", f"/api/datasources/{name}/restart")
+    web.wait_for(name, lambda d: d["health"] == "error" and "does not exist" in d["why"])
 
 
 @pytest.mark.parametrize("value", [None, "", 5, ["x"], {"a": 1}])

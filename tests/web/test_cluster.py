@@ -59,7 +59,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def set_position(web: Web, name: str, **body: Any) -> dict[str, Any]:
-    found: dict[str, Any] = web.call("PUT", f"/api/streams/{name}/position", body)
+    found: dict[str, Any] = web.call("PUT", f"/api/streams/{name}/position", {**body, "yes": True})
     return found
 
 
@@ -214,7 +214,7 @@ def test_an_edit_is_refused_while_a_node_has_the_stream(web: Web, name: str) -> 
     web.running(name)
     found = refused(web.ask("PUT", f"/api/streams/{name}:0/position", json={"position": 1}), 409, "active")
     assert this(web)["name"] in found["detail"]
-    assert found["hint"] == f"headgate ds stop {name} first"
+    assert found["hint"] == f"headgate ds pause {name} first"
     refused(web.ask("PUT", f"/api/streams/{name}:0/position", json={"undo": True}), 409, "nothing_to_undo")
     assert stream(web, f"{name}:0")["generation"] == 0
     assert "position_edited" not in web.events(name)
@@ -282,6 +282,9 @@ def test_what_was_never_edited_cannot_be_undone(web: Web, name: str) -> None:
         {"undo": "true"},
         {"position": 1, "undo": True},
         {"position": 1, "undo": False},
+        {"position": 1, "history": 1},
+        {"history": 1, "undo": True},
+        {"history": "1"},
         {"position": 1, "other": 2},
         {"pos": 1},
     ],
@@ -289,16 +292,17 @@ def test_what_was_never_edited_cannot_be_undone(web: Web, name: str) -> None:
 def test_a_body_with_neither_or_both_is_a_problem(web: Web, body: Any) -> None:
     web.publish("for-edits", enabled=False)
     found = refused(web.ask("PUT", "/api/streams/for-edits:0/position", json=body), 422, "invalid")
-    if body.keys() <= {"position", "undo"} and isinstance(body.get("undo", True), bool):
-        assert found["problems"][0]["message"] == "the body must have either `position` or `undo: true`"
+    if body.keys() <= {"position", "undo", "history"} and isinstance(body.get("undo", True), bool):
+        text = "the body must have either `position`, `history` or `undo: true`"
+        assert not isinstance(body.get("history", 1), int) or found["problems"][0]["message"] == text
     assert stream(web, "for-edits:0")["generation"] == 0
 
 
 def test_an_edit_is_recorded_with_what_was_before_and_who_did_it(web: Web, name: str) -> None:
     web.publish(name, enabled=False)
     headers = bearer(web.token("operator"))
-    web.call("PUT", f"/api/streams/{name}:0/position", {"position": {"at": 7}}, headers=headers)
-    web.call("PUT", f"/api/streams/{name}:0/position", {"undo": True}, headers=headers)
+    web.call("PUT", f"/api/streams/{name}:0/position", {"position": {"at": 7}, "yes": True}, headers=headers)
+    web.call("PUT", f"/api/streams/{name}:0/position", {"undo": True, "yes": True}, headers=headers)
     events = web.call("GET", f"/api/datasources/{name}/events")["items"][-2:]
     assert [event["type"] for event in events] == ["position_edited"] * 2
     assert [event["actor"].partition(" ")[0] for event in events] == ["operator"] * 2
@@ -331,7 +335,7 @@ def test_a_viewer_may_look_and_only_an_operator_may_act(web: Web, name: str) -> 
         assert web.ask("GET", path, headers=viewer).is_success
         assert httpx.get(web.node.url + path).status_code == 401
     for method, path, body in (
-        ("PUT", f"/api/streams/{name}:0/position", {"position": 1}),
+        ("PUT", f"/api/streams/{name}:0/position", {"position": 1, "yes": True}),
         ("POST", "/api/nodes/nobody/drain", None),
         ("POST", "/api/nodes/nobody/undrain", None),
         ("DELETE", "/api/nodes/nobody?yes=true", None),

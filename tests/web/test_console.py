@@ -42,7 +42,7 @@ def node(shared_node: NodeProcess) -> Iterator[NodeProcess]:
     """The same node for all, without datasources."""
     yield shared_node
     for one in shared_node.call("GET", "/api/datasources")["items"]:
-        shared_node.call("DELETE", f"/api/datasources/{one['name']}")
+        shared_node.call("DELETE", f"/api/datasources/{one['name']}?yes=true")
 
 
 @pytest.fixture(scope="module")

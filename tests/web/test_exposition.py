@@ -38,13 +38,18 @@ def figures(number: int, stream: str = "") -> StreamFigures:
     return StreamFigures(f"ds-{number}", stream, "RUNNING", counts, totals, 0.5, 0.1, 7, 700, 0.25, 1_000_000.0)
 
 
-def collector(*streams: StreamFigures, resting: tuple[StreamFigures, ...] = ()) -> NodeCollector:
+def collector(
+    *streams: StreamFigures, resting: tuple[StreamFigures, ...] = (), elsewhere: frozenset[str] = frozenset()
+) -> NodeCollector:
     async def here() -> AsyncIterator[StreamFigures]:
         for one in streams:
             yield one
 
     async def at_rest() -> tuple[StreamFigures, ...]:
         return resting
+
+    async def taken() -> frozenset[str]:
+        return elsewhere
 
     async def groups() -> Mapping[str, int]:
         return dict.fromkeys(("groups", "inactive", "connected", "disconnected", "forgotten", "ignored", "moving"), 2)
@@ -58,6 +63,7 @@ def collector(*streams: StreamFigures, resting: tuple[StreamFigures, ...] = ()) 
     return NodeCollector(
         here,
         at_rest,
+        taken,
         datasources,
         lambda: True,
         lambda: len(streams),

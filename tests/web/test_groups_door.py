@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
 import msgspec
@@ -16,7 +18,9 @@ from websockets.exceptions import ConnectionClosed
 from headgate.core.groups import delivery
 from headgate.errors import Refused, StoreError
 from headgate.runtime.groups import listener as runtime
-from headgate.store.groups import Groups
+from headgate.store import database
+from headgate.store.groups import Groups, HeldUp
+from headgate.web.api import group_views
 from tests.web.pushing import LONG_S, House, house, numbers
 from tests.web_node import Databases
 
@@ -88,8 +92,9 @@ class Member:
         consumer: str | None = None,
         lease_s: float | None = None,
         stream: str = "invoices",
+        fenced: bool | None = None,
     ) -> Member:
-        await self.say("join", 1, self.at.token, stream, group, partition, "somebody", consumer, lease_s)
+        await self.say("join", 1, self.at.token, stream, group, partition, "somebody", consumer, lease_s, fenced)
         self.id, self.incarnation, self.lease_s, _ = await self.expect("joined")
         return self
 
@@ -133,6 +138,15 @@ class Member:
     def cut(self) -> None:
         """Be gone without a word."""
         self.socket.transport.abort()
+
+    async def end(self, how: str) -> None:
+        """End the connection: as a program does that closes it, as the kernel does for one that died, or by a reset."""
+        if how == "close":
+            await self.socket.close()
+        elif how == "reset":
+            underneath = self.socket.transport.get_extra_info("socket")
+            underneath.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        self.cut()
 
 
 @asynccontextmanager
@@ -257,6 +271,71 @@ async def test_an_order_is_sent_until_it_is_answered_and_not_again(here: House) 
         await one.hears_nothing()
 
 
+# Fenced groups.
+
+
+FOR_EVER_S = 3600.0  # A lease that nobody waits for.
+
+
+@pytest.mark.parametrize("how", ["close", "fin", "reset"])
+async def test_in_a_fenced_group_a_program_that_ends_its_connection_is_gone_at_once(
+    here: House, there: House, how: str
+) -> None:
+    join = {"group": (group := a_group()), "lease_s": FOR_EVER_S, "fenced": True}
+    async with members(here, there, **join) as (first, second):
+        epoch = await first.active()
+        await first.end(how)
+        assert await second.active() == epoch + 1
+        assert await statuses(here, group) == [ACTIVE]
+        async with connected(here) as back:
+            await back.join(group, consumer=first.id, fenced=True)
+            assert back.id != first.id
+
+
+@pytest.mark.parametrize("how", ["close", "fin", "reset"])
+@pytest.mark.parametrize("fenced", [None, False])
+async def test_in_any_other_group_it_is_waited_for(here: House, how: str, fenced: bool | None) -> None:
+    join = {"group": (group := a_group()), "lease_s": FOR_EVER_S, "fenced": fenced}
+    async with members(here, here, **join) as (first, second):
+        await first.active()
+        await first.end(how)
+        await until(here, group, ("disconnected", "active"), WAITING)
+        await second.hears_nothing()
+
+
+async def test_what_the_node_closes_is_no_end_of_a_program_even_in_a_fenced_group(here: House) -> None:
+    """It may be at work, and knows of nothing; that it answers the node's goodbye changes nothing."""
+    join = {"group": (group := a_group()), "lease_s": FOR_EVER_S, "fenced": True}
+    async with members(here, here, **join) as (first, second):
+        epoch = await first.active()
+        await first.say("nonsense")
+        await first.fails("unknown_frame")
+        await until(here, group, ("disconnected", "active"), WAITING)
+        await second.hears_nothing()
+        async with connected(here) as back:
+            await back.join(group, consumer=first.id, fenced=True)
+            assert back.id == first.id
+            await back.end("fin")
+            assert await second.active() == epoch + 1
+
+
+async def test_all_members_of_a_group_are_fenced_or_none_is(here: House) -> None:
+    for fenced in (True, False):
+        async with members(here, group=(group := a_group()), fenced=fenced) as (first,), connected(here) as second:
+            await first.active()
+            await second.say("join", 1, here.token, "invoices", group, None, None, None, None, not fenced)
+            await second.fails("fenced_conflict")
+            assert await statuses(here, group) == [ACTIVE]
+
+
+async def test_people_see_that_a_group_is_fenced(here: House) -> None:
+    async with members(here, group=(group := a_group()), fenced=True) as (first,):
+        await first.active()
+        found = await group_views.one_group(here.node, "invoices", group)
+        assert found.group.fenced
+        assert any(line.startswith("It is fenced") for line in found.lines)
+
+
 # What bad input gets.
 
 
@@ -272,7 +351,8 @@ async def test_an_order_is_sent_until_it_is_answered_and_not_again(here: House) 
         ([["join", 1, "TOKEN", "", "g", None, None, None, None]], "bad_frame"),
         ([["join", 1, "TOKEN", "s", "g", -1, None, None, None]], "bad_frame"),
         ([["join", 1, "TOKEN", "s", "g", None, None, None, 0.5]], "bad_frame"),
-        ([["join", 1, "TOKEN", "s", "g", None, None, None, None, "more"]], "bad_frame"),
+        ([["join", 1, "TOKEN", "s", "g", None, None, None, None, "yes"]], "bad_frame"),
+        ([["join", 1, "TOKEN", "s", "g", None, None, None, None, None, "more"]], "bad_frame"),
         ([["join", 1, "TOKEN", "s", "GROUP", None, None, None, None], ["confirm", "who", 1, "active"]], "not_joined"),
         ([["join", 1, "TOKEN", "s", "GROUP", None, None, None, None], ["leave", "who"]], "not_joined"),
         ([["join", 1, "TOKEN", "s", "GROUP", None, None, None, None], ["confirm", "w", 1, "maybe"]], "bad_frame"),
@@ -505,3 +585,40 @@ async def test_the_database_may_be_away_for_a_while(here: House, monkeypatch: py
         assert (await statuses(here, group))[1] == WAITING
         away = False
         await until(here, group, ACTIVE, ("disconnected", "waiting"))
+
+
+async def test_the_end_of_a_connection_is_written_down_although_another_group_stays_locked(
+    here: House, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's is tried again until its group is free."""
+    real, held_up = here.node.group_rows.apply, asyncio.Event()
+
+    async def apply(requests: Any) -> Any:
+        try:
+            return await real(requests)
+        except HeldUp:
+            held_up.set()
+            raise
+
+    monkeypatch.setattr(here.node.group_rows, "apply", apply)
+    monkeypatch.setattr(database, "_BEGIN", f"{database._BEGIN}; SET LOCAL lock_timeout = 100")
+    monkeypatch.setattr(runtime, "RETRY_S", 0.05)
+    locked, free = a_group(), a_group()
+    lost = ("disconnected", "active")
+    async with members(here, here, group=locked) as (first, _), members(here, here, group=free) as (second, _):
+        await first.active()
+        await second.active()
+        await until(here, locked, ACTIVE, WAITING)
+        connection = await database.connect(database_url)
+        try:
+            await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
+            await connection.execute("SELECT FROM headgate.consumer_group WHERE name = $1 FOR UPDATE", locked)
+            first.cut()
+            second.cut()
+            await until(here, free, lost, WAITING)
+            async with asyncio.timeout(LONG_S):
+                await held_up.wait()
+            assert await statuses(here, locked) == [ACTIVE, WAITING]
+        finally:
+            await connection.close()
+        await until(here, locked, lost, WAITING)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,16 @@ def test_a_sink_that_can_take_it_back_says_what_it_would_refuse(web: Web) -> Non
     assert found["records"][1]["results"][0]["field"] == "refuse"
 
 
-async def test_the_database_itself_says_what_it_would_refuse(web: Web) -> None:
-    """Into the real table, in a transaction that is rolled back: also what only the server knows. A test runs as
-    nobody, who cannot open the socket of an embedded server, so it goes by TCP."""
+@pytest.mark.parametrize("way", ["socket", "address"])
+async def test_the_database_itself_says_what_it_would_refuse(web: Web, way: str) -> None:
+    """Into the real table, in a transaction that is rolled back: also what only the server knows. A test that root has
+    begun runs as nobody, who cannot open the socket of the embedded server: the node lets it through."""
+    await execute(web.database, "DROP TABLE IF EXISTS public.bills")
     await execute(web.database, "CREATE TABLE public.bills (id bigint PRIMARY KEY, cents integer CHECK (cents > 0))")
     await execute(web.database, "INSERT INTO public.bills VALUES (7, 7)")
     rows = [{"id": 1, "cents": 1}, {"id": 2, "cents": -1}, {"id": 3, "cents": 2**40}, {"id": 7, "cents": 1}]
     rows += [{"id": 4, "cents": 4, "more": 1}, {"id": 5, "cents": 5}]
-    async with proxied(web.database) as (_, url):
+    async with reached(web, way) as url:
         found = await asyncio.to_thread(rehearsed, web, url, rows)
     assert found["trouble"] == ""
     outcomes = [one["results"][0] for one in found["records"]]
@@ -188,10 +191,32 @@ async def test_the_database_itself_says_what_it_would_refuse(web: Web) -> None:
     assert made[0][0] is None
 
 
-def rehearsed(web: Web, url: str, rows: list[dict[str, Any]]) -> Any:
+@asynccontextmanager
+async def reached(web: Web, way: str) -> AsyncIterator[str]:
+    """The database by an address, or by its socket, which only its owner and root may open."""
+    if way == "socket":
+        yield web.database
+        return
+    async with proxied(web.database) as (_, url):
+        yield url
+
+
+async def test_what_a_process_does_is_done_as_the_urls_own_user(web: Web) -> None:
+    """The server would believe it whoever it says it is."""
+    role = f"demo_{next(numbers)}"
+    await execute(web.database, f"CREATE ROLE {role} LOGIN; CREATE TABLE public.notes (id int)")
+    try:
+        url = web.database.replace("//headgate@", f"//{role}@")
+        found = await asyncio.to_thread(rehearsed, web, url, [{"id": 1}], "public.notes")
+        assert "permission denied for table notes" in found["trouble"]
+    finally:
+        await execute(web.database, f"DROP ROLE {role}; DROP TABLE public.notes")
+
+
+def rehearsed(web: Web, url: str, rows: list[dict[str, Any]], table: str = "public.bills") -> Any:
     secret = f"url-{next(numbers)}"
     web.call("PUT", f"/api/secrets/{secret}", {"value": url})
-    sink = {"type": "postgres", "url": {"$secret": secret}, "table": "public.bills", "create": False}
+    sink = {"type": "postgres", "url": {"$secret": secret}, "table": table, "create": False}
     document = {"source": {"type": "webhook"}, "mapping": {"key": "id"}, "sink": sink}
     return tried(web, f"bills-{next(numbers)}", document=document, payload=json.dumps(rows), sink="rollback")
 
@@ -376,3 +401,32 @@ def test_an_apply_that_connects_names_the_sink_that_refuses_connections(web: Web
     draft(web, name, sink=sink, description="new")
     found = refused(web, f"/api/datasources/{name}/publish", 409, {"connect": True})
     assert found["code"] == "unreachable"
+
+
+# A function of one's own, on a node that runs.
+
+
+def test_a_function_that_ends_its_process_ends_no_node(web: Web) -> None:
+    """An operator publishes it, an admin has allowed its module, and what it does to one record is that record's."""
+    name, operator = f"orders-{next(numbers)}", bearer(web.token("operator"))
+    document = {**DOCUMENT, "mapping": {"python": "tests.harness_connector:obey"}}
+    body = {"datasources": {name: document}}
+    answer = web.ask("POST", "/api/apply", json=body, headers=operator)
+    assert answer.status_code == 422
+    assert "headgate allow add module tests.harness_connector" in answer.text
+    web.call("POST", "/api/allowed", {"kind": "module", "value": "tests.harness_connector"})
+    web.until(lambda: web.ask("POST", "/api/apply", json=body, headers=operator).status_code, lambda code: code == 200)
+    web.running(name)
+    for deed in (None, "raise", "exit", "segfault", None):
+        record = {"id": 1, **({} if deed is None else {"do": deed})}
+        assert web.ask("POST", f"/hooks/{name}", json=record).status_code == 202
+    found = web.wait_for(name, lambda found: found["metrics"]["records_read"] == 5)
+    assert (found["metrics"]["records_written"], found["health"]) == (2, "ok")
+    letters = web.until(
+        lambda: web.call("GET", f"/api/dead-letters?datasource={name}")["items"], lambda items: len(items) == 3
+    )
+    assert {one["reason"] for one in letters} == {
+        "the function raised RuntimeError",
+        "the function ended its process: exit code 3",
+        "the function ended its process: signal 11",
+    }

@@ -125,6 +125,25 @@ async def test_whoever_says_hello_too_late_is_closed(here: House, monkeypatch: p
         await program.fails("silent")
 
 
+async def test_programs_that_push_stay_connected_keep_their_records_and_go_on(here: House) -> None:
+    name = await here.publish()
+    async with here.connected(name) as program:
+        await program.have("s")
+        await program.push("s", range(3))
+        await program.acked("s", 2)
+        await here.node.registry.pause(name, "ada")
+        assert await program.expect("restart", "ack", "beat") == ["s", None, "paused"]
+        answer = await program.ask("s")
+        assert (answer["accepted"], answer["reason"]) == (False, "not_ready")
+        assert answer["retry_after_ms"] > 0
+        async with here.connected(name) as another:  # A new one is let in, and waits as well.
+            assert (await another.ask("t"))["reason"] == "not_ready"
+        await here.node.registry.start(name, "ada")
+        assert await program.have("s") == 2
+        await program.push("s", range(3, 6))
+        await program.acked("s", 5)
+
+
 async def test_a_datasource_is_known_at_once_and_unknown_once_it_is_deleted(here: House) -> None:
     name = await here.publish()
     async with here.connected(name) as program:

@@ -144,6 +144,25 @@ def test_a_stream_that_moves_counts_on_and_one_node_reports_it(databases: Databa
             check_views(first, "orders", totals(first.show("orders")), second)
 
 
+def test_a_stream_that_was_stopped_and_starts_elsewhere_is_counted_once(databases: Databases, tmp_path: Path) -> None:
+    """The node that ran it last has just been asked for it, and would say the same for some seconds more."""
+    with started(tmp_path / "first", databases.make()) as first, joined(first, tmp_path / "second", "second") as second:
+        first.publish("orders", source={"type": "generator", "rate": 200})
+        first.running("orders")
+        for before, after, name in ((first, second, "second"), (second, first, this(first)["name"])):
+            home = this(before)["name"]
+            first.call("POST", "/api/streams/orders:0/move", {"node": home})
+            first.until(lambda: stream(first, "orders:0"), lambda found, home=home: found["node"] == home)
+            stop(first, "orders")
+            series = before.until(lambda before=before: scraped(before).get("orders"), lambda found: found is not None)
+            assert len(series["written"]) == 1
+            assert "orders" not in scraped(after)
+            first.call("POST", "/api/datasources/orders/start")
+            first.call("POST", "/api/streams/orders:0/move", {"node": name})
+            after.until(lambda after=after: scraped(after), lambda found: "orders" in found)
+            assert "orders" not in scraped(before)
+
+
 async def push(web: Web, streams: int, records: int) -> None:
     """Programs that push, and go."""
     async with (

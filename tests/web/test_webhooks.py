@@ -335,7 +335,7 @@ def test_a_draft_is_no_webhook_yet_and_a_deleted_one_is_none_any_more(web: Web, 
     refused(web.ask("POST", f"/hooks/{name}", content=ORDER), 404)
     web.call("POST", f"/api/datasources/{name}/publish")
     assert web.ask("POST", f"/hooks/{name}", content=ORDER).status_code == 202
-    web.call("DELETE", f"/api/datasources/{name}")
+    web.call("DELETE", f"/api/datasources/{name}?yes=true")
     web.until(lambda: web.ask("POST", f"/hooks/{name}", content=ORDER), lambda answer: answer.status_code == 404)
     assert web.counted(name, 202) == 0.0
 

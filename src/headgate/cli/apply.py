@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from headgate.cli import documents
-from headgate.cli.call import Call, Yes, confirm
+from headgate.cli.call import Call, Yes, confirm, insist
 from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.documents import STDIN, File
 from headgate.cli.output import changes, complain, say, to_json
@@ -65,7 +65,13 @@ def apply(
         if doomed:
             confirm(f"Delete {counted(len(doomed), 'datasource')} ({', '.join(doomed)})?", yes=yes)
     how = {"connect": not no_connect, "accept": accept or None}
-    call.relay(call.node.post("/api/apply", Changes, body, prune=prune, **how), _render)
+    done = insist(
+        lambda yes: call.node.post("/api/apply", Changes, body, prune=prune, yes=yes or None, **how),
+        "would_lose",
+        "Delete them all the same?",
+        yes=yes,
+    )
+    call.relay(done, _render)
 
 
 def import_(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from headgate.cli.client import Client, Reply, refuse_unknown_settings
-from headgate.cli.output import say, to_json, visible
+from headgate.cli.output import complain, say, to_json, visible
 from headgate.errors import NotFound, Refused
 from headgate.ids import is_name
 
@@ -129,6 +129,20 @@ def checked(name: str, noun: str, hint: str) -> str:
     if not is_name(name):
         raise NotFound(f"no {noun} {name!r}", hint=hint)
     return name
+
+
+def insist(ask: Callable[[bool], T], code: str, question: str, *, yes: bool) -> T:
+    """Ask a node for something; if it wants a yes, with this code, ask the person whom it may ask."""
+    try:
+        return ask(yes)
+    except Refused as refusal:
+        if yes or refusal.code != code or not sys.stdin.isatty():
+            raise
+        complain(f"headgate: {refusal.message}")
+        for problem in refusal.problems:
+            complain(f"  {problem}")
+        confirm(question, yes=False)
+        return ask(True)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -7,18 +7,22 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from headgate.cli import keys
 from headgate.cli.direct import opened
 from headgate.cli.verdict import Verdict, fail, ok, warn
 from headgate.config import Settings
+from headgate.core.hosts import survey
 from headgate.core.lease import BEAT_S
 from headgate.core.lineage import Same, Unclaimed, judge
 from headgate.errors import HeadgateError
 from headgate.store import lineage
 from headgate.store.database import Database, connect, refusals_in_words, split_url
 from headgate.store.datasources import Datasources
+from headgate.store.letters import Letters
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
-from headgate.store.secrets import Keyring, Secrets
+from headgate.store.removals import Removals
+from headgate.store.secrets import Keyring
 from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
@@ -31,15 +35,21 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
     """Everything, in the order in which to fix it; and the installation, if there is one."""
     async with opened(url, any_lineage=True) as database:
         found = [ok("database", "reachable"), await _guarded("server", _server(database))]
+        if database.has_several_hosts:
+            found.append(await _guarded("hosts", _hosts(database)))
         found.append(await _guarded("listen", _listen(database)))
         found.append(await _guarded("clock", _clock(database)))
-        found.append(await _guarded("schema", _schema(database)))
+        schema = await _guarded("schema", _schema(database))
+        found.append(schema)
         if await database.fetchval("SELECT to_regclass($1) IS NOT NULL", SET_UP):
             found.append(await _guarded("lineage", _lineage(database, settings)))
             found.append(await _guarded("standby", _standby(database)))
-            found.append(await _guarded("secrets", _secrets(database, settings)))
+            found += await _all_guarded("secrets", keys.examine(database, settings))
+            if schema.state == "ok":
+                found.append(await _guarded("letters", _letters(database, settings)))
             found.append(await _guarded("nodes", _nodes(database)))
             found += await _registry_files(database)
+            found += await _all_guarded("removals", _removals(database))
             return found, str(await Datasources(database).installation())
         return found, None
 
@@ -55,19 +65,31 @@ async def _registry_files(database: Database) -> list[Verdict]:
 
 
 async def _guarded(name: str, check: Awaitable[Verdict]) -> Verdict:
+    async def found() -> list[Verdict]:
+        return [await check]
+
+    return (await _all_guarded(name, found()))[0]
+
+
+async def _all_guarded(name: str, check: Awaitable[list[Verdict]]) -> list[Verdict]:
     try:
         with refusals_in_words():
             return await check
     except HeadgateError as error:
-        return fail(name, error.message, error.hint)
+        return [fail(name, error.message, error.hint)]
     except OSError as error:
-        return fail(name, one_line(error), "check the network and the files of the connection")
+        return [fail(name, one_line(error), "check the network and the files of the connection")]
 
 
 async def _server(database: Database) -> Verdict:
     number = int(await database.fetchval("SHOW server_version_num"))
     name = f"PostgreSQL {await database.fetchval('SHOW server_version')}"
     return ok("server", name) if number >= OLDEST_SERVER else fail("server", name, "Headgate needs 15 or newer")
+
+
+async def _hosts(database: Database) -> Verdict:
+    lines, wrong = survey(await database.survey_hosts())
+    return warn("hosts", lines, wrong) if wrong else ok("hosts", lines)
 
 
 async def _schema(database: Database) -> Verdict:
@@ -143,22 +165,30 @@ async def _clock(database: Database) -> Verdict:
     return ok("clock", detail)
 
 
-async def _secrets(database: Database, settings: Settings) -> Verdict:
+async def _removals(database: Database) -> list[Verdict]:
+    """What deleted datasources have left in sinks and nobody could remove yet."""
+    hint = "it is tried again for a week: bring the sink, its secret or the right on its tables back"
+    return [
+        warn("removals", f"{one.name}: {counted(one.streams, 'stream')} left something in its sink: {one.reason}", hint)
+        for one in await Removals(database).waiting()
+        if one.reason
+    ]
+
+
+def _keyring(settings: Settings) -> Keyring | None:
     """The key of the setting or of the file; unlike a node, the doctor makes none."""
     text = settings.master_key.get_secret_value() if settings.master_key else None
     file = settings.home / "master.key"
-    keyring = Keyring.load(text, file if file.exists() else None)
-    secrets = Secrets(database, keyring)
-    names = [row.name for row in await secrets.all()]
-    if keyring is None and not names:
-        return warn("secrets", "no master key, and no secrets", "set HEADGATE_MASTER_KEY before `headgate secrets set`")
-    if keyring is None:
-        return fail("secrets", f"no master key for {counted(len(names), 'secret')}", "set HEADGATE_MASTER_KEY")
-    stuck = [name for name, value in (await secrets.read(names)).items() if value is None]
-    if stuck:
-        hint = "add the key that they were written with to HEADGATE_MASTER_KEY, or set them again"
-        return fail("secrets", f"cannot be decrypted: {', '.join(sorted(stuck))}", hint)
-    return ok("secrets", f"the master key decrypts {counted(len(names), 'secret')}")
+    return Keyring.load(text, file if file.exists() else None)
+
+
+async def _letters(database: Database, settings: Settings) -> Verdict:
+    """Whether an older master key is still needed for the dead letters that sinks keep."""
+    left = await Letters(database, _keyring(settings)).left_to_rewrap()
+    if not left:
+        return ok("letters", "those in sinks need no older master key")
+    hint = "keep that key, and run their datasources: runs rewrap them"
+    return warn("letters", f"{counted(left, 'dead letter')} in sinks still under another master key", hint)
 
 
 async def _nodes(database: Database) -> Verdict:

@@ -304,8 +304,10 @@ class Client:
 
 
 def _installation(http: httpx.Client, answer_s: float = KNOCK_S) -> str | None:
-    """The installation that a node says it is of; None if this is no node."""
+    """The installation that a node says it is of; None if this is no node. One that starts does not know yet."""
     response = http.get("/api/installation", timeout=_timeout(answer_s))
+    if response.status_code == 503:
+        raise _failure(response)
     try:
         found = response.json() if response.status_code == 200 else None
     except ValueError:

@@ -23,7 +23,7 @@ from headgate.cli.client import Reply, Unreachable, read
 from headgate.cli.failures import FAILED
 from headgate.cli.output import one_line
 from headgate.cli.verdict import Verdict, fail, ok, warn
-from headgate.errors import HeadgateError, Refused
+from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.text import counted, size
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ def _node(call: Call, installation: str | None) -> Verdict:
         return warn("node", f"none answers at {call.node.url}", "headgate up starts one; --url says where another is")
     except Refused as error:
         return fail("node", error.message, error.hint)
+    except StoreError as error:
+        return fail("node", f"{call.node.url}: {error.message}", "its log says more")
     except (ValueError, HeadgateError):
         return fail("node", f"{call.node.url} is not a Headgate node", "check --url")
     detail = f"{call.node.url}: " + "; ".join([said.status, *(said.degraded or [])])

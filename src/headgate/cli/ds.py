@@ -23,7 +23,7 @@ app = noun("Datasources: see what they do, edit, publish, start and stop them.")
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="One or more datasources.")]
 
 ALARMING = ("error", "no_node", "degraded")  # What somebody should do something about.
-_DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "reloaded"}
+_DONE = {"start": "started", "stop": "stopped", "pause": "paused", "restart": "restarted", "reload": "reloaded"}
 
 
 @command(app, "list")
@@ -44,7 +44,7 @@ def show(call: Call, name: Name) -> None:
 
 @command(app, "start")
 def start(call: Call, names: Names) -> None:
-    """Start, and end a quarantine. Starting what runs changes nothing."""
+    """Start, and end a pause or a quarantine. Starting what runs changes nothing."""
     _act(call, "start", names)
 
 
@@ -52,6 +52,12 @@ def start(call: Call, names: Names) -> None:
 def stop(call: Call, names: Names) -> None:
     """Stop gracefully; the position is kept."""
     _act(call, "stop", names)
+
+
+@command(app, "pause")
+def pause(call: Call, names: Names) -> None:
+    """Stop reading, and go on accepting: webhooks wait in the inbox. A start ends it."""
+    _act(call, "pause", names)
 
 
 @command(app, "restart")
@@ -92,11 +98,18 @@ def backfill(
 
 @command(app, "delete")
 def delete(call: Call, name: Name, yes: Yes = False) -> None:
-    """Delete a datasource, its versions and its position."""
-    path = datasource(name)
-    confirm(f"Delete datasource {name!r} with its versions and its position?", yes=yes)
-    call.node.delete(path)
-    call.say({"name": name, "action": "delete"}, f"deleted {name}")
+    """Delete a datasource, its versions and its position; says first what would be lost with it."""
+    from headgate.core.stakes import losses
+    from headgate.web.bodies.datasources import Deletion
+
+    stake = call.node.get(datasource(name, "deletion"), Deletion).value
+    lost = losses(stake.payloads, stake.letters, stake.dumps)
+    at_stake = f" These are lost: {', '.join(lost)}." if lost else ""
+    confirm(f"Delete datasource {name!r} with its versions and its position?{at_stake}", yes=yes)
+    call.node.delete(datasource(name), yes=True)
+    counts = {"payloads": stake.payloads, "letters": stake.letters, "dumps": stake.dumps}
+    said = f"deleted {name} ({', '.join(lost)})" if lost else f"deleted {name}"
+    call.say({"name": name, "action": "delete", **counts}, said)
 
 
 def explain(call: Call, name: Annotated[str, typer.Argument(metavar="DATASOURCE", help="The datasource.")]) -> None:
@@ -165,8 +178,9 @@ def _version(one: Summary) -> str:
 
 def _reason(one: Summary) -> str:
     """Why it is not `ok`, and how to know more where somebody should."""
-    at_s = one.error.next_try_at_s if one.error else None
-    again = "" if at_s is None else f"; {tries_again(at_s - unix_s())}"
+    again = ""
+    if one.error is not None and (at_s := one.error.next_try_at_s) is not None:
+        again = f"; {tries_again(at_s - unix_s(), awaits_return=one.error.awaits_return)}"
     if one.health in ALARMING:
         return one_line(f"! {one.name}: {one.why}{again} (headgate explain {one.name})")
     return one_line(f"  {one.name}: {one.why}")
@@ -179,7 +193,7 @@ def _page(one: Datasource) -> str:
         [
             ("name", one.name),
             ("health", f"{one.health}: {one_line(one.why)}" if one.why else one.health),
-            ("enabled", "yes" if one.enabled else "no"),
+            ("enabled", "no" if not one.enabled else "yes, paused" if one.paused else "yes"),
             ("state", state),
             ("error", one_line(f"{error.cause}: {error.message}") if error else None),
             ("quarantined", one.quarantine),

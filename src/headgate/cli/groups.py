@@ -104,6 +104,7 @@ def _page(one: GroupDetails) -> str:
             ("epoch", one.epoch),
             ("partition", one.partition),
             ("lease", f"{one.lease_s:g} s" if isinstance(one.lease_s, float) else None),
+            ("fenced", "yes" if one.fenced else None),
             ("ignored", one.ignored or None),
         ]
     )

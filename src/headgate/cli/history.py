@@ -1,4 +1,4 @@
-"""`headgate ds events|logs`: what happened, and what is happening now.
+"""`headgate events`, `headgate ds events|logs`: what happened, and what is happening now.
 
 Items have rising ids. Following means: show the latest, then ask for what comes after the last id seen. A connection
 that breaks is made again from that id, so nothing is shown twice and nothing is left out.
@@ -12,21 +12,76 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from headgate.cli.call import Call, Name, command, datasource
+from headgate.cli.call import Call, Name, checked, command, datasource
 from headgate.cli.client import Client, Interrupted, Reply, Unreachable
 from headgate.cli.ds import app
+from headgate.cli.letters import moment
 from headgate.cli.output import ago, complain, one_line, short
 from headgate.errors import StoreError
 
 if TYPE_CHECKING:
-    from headgate.web.bodies.datasources import Event, Line
+    from headgate.web.bodies.datasources import Event, EventPage, Line
 
 RETRY_S = 1.0
+PAGE = 1000
+FEW = 50  # Events that are shown if nobody says how many.
 
 Item = TypeVar("Item", "Event", "Line")
 
 Follow = Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C. With --json: one value per line.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many of the latest.")]
+Most = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, metavar="N", help="How many of the latest. Default: 50; with --since, all."),
+]
+Of = Annotated[str | None, typer.Option("--datasource", metavar="NAME", help="Of this one, which may be deleted.")]
+Type = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Of this type, such as worker_failed.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="After this: 2h, or ISO.")]
+
+
+def all_events(
+    call: Call,
+    name: Of = None,
+    type: Type = None,
+    since: Since = None,
+    follow: Follow = False,
+    limit: Most = None,
+) -> None:
+    """What happened to all datasources, nodes, tokens and secrets, and who did it."""
+    from headgate.web.bodies.datasources import Event
+
+    named = None if name is None else checked(name, "datasource", "headgate ds list")
+    which = {key: value for key, value in (("datasource", named), ("type", type)) if value is not None}
+    asked_at = moment("--since", since)
+    most = limit if limit is not None else FEW if since is None else None
+    newest = _latest(call.node, {}, None, 1) if follow else []  # Of any kind: what follows it is new.
+    seen = _latest(call.node, which, asked_at, most)
+    if not follow:
+        found = Reply({"items": [one.sent for one in seen]}, seen)
+        call.relay(found, lambda found: _listed((_named_event(one.value) for one in found), "nothing has happened"))
+        return
+    begin = max((one.value.id for one in newest), default=0)
+    for one in _followed(call.node, "/api/events", Event, seen, begin, follow="true", **which):
+        call.line(one.sent, _named_event(one.value))
+
+
+def _latest(node: Client, which: dict[str, str], since: str | None, most: int | None) -> list[Reply[Event]]:
+    """The latest events, oldest first, a page at a time."""
+    from headgate.web.bodies.datasources import EventPage
+
+    found: list[Reply[Event]] = []
+    before: int | None = None
+    while most is None or len(found) < most:
+        left = PAGE if most is None else min(PAGE, most - len(found))
+        page: Reply[EventPage] = node.get(
+            "/api/events", EventPage, follow="false", since=since, before=before, limit=left, **which
+        )
+        both = zip(page.sent["items"], page.value.items, strict=True)
+        found = [*(Reply(sent, value) for sent, value in both), *found]
+        before = page.value.before
+        if before is None:
+            break
+    return found
 
 
 @command(app, "events")
@@ -63,11 +118,11 @@ def _listed(lines: Iterable[str], empty: str) -> str:
 
 
 def _followed(
-    node: Client, path: str, kind: type[Item], seen: list[Reply[Item]], **params: Any
+    node: Client, path: str, kind: type[Item], seen: list[Reply[Item]], begin: int = 0, **params: Any
 ) -> Iterator[Reply[Item]]:
-    """Those that are there already, and what comes after them, forever."""
+    """Those that are there already, and what comes after them, forever. `begin`: nothing up to this id is new."""
     yield from seen
-    last = max((one.value.id for one in seen), default=0)
+    last = max([begin, *(one.value.id for one in seen)])
     is_away = False
     while True:
         try:
@@ -86,6 +141,12 @@ def _followed(
 def _event(one: Event) -> str:
     payload = " ".join(f"{key}={short(value)}" for key, value in one.payload.items())
     return one_line(f"{ago(one.at):<11} {one.type:<14} {payload} by {one.actor}")
+
+
+def _named_event(one: Event) -> str:
+    """The clock's time: what happened to several things is read one against another."""
+    payload = " ".join(f"{key}={short(value)}" for key, value in one.payload.items())
+    return one_line(f"{one.at.isoformat()[:19]} {one.name or '-':<20} {one.type:<18} {payload} by {one.actor}")
 
 
 def _line(one: Line) -> str:

@@ -58,10 +58,10 @@ from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.lineage import LineageWatch
+from headgate.runtime.starting import Start
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
 from headgate.store.embedded import EmbeddedServer
-from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 from headgate.store.secrets import Keyring, Secrets, load_keyring
 from headgate.store.sessions import Sessions
@@ -76,6 +76,7 @@ DATABASE_LOOK_S = 2.0
 LOOK_S = 0.1  # How often to look whether a new child answers.
 LAST_S = 3.0  # For the database to answer once we are told to stop.
 CHILDREN_STOP_S = LONGEST_STOP_S - 5.0  # Later, children are killed; the rest is for leaving the database.
+CONNECTIONS_HERE = 2
 CONNECTIONS = 20  # What a node may need: its own, and those of a sink in the same database.
 LAST_PORT = 65535
 
@@ -158,25 +159,25 @@ class _Parent:
         """Make what is made once and not by each child. What is wrong with the settings is found here, once."""
         settings = self._settings
         keyring = load_keyring(settings, embedded=settings.database is None)
-        database = await LineageWatch(url, settings.home).open(size=2)
+        starting = Start(LineageWatch(url, settings.home))
+        database = await starting.open(size=CONNECTIONS_HERE)
         stack.push_async_callback(database.close)
-        applied = await migrate(database)
-        if applied:
-            log.info("database set up", migrations=applied)
         self._nodes = Nodes(database)
         self._waker = Waker(database)
         stack.push_async_callback(self._waker.close)
         if settings.database is None:
             stack.callback(asyncio.create_task(self._keep_running(database)).cancel)
-        homes.settle(settings.home, str(await Datasources(database).installation()))
         self._tokens, self._sessions = Tokens(database), Sessions(database)
+        await starting.until_done(lambda: self._fill(database, url, keyring))
+
+    async def _fill(self, database: Database, url: str, keyring: Keyring | None) -> None:
+        """Settle this home, and fill what is empty."""
+        settings = self._settings
+        homes.settle(settings.home, str(await Datasources(database).installation()))
         if settings.auth:
             self._token = await first_token(settings.home, self._tokens)
-        await self._fill_registry(database, url, keyring)
-
-    async def _fill_registry(self, database: Database, url: str, keyring: Keyring | None) -> None:
         registry = Registry(database, Secrets(database, keyring), self._waker)
-        if (file := self._settings.registry_file) is not None:
+        if (file := settings.registry_file) is not None:
             await RegistryFile(file, registry).load()
         if self._demo:
             await load_demo(registry, url)
@@ -293,8 +294,8 @@ class _Parent:
         # Our own child, on a port that we hold; nothing is sent. Its certificate is for others.
         async with httpx.AsyncClient(trust_env=False, timeout=None, verify=False) as client:
             while not child.is_up:
-                with contextlib.suppress(httpx.HTTPError):
-                    child.is_up = (await client.get(f"{child.url}/healthz")).is_success
+                with contextlib.suppress(httpx.HTTPError):  # It answers from its start; this, when it is connected.
+                    child.is_up = (await client.get(f"{child.url}/api/installation")).is_success
                 await asyncio.sleep(LOOK_S)
         self._point()
         child.was_up.set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.call import Call, checked, command, noun
+from headgate.cli.call import Call, Yes, checked, command, insist, noun
 from headgate.cli.documents import read_text
 from headgate.cli.failures import FAILED
 from headgate.cli.output import ago, complain, table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = noun("Secrets: what documents refer to as {$secret: NAME}.")
 
 Secret = Annotated[str, typer.Argument(metavar="NAME", help="The secret.")]
+KEEP_KEYS = "keep the old key until `headgate doctor` says that none are left"
 FromFile = Annotated[
     str | None, typer.Option("--from-file", metavar="FILE", help="Read the value from here; - is stdin.")
 ]
@@ -46,9 +47,10 @@ def list_(call: Call) -> None:
 
 
 @command(app, "delete")
-def delete(call: Call, name: Secret) -> None:
-    """Delete a secret; refused while something uses it."""
-    call.node.delete(_path(name))
+def delete(call: Call, name: Secret, yes: Yes = False) -> None:
+    """Delete a secret; one that something uses only with --yes, after naming every user."""
+    path = _path(name)
+    insist(lambda yes: call.node.delete(path, yes=yes or None), "in_use", f"Delete secret {name!r}?", yes=yes)
     call.say({"name": name, "action": "delete"}, f"deleted secret {name}")
 
 
@@ -61,6 +63,9 @@ def rotate(call: Call) -> None:
     done = found.value
     letters = f" and {counted(done.letters, 'dead letter')}" if done.letters else ""
     call.say(found.sent, f"{counted(done.rewrapped, 'secret')}{letters} rewrapped")
+    if done.letters_left:
+        letters = counted(done.letters_left, "dead letter")
+        complain(f"headgate: {letters} in sinks still to be rewrapped, by the runs of their streams: {KEEP_KEYS}")
     if done.stuck:
         names = ", ".join(done.stuck)
         complain(f"headgate: no master key fits {names} (add the old key to HEADGATE_MASTER_KEY, or set them again)")

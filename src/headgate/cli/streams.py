@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from headgate.cli.call import Call, command, noun
+from headgate.cli.call import Call, Yes, command, insist, noun
 from headgate.cli.history import Limit
 from headgate.cli.output import DASH, ago, one_line, pairs, table, to_json
 from headgate.errors import NotFound
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 app = noun("Streams: who has them, how far they are, and where they go on.")
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Its name, such as orders:0, or its id.")]
-Position = Annotated[str | None, typer.Argument(metavar="POSITION", help="JSON; what is no JSON is taken as text.")]
+Position = Annotated[str | None, typer.Argument(metavar="POSITION", help="JSON: 99, null, '\"a text\"'.")]
+Line = Annotated[
+    int | None,
+    typer.Option("--from-history", min=1, metavar="N", help="The position of this line of `streams history`."),
+]
 Node = Annotated[str | None, typer.Argument(metavar="NODE", help="Where to: a node's name or id.")]
 Anywhere = Annotated[bool, typer.Option("--anywhere", help="Leave it to the planner again.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Back to the position that the last edit replaced.")]
@@ -52,14 +56,20 @@ def history(call: Call, stream: Stream, limit: Limit = 50) -> None:
 
 
 @command(app, "set-position")
-def set_position(call: Call, stream: Stream, position: Position = None, undo: Undo = False) -> None:
-    """Have a stream that is stopped go on elsewhere. It can be undone."""
+def set_position(
+    call: Call, stream: Stream, position: Position = None, line: Line = None, undo: Undo = False, yes: Yes = False
+) -> None:
+    """Have a stream that is paused or stopped go on elsewhere; says first what that skips or reads again. It can be
+    undone."""
     from headgate.web.bodies.streams import Edited
 
-    if (position is None) != undo:
-        raise typer.BadParameter("give a POSITION or --undo, and not both")
-    body = {"undo": True} if position is None else {"position": _value(position)}
-    done = call.node.put(_path(stream, "position"), Edited, body)
+    body: dict[str, Any] = {"position": _value(position)} if position is not None else {}
+    body |= {"history": line} if line is not None else {}
+    body |= {"undo": True} if undo else {}
+    if len(body) != 1:
+        raise typer.BadParameter("give a POSITION, --from-history or --undo, and one of them only")
+    path = _path(stream, "position")
+    done = insist(lambda yes: call.node.put(path, Edited, {**body, "yes": yes}), "unconfirmed", "Do it?", yes=yes)
     now = done.value
     call.say(done.sent, f"{now.name}: {_exact(now.before)} → {_exact(now.position)}")
 
@@ -84,16 +94,29 @@ def _path(name: str, *rest: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """Most positions are numbers or ids; nobody should have to quote those twice."""
+    """The position. Half an object, taken as text, would be a position that no source can use."""
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return text
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        place = f"at character {error.pos + 1}"
+        why = f"{error.msg[:1].lower()}{error.msg[1:]}"
+    except RecursionError:
+        place, why = "", "it is nested too deeply"
+    except ValueError as error:
+        place, why = "", str(error)
+    raise typer.BadParameter(f"POSITION is not JSON{f' {place}' if place else ''}: {why}; a text needs quotes: '\"…\"'")
 
 
 def _refuse(word: str) -> NoReturn:
     """Python reads NaN and Infinity as numbers; JSON has no such thing."""
-    raise ValueError(word)
+    raise ValueError(f"{word} is no number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
 
 
 # How it looks.
@@ -155,10 +178,11 @@ def _moved(done: Moved) -> str:
 
 def _lines(found: History) -> str:
     rows = [
-        (ago(one.at), one.kind, one.actor, one.epoch, one.generation, one.commits, _stood(one)) for one in found.items
+        (one.id, ago(one.at), one.kind, one.actor, one.epoch, one.generation, one.commits, _stood(one))
+        for one in found.items
     ]
-    heads = ("WHEN", "WHAT", "BY", "EPOCH", "GENERATION", "COMMITS", "POSITION")
-    return table(heads, rows, empty="it has never run", right=("EPOCH", "GENERATION", "COMMITS"))
+    heads = ("N", "WHEN", "WHAT", "BY", "EPOCH", "GENERATION", "COMMITS", "POSITION")
+    return table(heads, rows, empty="it has never run", right=("N", "EPOCH", "GENERATION", "COMMITS"))
 
 
 def _stood(one: HistoryLine) -> str:

@@ -90,8 +90,10 @@ def up(
 async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_port: bool) -> None:
     from headgate.runtime.node import Node
     from headgate.store.secrets import load_keyring
+    from headgate.web.app import App
     from headgate.web.auth import check_no_auth
-    from headgate.web.server import bind, make_server, serving, url_of
+    from headgate.web.front import Front
+    from headgate.web.server import Listening, bind, make_server, url_of
     from headgate.web.tls import certificate_of
 
     if not settings.auth:
@@ -106,21 +108,28 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     advertise = settings.advertise.replace("{port}", str(sock.getsockname()[1]))
     settings = settings.model_copy(update={"advertise": advertise})
     async with contextlib.AsyncExitStack() as stack:
+        front = Front(auth=settings.auth, token=lambda: homes.read_token(settings.home))
+        tls = certificate.context if certificate else None
+        # Before all that may take long: those who ask are told that we are not ready.
+        listening = Listening(make_server(front, settings, tls), sock)
+        stack.push_async_callback(listening.stop)
+        if certificate is not None:
+            stack.callback(asyncio.create_task(certificate.watch()).cancel)
         url = await database_url(settings, stack)
         keyring = load_keyring(settings, embedded=settings.database is None)
-        node = Node(settings, url, keyring, shipper)
+        node = Node(settings, url, keyring, shipper, front.waits)
         if not await started(node.prepare(), stop):
             return
         # Before the first beat: a node that beats answers.
-        server = make_server(node, auth=settings.auth, tls=certificate.context if certificate else None)
-        await node.begin()
+        app = App(node, auth=settings.auth, is_tls=tls is not None)
         stack.push_async_callback(node.stop)
+        stack.push_async_callback(listening.stop)  # Before the node.
+        if not await started(node.begin(), stop):
+            return
+        front.ready(app)
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
-        await stack.enter_async_context(serving(server, sock))
-        if certificate is not None:
-            stack.callback(asyncio.create_task(certificate.watch()).cancel)
-        await node.incarnations.set_address(address)
+        await node.starting.until_done(lambda: node.incarnations.set_address(address))
         if settings.process is None:  # Else our parent does it, once for all its nodes.
             homes.settle(settings.home, str(node.installation))
             token = await first_token(settings.home, node.tokens) if settings.auth else None
@@ -129,7 +138,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
             stack.callback(homes.remove, settings.home, address)
             code = await make_code(token, node.tokens, node.sessions)
             announce(settings, address, token, code, demo=demo)
-        _settle_memory()
+        settle_memory()
         await stop.wait()
         if settings.process is None:
             typer.echo(STOPPING, err=True)
@@ -166,7 +175,7 @@ async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool
     return True
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Keep the garbage collector from walking what was made at the start, again and again while records move."""
     gc.collect()
     gc.freeze()

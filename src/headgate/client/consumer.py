@@ -55,6 +55,10 @@ class Consumer:
     Entering waits until a node has taken it into the group, leaving leaves the group. An error that no other connection
     would mend (`ConsumerError`) ends the turn, and fails every call that waits and every later one. Everything else is
     mended: with no node in reach calls wait, so use `asyncio.timeout` where waiting must end.
+
+    `fenced` says that whatever the work writes carries `turn.epoch`, that the target refuses a lower one, and that the
+    work raises the epoch there before it reads anything. Then the next program has its turn as soon as this one is
+    killed, and does not wait for the lease. All members of a group are fenced, or none.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Consumer:
         partition: int | None = None,
         label: str | None = None,
         lease_s: float | None = None,
+        fenced: bool = False,
         open_timeout_s: float = OPEN_S,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = boot_s,
@@ -85,6 +90,7 @@ class Consumer:
         self._partition = partition
         self._label = label or f"{socket.gethostname()}:{os.getpid()}"
         self._lease_s = lease_s
+        self._fenced = fenced
         self._open_timeout_s = open_timeout_s
         self._tls = tls
         self._clock = clock
@@ -309,6 +315,7 @@ class Consumer:
             self._label,
             self._believer.belief.consumer,
             self._lease_s,
+            True if self._fenced else None,
         )
 
     def _hide(self, text: str) -> str:

@@ -30,6 +30,7 @@ GROUP_FATAL = frozenset(
         "forbidden",
         "version",
         "partition_index_conflict",
+        "fenced_conflict",
         "bad_frame",
         "unknown_frame",
         "too_large",
@@ -38,7 +39,8 @@ GROUP_FATAL = frozenset(
         "unexpected",
     }
 )
-GROUP_REFUSED = frozenset({"unauthorized", "forbidden", "partition_index_conflict"})  # The program itself is in order.
+# The program itself is in order.
+GROUP_REFUSED = frozenset({"unauthorized", "forbidden", "partition_index_conflict", "fenced_conflict"})
 
 
 class ClientError(HeadgateError):
@@ -68,7 +70,7 @@ class ConsumerError(ClientError):
 
 
 class ConsumerRefused(ConsumerError):
-    """The group does not take this consumer: for its token, or for its partition."""
+    """The group does not take this consumer: for its token or its partition, or because only some are fenced."""
 
 
 class Lost(Exception):

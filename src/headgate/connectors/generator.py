@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -36,6 +36,7 @@ from headgate.connectors.api import (
     SourceKind,
     identity,
 )
+from headgate.connectors.moves import tell_numbers
 from headgate.errors import Cause, ConnectorError, EndOfStream
 from headgate.text import counted
 
@@ -316,6 +317,7 @@ CONNECTOR = Connector(
         build=Generator,
         knows_backlog=True,
         in_parts=True,
+        tell_move=partial(tell_numbers, noun="record"),
     ),
     reader=ReaderKind(of_source=lambda options: None if options.count is None else _History(options)),
 )

@@ -155,6 +155,19 @@ class Guard:
                 last = error
         raise last or OSError(f"{host} has no address")
 
+    async def knock(self, places: Iterable[Place]) -> None:
+        """Return if one of these addresses accepts a connection. Nothing is sent."""
+        last: OSError | None = None
+        for place in places:
+            try:
+                for address in await self.resolve(place.text, place.port):
+                    _, writer = await asyncio.open_connection(address, place.port)
+                    writer.transport.abort()
+                    return
+            except OSError as error:
+                last = error
+        raise last or OSError("there is no address")
+
     def _judged(self, host: str, port: int, found: Iterable[Any]) -> list[str]:
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
         for bound in self.bounds:

@@ -90,11 +90,13 @@ def _of_server(url: str) -> Iterator[Place]:
     parts = urlsplit(url)
     usual = PORTS.get(parts.scheme.partition("+")[0].lower(), 0)
     query = parse_qsl(parts.query, keep_blank_values=True, separator="&")
-    ports = [value for name, value in query if name.lower() == "port"]
+    ports = [one for name, value in query if name.lower() == "port" for one in value.split(",")]
     hosts = [one for one in parts.netloc.rpartition("@")[2].split(",") if one]
-    hosts += [one for name, value in query if name.lower() in _HOSTS for one in value.split(",") if one]
-    for host in hosts or ["localhost"]:
-        yield from _of_host(host, usual, ports)
+    more = [one for name, value in query if name.lower() in _HOSTS for one in value.split(",") if one]
+    # Of lists of the same length, each host has its port. Else it may be any of them: drivers differ.
+    are_pairs = not hosts and len(more) == len(ports)
+    for number, host in enumerate([*hosts, *more] or ["localhost"]):
+        yield from _of_host(host, usual, ports[number : number + 1] if are_pairs else ports)
     for name, value in query:
         lower = name.lower().replace("-", "_")
         if lower == "service":
@@ -113,8 +115,7 @@ def _of_host(text: str, usual: int, ports: list[str]) -> Iterator[Place]:
     host, colon, port = plain.rpartition(":")
     if not colon or plain.endswith("]") or (plain.count(":") > 1 and not plain.startswith("[")):
         host, port = plain, ""
-    given = [port] if port else [one for text in ports for one in text.split(",")]
-    for one in given or [str(usual)]:
+    for one in ([port] if port else ports) or [str(usual)]:
         yield Place(Kind.ADDRESS, host.strip("[]"), int(one) if one.isascii() and one.isdigit() else 0)
 
 

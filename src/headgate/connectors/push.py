@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from headgate.connectors.api import Backlog, Batch, Connector, Context, Feed, Options, Position, SourceKind
+from headgate.connectors.moves import tell_numbers
 from headgate.core.push import PUSH
 from headgate.errors import Cause, ConnectorError
 
@@ -60,8 +61,14 @@ class PushSource:
         return self._feed
 
 
+def _tell_move(before: Position, after: Position) -> str:
+    """What was read once is at its program, if it is anywhere."""
+    told = tell_numbers(before, after, "record")
+    return f"{told}, if the program sends them" if told.endswith("read again") else told
+
+
 CONNECTOR = Connector(
     name=PUSH,
     summary="Take records that programs push over a WebSocket, and tell them what is durable",
-    source=SourceKind(PushOptions, PushSource, knows_backlog=True),
+    source=SourceKind(PushOptions, PushSource, knows_backlog=True, tell_move=_tell_move),
 )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from headgate.core.records import NOTHING, Totals
 
 # How a datasource is, the worst first.
-HEALTHS = ("error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok")
+HEALTHS = ("error", "no_node", "degraded", "starting", "paused", "stopped", "unpublished", "ended", "ok")
 
 SAMPLE_S = 5.0  # Between two samples of a stream that moves.
 STALE_S = SAMPLE_S + 2.0  # An older sample says that nothing moved since, or that its node is late.
@@ -107,6 +107,7 @@ class LastFailure:
     cause: str  # One of `errors.Cause`.
     message: str
     next_try_at_s: float | None = None  # In Unix time; None: it is not tried again by itself.
+    awaits_return: bool = False  # It is tried earlier, if what it waits for is back before.
 
 
 def figures(

@@ -137,6 +137,7 @@ class JoinFrame(_Frame, frozen=True, tag="join"):
     label: GroupLabel | None = None  # For people.
     consumer: Text | None = None  # Who it was, if it comes back.
     lease_s: LeaseS | None = None  # What it would like; the first of a group decides.
+    fenced: bool | None = None  # Its writes carry the epoch; nil: they may not.
 
 
 class JoinedFrame(_Frame, frozen=True, tag="joined"):
@@ -223,7 +224,9 @@ _group_from_node: msgspec.msgpack.Decoder[GroupFromNode] = msgspec.msgpack.Decod
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as it is sent."""
+    """A frame as it is sent. A field that older nodes do not know is left out unless it says something."""
+    if isinstance(frame, JoinFrame) and frame.fenced is None:
+        return _encoder.encode(("join", *msgspec.structs.astuple(frame)[:-1]))
     return _encoder.encode(frame)
 
 

@@ -15,6 +15,18 @@ nobody.
 
 Trust ends `MARGIN_S` before the earliest moment at which anyone may expire the node: it stops acting before another
 may begin.
+
+*Is it gone already?* (`quiet`, `is_gone`.) A lease is long, and the kernel knows at once that a process has died: it
+closes the session of the beat, and with it a lock that this session holds. Two signs together end an incarnation before
+its lease is over. Its beat is *quiet*: unchanged for `QUIET_S`, as seen by an observer that has seen it rise since its
+counts last started over. And its lock is free, which the ending transaction finds out by taking it. Neither is enough
+on its own: a beat may be late on a busy machine, and a session that breaks is back within a second. A node that holds
+no lock, because a pooler is in between or another session of its own still has it, says so in its row.
+
+Even so the process may be alive: it may have lost its way to the database and nothing else. So an incarnation that was
+ended early is *ended*, not gone. Its beats are refused and nothing is granted to it; but its row stays until its lease
+is over, or until the process itself says that its runs have ended, and until then it keeps the streams that only its
+trust protects. `core.streams.TakeOver` says which those are.
 """
 
 from __future__ import annotations
@@ -28,6 +40,7 @@ OBSERVE_S = 0.5
 LEASE_S = 5.0
 MARGIN_S = 1.0
 SHORTEST_LEASE_S = 3.0  # A beat, a margin, and a second for the answer: with less, a healthy node would lose its trust.
+QUIET_S = 1.2  # A beat and a fifth: one that is later than this is the first of the two signs that its node is gone.
 SILENT_S = 2.5  # A node whose beat stood still for this long gets no new streams; it may still be alive.
 LATE_S = 2.0  # An answer later than this proves nothing about what happened meanwhile.
 
@@ -78,6 +91,7 @@ class Sighting:
 
     beat: int
     since_s: float
+    has_risen: bool = False  # Since the counts last started over.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +101,21 @@ class NodeBeat:
     node: UUID
     beat: int
     lease_s: float
+    has_lock: bool = False  # The session of its last beat holds the lock of this incarnation.
+    is_ended: bool = False  # Before its lease was over.
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
     """A node that was seen silent for its whole lease, and the beat it fell silent at."""
+
+    node: UUID
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A node whose beat is late, and the beat it has stopped at: it is gone if its lock is free as well."""
 
     node: UUID
     beat: int
@@ -118,7 +142,7 @@ def observed(
         before = observer.seen.get(row.node)
         if before is None or before.beat != row.beat:
             # The row may have been read at any moment up to the answer: the count begins at the latest of them.
-            seen[row.node] = Sighting(row.beat, answered_at_s)
+            seen[row.node] = Sighting(row.beat, answered_at_s, before is not None)
             if before is not None:
                 heard.add(row.node)
             continue
@@ -131,6 +155,27 @@ def observed(
 def unanswered(observer: Observer) -> Observer:
     """The database did not answer: nothing that was counted so far is proof. Who was heard before was alive."""
     return Observer({}, observer.heard)
+
+
+def quiet(observer: Observer, beats: Iterable[NodeBeat], asked_at_s: float) -> list[Quiet]:
+    """The nodes whose lock is worth a try, of those in the answer that was just taken in."""
+    return [
+        Quiet(row.node, row.beat)
+        for row in beats
+        if row.has_lock and not row.is_ended
+        if (seen := observer.seen[row.node]).has_risen and asked_at_s - seen.since_s >= QUIET_S
+    ]
+
+
+def next_look_s(observer: Observer, now_s: float) -> float:
+    """How long to wait before the next look: less than usual if a beat is about to be quiet."""
+    left = (seen.since_s + QUIET_S - now_s for seen in observer.seen.values() if seen.has_risen)
+    return min((OBSERVE_S, *(left_s for left_s in left if left_s > 0.0)))
+
+
+def is_gone(row: NodeBeat | None, found: Quiet, is_free: bool) -> bool:
+    """Whether an incarnation is to be ended now: the row as it is under its lock, and whether we have taken its own."""
+    return row is not None and is_free and row.has_lock and not row.is_ended and row.beat == found.beat
 
 
 def silent_s(observer: Observer, node: UUID, now_s: float) -> float:

@@ -17,10 +17,8 @@ import base64
 import datetime
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -97,10 +95,20 @@ _OTHER = 100  # Text of a value that has no other form.
 _PLAIN = (str, float, bool, type(None), bytes)
 
 
+def packed(value: Any) -> bytes:
+    """Values as bytes. Raises RecursionError and UnicodeEncodeError for what cannot be packed."""
+    return msgspec.msgpack.encode(_packed(value))
+
+
+def unpacked(data: bytes) -> Any:
+    """The values again."""
+    return msgspec.msgpack.decode(data, ext_hook=_unpacked)
+
+
 def pack(contents: Contents) -> bytes:
     """A record as bytes."""
     try:
-        return msgspec.msgpack.encode(_packed(msgspec.structs.astuple(contents)))
+        return packed(msgspec.structs.astuple(contents))
     except (RecursionError, UnicodeEncodeError):  # Nested too deeply, or text that is none: it can be shown, at least.
         text = ascii(contents.payload) if isinstance(contents.payload, str) else _shown(contents.payload)
         return msgspec.msgpack.encode((text, None, None, None))
@@ -115,7 +123,7 @@ def _shown(payload: Any) -> str:
 
 def unpack(data: bytes) -> Contents:
     """The record again."""
-    return Contents(*msgspec.msgpack.decode(data, ext_hook=_unpacked))
+    return Contents(*unpacked(data))
 
 
 def _packed(value: Any) -> Any:
@@ -174,24 +182,6 @@ def text_of(body: bytes) -> str | None:
         return body.decode()
     except UnicodeDecodeError:
         return None
-
-
-# Keys.
-
-
-def key_hash(values: Sequence[Any] | None, installation: UUID) -> bytes | None:
-    """What tells one key from others without telling it. None if there is none."""
-    if not values or any(value is None for value in values):
-        return None
-    text = "\0".join(_key_text(value) for value in values)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=installation.bytes).digest()
-
-
-def _key_text(value: Any) -> str:
-    """`1`, `1.0` and `"1"` are the same key in a table."""
-    if value.__class__ is float and value.is_integer():
-        value = int(value)
-    return written(value) if value.__class__ is int else str(value)
 
 
 # Too many.

@@ -45,6 +45,7 @@ class DealtStream:
     is_running: bool = False  # Under the present epoch: it has opened its sink, and will settle.
     is_settled: bool = True
     source_identity: str | None = None
+    source_mark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def next_step(found: Dealt) -> Next:
     if found.wanted == found.dealt:
         return TakeBack() if found.is_dealing else Keep()
     used = [one for one in found.members if one.index < found.dealt]
-    is_possible = len({one.source_identity for one in used} - {None}) <= 1 and all(map(_settles, used))
+    is_possible = _read_the_same(used) and all(map(_settles, used))
     if not is_possible:
         # While it is dealing, a stream that is owned and does not run yet was stopped while it started.
         gone = any(not one.is_owned and not one.is_settled for one in used)
@@ -98,6 +99,13 @@ def next_step(found: Dealt) -> Next:
     if any(one.is_owned for one in found.members):
         return Keep() if found.is_dealing else Stop()
     return Share(found.wanted)
+
+
+def _read_the_same(used: Sequence[DealtStream]) -> bool:
+    """Whether their positions are positions in the same data, under whatever names (`core.identity`)."""
+    read = [one for one in used if one.source_identity is not None]
+    marks = {one.source_mark for one in read}
+    return len({one.source_identity for one in read}) <= 1 or (len(marks) == 1 and None not in marks)
 
 
 def _settles(one: DealtStream) -> bool:
@@ -170,6 +178,16 @@ def edited(present: Position, given: Position, parts: Sequence[str], index: int,
             raise Refused(f"part {part!r} is read by stream {place[part] % n}", code="other_stream", hint="edit that")
     merged = {**(present or {}), **given}
     return {part: at for part, at in merged.items() if at is not None} or None
+
+
+def restored(present: Position, kept: Position, parts: Sequence[str], index: int, n: int) -> Position:
+    """Where stream `index` of `n` stands after an operator went back to a position that it had before it was dealt
+    other parts: its parts of then that are still its own stand where they stood, and the others where they stand."""
+    place = {part: number for number, part in enumerate(parts)}
+    if not isinstance(kept, Mapping) or not _is_map(kept, place) or not _is_map(present, place):
+        return kept
+    own = {part: at for part, at in kept.items() if place[part] % n == index}
+    return {**(present or {}), **own} or None
 
 
 def _is_map(position: Any, place: Mapping[str, int]) -> bool:

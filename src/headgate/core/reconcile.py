@@ -2,11 +2,15 @@
 
 The answer is all that is wanted, not a difference. A worker that is told the same twice does nothing, so the caller may
 ask as often as it likes, and for those entries only that changed.
+
+A datasource runs, is *paused* or is *stopped*. Of one that is paused nothing is wanted, as of one that is stopped; but
+its doors take what comes, as those of one that runs: webhooks are kept in the inbox, and programs stay connected.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 from uuid import UUID
 
 from headgate.core.lifecycle import Wanted
@@ -26,6 +30,12 @@ class Entry:
     is_pushed: bool = False  # Programs push its streams; no node reads them by itself.
     dealt: int = 1  # How many streams read it,
     is_dealing: bool = False  # and whether they are to stop, so that there can be more or fewer.
+    is_paused: bool = False  # Nobody is to read it, and `is_to_run` is false; but it is enabled.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its doors take what comes. Only a stop or a delete closes them: a pause does not."""
+        return self.enabled and not self.deleted
 
     def wanted_of(self, index: int) -> Wanted | None:
         """What a stream should run: the first proves a published version, the others follow once it has."""
@@ -61,3 +71,10 @@ def wanted_here(
     if dealt not in (None, entry.dealt):
         return None
     return None if place.is_draining or not place.lists else entry.wanted_of(index)
+
+
+def why_given_back(entry: Entry | None, place: Place) -> Literal["draining", "paused", "stopped"]:
+    """Why a stream ended that its program still wants: what the program is told."""
+    if place.is_draining:
+        return "draining"
+    return "paused" if entry is not None and entry.is_paused else "stopped"

@@ -18,10 +18,12 @@ class Waiting:
     is_quarantined: bool
 
 
-def why_waiting(name: str, *, is_enabled: bool, is_quarantined: bool, streams: list[Waiting]) -> str | None:
+def why_waiting(
+    name: str, *, is_enabled: bool, is_quarantined: bool, streams: list[Waiting], is_paused: bool = False
+) -> str | None:
     """Why some of these letters are not replayed now; None: nothing stands in the way."""
-    if not is_enabled:
-        return f"{name} is stopped: they are replayed when it is started"
+    if not is_enabled or is_paused:
+        return f"{name} is {'paused' if is_paused else 'stopped'}: they are replayed when it is started"
     stuck = next((one.name for one in streams if one.is_quarantined), name if is_quarantined else None)
     if stuck is not None:
         return f"{stuck} is quarantined: they are replayed when {name} is restarted, or another version published"

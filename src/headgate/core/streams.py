@@ -24,6 +24,7 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.identity import UNMARKED, Marks, compare, kept
 from headgate.core.lineage import next_generation
 from headgate.core.records import NOTHING, Totals
 from headgate.errors import Refused
@@ -58,6 +59,9 @@ class Stream(msgspec.Struct, frozen=True):
     sink_identity: str | None = None  # Where the last run wrote.
     rests: str | None = None  # The key of what was wanted when its source came to an end: nothing is left to do.
     settled: bool = True  # The position is the sink's own.
+    transactional: bool = False  # The sink of the last run refuses older epochs.
+    source_mark: str | None = None  # What the data are known by if their name changes (`core.identity`).
+    sink_mark: str | None = None
 
 
 # Commands.
@@ -80,6 +84,19 @@ class Acquire:
     source_identity: str
     sink_identity: str
     claims: bool = False
+    transactional: bool = False  # The sink keeps the position with the data, and refuses older epochs.
+    source_marks: Marks = UNMARKED
+    sink_marks: Marks = UNMARKED
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The systems have said by which marks they can be known. None: this one has not."""
+
+    owner: UUID
+    epoch: int
+    source: str | None = None
+    sink: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,17 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Take the stream from an owner that was ended before its lease was over, and may still be at work.
+
+    If it is, a transactional sink refuses what it writes, and where no run has begun there is nothing to refuse. In any
+    other sink nothing but the owner's own trust stops it, so the stream waits until that has certainly ended.
+    """
+
+    owner: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """An operator says where the stream stands. Refused while somebody has it."""
 
@@ -138,9 +166,10 @@ class Deal:
     position: Position
     version: int | None = None  # The newest that any stream of the datasource has run,
     source_identity: str | None = None  # and what it reads: the same for all of them.
+    source_mark: str | None = None
 
 
-Command: TypeAlias = Grant | Acquire | Checkpoint | Release | Revoke | Edit | Deal
+Command: TypeAlias = Grant | Acquire | Mark | Checkpoint | Release | Revoke | TakeOver | Edit | Deal
 
 
 # Replies.
@@ -180,7 +209,12 @@ class IdentityChanged:
     """A secret alone, or an older version, would make this another source; only a new version may do that."""
 
 
-Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged
+@dataclass(frozen=True, slots=True)
+class IdentityUnclear:
+    """A name is another, and whether the data are, only their marks can tell: ask for those, and acquire again."""
+
+
+Reply: TypeAlias = Granted | Done | Busy | Fenced | IdentityChanged | IdentityUnclear
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -197,12 +231,16 @@ def step(stream: Stream, command: Command) -> Step:
             return _grant(stream, command)
         case Acquire():
             return _acquire(stream, command)
+        case Mark():
+            return _mark(stream, command)
         case Checkpoint():
             return _checkpoint(stream, command)
         case Release():
             return _release(stream, command)
         case Revoke():
             return _revoke(stream, command)
+        case TakeOver(owner=owner):
+            return _take_over(stream, owner)
         case Edit():
             return _edit(stream, command)
         case Deal():
@@ -220,10 +258,13 @@ def _grant(stream: Stream, command: Grant) -> Step:
 def _acquire(stream: Stream, command: Acquire) -> Step:
     if stream.owner != command.owner and (stream.owner is not None or not command.claims):
         return Step(stream, Busy(stream.owner))
-    source_changed = stream.source_identity not in (None, command.source_identity)
+    source = compare(stream.source_identity, stream.source_mark, command.source_identity, command.source_marks)
+    sink = compare(stream.sink_identity, stream.sink_mark, command.sink_identity, command.sink_marks)
+    if "unclear" in (source, sink):
+        return Step(stream, IdentityUnclear())
+    source_changed, sink_changed = source == "other", sink == "other"
     if source_changed and stream.version is not None and command.version <= stream.version:
         return Step(stream, IdentityChanged())
-    sink_changed = stream.sink_identity not in (None, command.sink_identity)
     progress = stream.progress
     if source_changed:
         progress = replace(progress, position=None)
@@ -231,9 +272,28 @@ def _acquire(stream: Stream, command: Acquire) -> Step:
         progress = replace(progress, generation=next_generation(progress.generation, stream.epoch))
     epoch, identities = stream.epoch + 1, (command.source_identity, command.sink_identity)
     granted = Stream(
-        stream.id, command.owner, command.run, epoch, progress, command.version, *identities, settled=False
+        stream.id,
+        command.owner,
+        command.run,
+        epoch,
+        progress,
+        command.version,
+        *identities,
+        settled=False,
+        transactional=command.transactional,
+        source_mark=kept(source, stream.source_mark, command.source_marks),
+        sink_mark=kept(sink, stream.sink_mark, command.sink_marks),
     )
     return Step(granted, Granted(resets_position=source_changed))
+
+
+def _mark(stream: Stream, command: Mark) -> Step:
+    if (stream.owner, stream.epoch) != (command.owner, command.epoch):
+        return Step(stream, Fenced(_why(stream, command.owner, command.epoch)))
+    marks = command.source or stream.source_mark, command.sink or stream.sink_mark
+    if marks == (stream.source_mark, stream.sink_mark):
+        return Step(stream, Done())
+    return Step(msgspec.structs.replace(stream, source_mark=marks[0], sink_mark=marks[1]), Done())
 
 
 def _checkpoint(stream: Stream, command: Checkpoint) -> Step:
@@ -273,6 +333,12 @@ def _revoke(stream: Stream, command: Revoke) -> Step:
     return Step(_moved(stream, None, stream.epoch + 1, stream.progress), Done())
 
 
+def _take_over(stream: Stream, owner: UUID) -> Step:
+    if stream.owner == owner and stream.run is not None and not stream.transactional:
+        return Step(stream, Busy(owner))
+    return _revoke(stream, Revoke(owner))
+
+
 def _edit(stream: Stream, command: Edit) -> Step:
     """One more edit outranks a sink that is ahead; one more epoch fences a run that may still be at work."""
     if stream.owner is not None:
@@ -295,6 +361,9 @@ def _deal(stream: Stream, command: Deal) -> Step:
         version=command.version,
         source_identity=command.source_identity,
         sink_identity=stream.sink_identity,
+        transactional=stream.transactional,
+        source_mark=command.source_mark,
+        sink_mark=stream.sink_mark,
     )
     return Step(dealt, Done())
 
@@ -320,6 +389,9 @@ def _moved(
         stream.sink_identity,
         rests,
         stream.settled if settled is None else settled,
+        stream.transactional,
+        stream.source_mark,
+        stream.sink_mark,
     )
 
 

@@ -62,6 +62,8 @@ def judged(facts: Facts) -> Verdict:
         return Verdict("unpublished", "nothing has been published")
     if not found.enabled:
         return Verdict("stopped", "somebody stopped it")
+    if found.paused:
+        return Verdict("paused", "somebody paused it")
     if found.quarantine is not None:
         return Verdict("error", f"quarantined: {found.quarantine}")
     if published.status == "rejected":
@@ -118,7 +120,7 @@ def is_pushed(facts: Facts) -> bool:
 
 def status_at_rest(stream: Resting) -> str:
     """The status of a stream that no node runs. What its last node said may have been overtaken."""
-    if not stream.enabled:
+    if not stream.is_on:
         return "STOPPED"
     if stream.is_quarantined:
         return "ERROR"
@@ -194,6 +196,8 @@ def explain(facts: Facts) -> list[str]:
     lines = []
     if not found.enabled:
         lines.append(f"It is stopped. Start it with: headgate ds start {found.name}")
+    if found.paused:
+        lines.append(f"It is paused: nothing is read. {_meanwhile(facts)} Go on with: headgate ds start {found.name}")
     if published is None:
         lines.append(f"Nothing has been published. Publish its draft with: headgate ds publish {found.name}")
     if found.quarantine is not None:
@@ -214,12 +218,24 @@ def explain(facts: Facts) -> list[str]:
             f"{counted(found.streams, 'stream')} should read it and {found.dealt} do: that changes once each "
             "of them runs, or has stopped in good order."
         )
-    if found.enabled and published is not None and found.quarantine is None:
+    is_on = found.enabled and not found.paused and found.quarantine is None
+    if is_on and published is not None:
         lines += _explain_pushed(facts) if is_pushed(facts) else _explain_streams(facts)
-    if found.enabled and found.quarantine is None:
+    if is_on:
         lines += [f"Something hangs: {text}." for text in stuck(facts)]
     lines += [f"Not as expected: {text}." for text in unmet(facts)]
     return lines
+
+
+def _meanwhile(facts: Facts) -> str:
+    """What becomes of records while it is paused."""
+    if is_pushed(facts):
+        return "Programs that push to it stay connected and keep their records."
+    if facts.inbox is None:
+        return "What its source has stays there."
+    number = facts.inbox.records
+    waiting = f"{counted(number, 'payload')} {'waits' if number == 1 else 'wait'}" if number else "none waits yet"
+    return f"Webhooks are still taken: {waiting}."
 
 
 def _explain_pushed(facts: Facts) -> list[str]:
@@ -298,8 +314,9 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
         case "RUNNING", detail:
             return f"It is running ({detail}), {where}; {_explain_records(state, facts)}"
         case "ERROR", "backing off":
-            at_s = state.error.next_try_at_s if state.error else None
-            again = "is being tried again" if at_s is None else tries_again(at_s - facts.now_s)
+            again = "is being tried again"
+            if state.error is not None and (at_s := state.error.next_try_at_s) is not None:
+                again = tries_again(at_s - facts.now_s, awaits_return=state.error.awaits_return)
             return f"It failed ({cause}) and {again}, {where}: {message}"
         case "ERROR", _:
             return (

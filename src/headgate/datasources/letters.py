@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.core.letters import key_hash
+from headgate.core.letter_keys import key_hash
 from headgate.core.replays import Waiting, why_waiting
 from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
@@ -70,7 +70,13 @@ class LetterBox:
         """What stands between letters that are to be replayed and their replay; None: nothing does."""
         streams = [Waiting(one.name, one.is_used, one.is_quarantined) for one in await self._letters.waiting(found.id)]
         quarantined = found.quarantine is not None
-        return why_waiting(found.name, is_enabled=found.enabled, is_quarantined=quarantined, streams=streams)
+        return why_waiting(
+            found.name,
+            is_enabled=found.enabled,
+            is_paused=found.paused,
+            is_quarantined=quarantined,
+            streams=streams,
+        )
 
     async def discard(self, found: Datasource, which: Filter, actor: str, *, everything: bool = False) -> int:
         """Letters that nobody needs. Returns how many. All of them only if that was said."""
@@ -87,9 +93,11 @@ class LetterBox:
         if contents is None:
             raise Refused(f"letter {kept.id} is {kept.outcome}", code="not_open", hint="only open letters are edited")
         mapping = (await self._prepared(await self._registry.get(str(kept.datasource)))).mapping
-        key = key_hash(mapping.key_of(payload, contents.meta), self._installation)
+        before, after = (mapping.key_of(one, contents.meta) for one in (contents.payload, payload))
+        key = key_hash(before, self._installation)
+        is_same_key = key is not None and key == key_hash(after, self._installation)
         edited = type(contents)(payload, contents.meta, None, contents.only)
-        await self._letters.edit(kept, edited, key, actor)
+        await self._letters.edit(kept, edited, actor, is_same_key=is_same_key)
         self._registry.waker.wake("events")
         return await self._letters.find(str(kept.id))
 

@@ -10,17 +10,18 @@ import difflib
 from collections.abc import Callable, Collection
 from collections.abc import Mapping as TypeMapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
-from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of
+from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of, mark_of, other_names
 from headgate.connectors.guard import OPEN, Guard
+from headgate.core.identity import Marks
 from headgate.core.letters import StopAfter, parse_stop_after
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.mapping.document import compile_mapping
+from headgate.core.mapping.python import Function
 from headgate.core.mapping.told import field_types
 from headgate.core.push import PUSH
 from headgate.core.records import OnError
@@ -30,6 +31,9 @@ from headgate.errors import ConfigError, HeadgateError, Problem
 from headgate.hidden import error_said, hide
 from headgate.store.datasources import Content
 from headgate.text import parse_duration
+
+Load: TypeAlias = Callable[[str, Guard], Function]
+"""Finds the function that a mapping names, if it may be reached."""
 
 OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
 RENAMED = {"partitions": "streams"}  # Options that had another name.
@@ -100,6 +104,22 @@ class DatasourceOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkSide:
+    """A version's sink, by itself."""
+
+    connector: Connector
+    options: Any
+    guard: Guard = OPEN  # What it may reach.
+    field_types: TypeMapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> SinkKind:
+        """How to build it."""
+        assert self.connector.sink is not None
+        return self.connector.sink
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A version that is ready to run: options checked, secrets in place, mapping compiled."""
 
@@ -126,6 +146,11 @@ class Prepared:
         return self.sink.sink
 
     @property
+    def sink_side(self) -> SinkSide:
+        """The sink by itself."""
+        return SinkSide(self.sink, self.sink_options, self.sink_guard, self.field_types)
+
+    @property
     def stop_after(self) -> StopAfter:
         """How many dead letters are too many."""
         letters = self.options.dead_letters
@@ -140,6 +165,18 @@ class Prepared:
     def sink_identity(self) -> str:
         """Where they are written."""
         return identity_of(self.sink.name, self.sink_options)
+
+    def source_marks(self, said: str | None = "") -> Marks:
+        """What else is known of the data that are read. `said`: their own mark; None: they were not asked."""
+        return _marks(self.source.name, self.source_options, said if self.source_kind.is_marked else "")
+
+    def sink_marks(self, said: str | None = "") -> Marks:
+        """The same of where they are written."""
+        return _marks(self.sink.name, self.sink_options, said if self.sink_kind.is_marked else "")
+
+
+def _marks(connector: str, options: Options, said: str | None) -> Marks:
+    return Marks(said and mark_of(connector, options, said), other_names(connector, options))
 
 
 # Checking.
@@ -158,9 +195,11 @@ class Checked:
     problems: list[Problem]
 
 
-def prepare(content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None) -> Prepared:
+def prepare(
+    content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None, load: Load = functions.load
+) -> Prepared:
     """A version that is ready to run; raise all problems at once."""
-    found = check(content, secrets, path, guard)
+    found = check(content, secrets, path, guard, load)
     if found.problems:
         raise ConfigError(found.problems)
     assert found.source is not None
@@ -171,15 +210,35 @@ def prepare(content: Content, secrets: Secrets, path: str = "", guard: Guard | N
     return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
 
 
-def check(content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None) -> Checked:
+def sink_kind_of(content: Content) -> SinkKind | None:
+    """What kind of sink a version has, without its options; None: its connector is not here, or is no sink."""
+    try:
+        return connectors.get(str(content.sink.get("type"))).sink
+    except HeadgateError:
+        return None
+
+
+def prepare_sink(content: Content, secrets: Secrets) -> SinkSide:
+    """The sink alone, whatever has become of the rest; raise all that is wrong with it."""
+    problems: list[Problem] = []
+    connector, options = _side("sink", content.sink, secrets, "sink", problems)
+    if problems:
+        raise ConfigError(problems)
+    assert connector is not None
+    return SinkSide(connector, options)
+
+
+def check(
+    content: Content, secrets: Secrets, path: str = "", guard: Guard | None = None, load: Load = functions.load
+) -> Checked:
     """Check everything that can be checked without touching the outside. `guard` judges the Python module that the
-    mapping names, before it is imported; without one there is none that may be."""
+    mapping names, before `load` imports it; without one there is none that may be."""
     at = f"{path}." if path else ""
     problems: list[Problem] = []
     source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
     sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
     options = _own_options(content, path, problems)
-    mapping = _mapping(content, f"{at}mapping", problems, guard)
+    mapping = _mapping(content, f"{at}mapping", problems, guard, load)
     if mapping is not None and not mapping.key and _needs_key(sink, sink_options, secrets):
         problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
     if mapping is not None and mapping.can_delete and not _can_delete(sink, sink_options, secrets):
@@ -238,7 +297,9 @@ def _own_options(content: Content, path: str, problems: list[Problem]) -> Dataso
     return model
 
 
-def _mapping(content: Content, path: str, problems: list[Problem], guard: Guard | None) -> CompiledMapping | None:
+def _mapping(
+    content: Content, path: str, problems: list[Problem], guard: Guard | None, load: Load
+) -> CompiledMapping | None:
     found = examine(content.mapping, path, None, in_prose=True)
     problems += found.misplaced_problems(None) + found.written_out_problems()
     if found.misplaced:
@@ -246,7 +307,7 @@ def _mapping(content: Content, path: str, problems: list[Problem], guard: Guard 
     try:
         if guard is None:
             return compile_mapping(content.mapping, path)
-        return compile_mapping(content.mapping, path, partial(functions.load, guard=guard))
+        return compile_mapping(content.mapping, path, lambda name: load(name, guard))
     except ConfigError as error:
         problems += [replace(p, hint=p.hint or "docs/reference/mapping.md says how") for p in error.problems]
         return None

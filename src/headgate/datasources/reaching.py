@@ -27,7 +27,7 @@ from headgate.core.reach import (
     network_of,
     rule_from_text,
 )
-from headgate.datasources.prepared import Checked, Prepared
+from headgate.datasources.prepared import Checked, Prepared, SinkSide
 from headgate.errors import ConfigError, Problem
 from headgate.store.allowed import Line
 from headgate.store.datasources import Content
@@ -95,6 +95,10 @@ class Reaching:
             source_guard=self._side(source, content.source, is_trusted),
             sink_guard=self._side(sink, content.sink, is_trusted),
         )
+
+    def guarded_sink(self, sink: SinkSide, content: Content, *, is_trusted: bool) -> SinkSide:
+        """The sink of a version with its guard."""
+        return replace(sink, guard=self._side(sink.kind.reaches(sink.options), content.sink, is_trusted))
 
     def problems(self, checked: Checked, content: Content, path: str, *, is_trusted: bool) -> list[Problem]:
         """What a document's sides name that may not be reached, as far as their options are known."""

@@ -14,21 +14,32 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from headgate.clock import boot_s
+from headgate.connectors.api import INBOX_IDENTITY
 from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
+from headgate.datasources import functions
 from headgate.datasources.documents import MOST_PROBLEMS, Document, Documents, apart
 from headgate.datasources.listing import Listing
 from headgate.datasources.planned import PlannedChange, planned
-from headgate.datasources.prepared import Prepared, check, prepare, written_out
+from headgate.datasources.prepared import (
+    Prepared,
+    SinkSide,
+    check,
+    prepare,
+    prepare_sink,
+    sink_kind_of,
+    written_out,
+)
 from headgate.datasources.reaching import NodeReach, Reaching, checked
 from headgate.datasources.references import Secrets as Values
 from headgate.datasources.references import Unread
+from headgate.datasources.stakes import counts_of, refused_deletes, refused_secret
 from headgate.errors import ConfigError, NotFound, Problem, Refused
 from headgate.hidden import remember
 from headgate.ids import as_id, is_name
 from headgate.store.allowed import Allowed
 from headgate.store.database import Database
-from headgate.store.datasources import Change, Content, Datasource, Datasources, Version
+from headgate.store.datasources import Change, Content, Datasource, Datasources, SecretUser, Stake, Version
 from headgate.store.events import Event, Events
 from headgate.store.secrets import Secrets
 from headgate.store.states import State, States
@@ -124,11 +135,24 @@ class Registry:
         reaching = await self.reaching()
         guard = reaching.guard(is_trusted=found.is_trusted)
         if "python" in (found.content.mapping or {}):  # To import a module may take long.
+            await functions.import_early([(found.content.mapping, guard)])
             prepared = await apart(prepare, found.content, values, "", guard)
         else:
             prepared = prepare(found.content, values, "", guard)
         prepared = reaching.guarded(prepared, found.content, is_trusted=found.is_trusted)
         return Config(id, entry.name if entry else str(id), version, prepared)
+
+    async def get_forgetting_sink(self, id: UUID, version: int) -> SinkSide | None:
+        """The sink of a version, of a deleted datasource too; None: it keeps nothing that it could forget. Raises
+        ConfigError if it cannot be built here."""
+        found = await self.datasources.version(id, version)
+        if found is None:
+            raise NotFound(f"version {version} is gone")
+        kind = sink_kind_of(found.content)
+        if kind is not None and not kind.forgets:
+            return None
+        sink = prepare_sink(found.content, await self.secrets.read(list(found.content.secrets)))
+        return (await self.reaching()).guarded_sink(sink, found.content, is_trusted=found.is_trusted)
 
     async def reaching(self) -> Reaching:
         """What documents may reach from this node. A change of the lists is known within a second."""
@@ -220,7 +244,7 @@ class Registry:
         """Everything that is wrong with this content. Without `reads_secrets` no value is looked at. For others than
         admins, it is wrong to name what is on no list."""
         values = await self._values(content.secrets, reads_secrets=reads_secrets)
-        return await apart(_problems, {"": content}, values, await self.reaching(), is_admin)
+        return await _found_problems({"": content}, values, await self.reaching(), is_admin)
 
     async def publish(self, name: str, actor: str, expected_hash: str | None = None, *, is_admin: bool) -> Version:
         """Validate the draft as a whole and make it the published version."""
@@ -260,7 +284,7 @@ class Registry:
         return version
 
     async def set_enabled(self, name: str, enabled: bool, actor: str) -> Datasource:
-        """Start or stop. Doing it twice changes nothing."""
+        """Start or stop. Doing it twice changes nothing; nor does enabling what is paused, which only a start ends."""
         self._writable()
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
@@ -268,10 +292,10 @@ class Registry:
                 await change.set_enabled(found.id, enabled)
                 change.event(found, "started" if enabled else "stopped")
         self._woken(change)
-        return replace(found, enabled=enabled)
+        return found if found.enabled == enabled else replace(found, enabled=enabled, paused=False)
 
     async def start(self, name: str, actor: str) -> Datasource:
-        """Have it run. A quarantine ends; what cannot run says why. Starting what runs changes nothing."""
+        """Have it run. A pause and a quarantine end; what cannot run says why. Starting what runs changes nothing."""
         self._writable()
         async with self.datasources.change(actor) as change:
             found = await self._locked(change, name)
@@ -279,19 +303,31 @@ class Registry:
                 reason = f"datasource {found.name!r} has no published version"
                 raise Refused(reason, code="unpublished", hint=f"headgate ds publish {found.name}")
             rest = await change.at_rest(found.id)
-            if found.enabled and rest.finished:
+            is_on = found.enabled and not found.paused
+            if is_on and rest.finished:
                 again = f"headgate streams set-position {found.name}:0 null reads it again from the beginning"
                 again += f"; headgate ds restart {found.name} looks for more"
                 reason = f"datasource {found.name!r} is finished: its source has ended"
                 raise Refused(reason, code="finished", hint=again)
-            if not found.enabled:
+            if not is_on:
                 await change.set_enabled(found.id, True)
                 change.event(found, "started")
             if found.quarantine is not None or rest.quarantined:
                 await change.restart([found.id])
                 change.event(found, "restarted")
         self._woken(change)
-        return replace(found, enabled=True, quarantine=None)
+        return replace(found, enabled=True, paused=False, quarantine=None)
+
+    async def pause(self, name: str, actor: str) -> Datasource:
+        """Have nobody read it while its doors take what comes; from a stop, too. Pausing it twice changes nothing."""
+        self._writable()
+        async with self.datasources.change(actor) as change:
+            found = await self._locked(change, name)
+            if not found.paused:
+                await change.pause(found.id)
+                change.event(found, "paused")
+        self._woken(change)
+        return replace(found, enabled=True, paused=True)
 
     async def restart(self, name: str, actor: str) -> Datasource:
         """Restart. A quarantine ends, and a rejected version gets another chance."""
@@ -310,14 +346,25 @@ class Registry:
         self.waker.wake("events")
         return found
 
-    async def delete(self, name: str, actor: str) -> None:
-        """Delete a datasource; its streams go when they have stopped."""
+    async def stake(self, name: str) -> tuple[Datasource, Stake]:
+        """What a delete would lose."""
+        found = await self.get(name)
+        return found, await self.datasources.stake(found.id, INBOX_IDENTITY)
+
+    async def delete(self, name: str, actor: str, *, yes: bool = False) -> None:
+        """Delete a datasource; its streams go when they have stopped. `yes`: even if that loses something."""
         self._writable()
         async with self.datasources.change(actor) as change:
-            found = await self._locked(change, name)
-            await change.delete(found.id)
-            change.event(found, "deleted")
+            await self._delete(change, [await self._locked(change, name)], yes=yes)
         self._woken(change)
+
+    async def _delete(self, change: Change, doomed: Sequence[Datasource], *, yes: bool) -> None:
+        stakes = {one.name: await change.stake(one.id, INBOX_IDENTITY) for one in doomed}
+        if not yes and any(stakes.values()):
+            raise refused_deletes({name: stake for name, stake in stakes.items() if stake})
+        for one in doomed:
+            await change.delete(one.id)
+            change.event(one, "deleted", **{what: n for what, n in counts_of(stakes[one.name]).items() if n})
 
     async def quarantine(self, id: UUID, reason: str) -> None:
         """Quarantine it on all nodes until somebody acts."""
@@ -357,7 +404,7 @@ class Registry:
             if name in present and present[name].content.hash == document.content.hash
         }
         reaching = await self.reaching()
-        problems = await apart(_problems, contents, values, reaching, is_admin, kept)
+        problems = await _found_problems(contents, values, reaching, is_admin, kept)
         if isinstance(documents, Documents):
             problems = await apart(documents.all_problems, problems)
         if problems:
@@ -371,26 +418,24 @@ class Registry:
         return changes
 
     async def apply(
-        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool
+        self, documents: dict[str, Document], actor: str, *, prune: bool = False, yes: bool = False, is_admin: bool
     ) -> list[PlannedChange]:
-        """Do it, all in one transaction."""
+        """Do it, all in one transaction. `yes`: even if what it deletes loses something."""
         self._writable()
-        return await self.adopt(documents, actor, prune=prune, is_admin=is_admin)
+        return await self.adopt(documents, actor, prune=prune, yes=yes, is_admin=is_admin)
 
     async def adopt(
-        self, documents: dict[str, Document], actor: str, *, prune: bool = False, is_admin: bool
+        self, documents: dict[str, Document], actor: str, *, prune: bool = False, yes: bool = False, is_admin: bool
     ) -> list[PlannedChange]:
         """The same for a registry that is a file, and takes no other writes. Who writes that file is an admin."""
         changes = await self.plan(documents, prune=prune, is_admin=is_admin)
         if all(planned.action == "keep" for planned in changes):
             return changes
         async with self.datasources.change(actor) as change:
+            doomed = [await self._locked(change, one.name) for one in changes if one.action == "delete"]
+            await self._delete(change, doomed, yes=yes)
             for planned in changes:
-                if planned.action == "delete":
-                    found = await self._locked(change, planned.name)
-                    await change.delete(found.id)
-                    change.event(found, "deleted")
-                elif planned.action != "keep":
+                if planned.action not in ("delete", "keep"):
                     await self._apply_one(change, documents[planned.name], actor, is_admin)
         self._woken(change)
         return changes
@@ -449,15 +494,22 @@ class Registry:
         self._woken(change)
         return users
 
-    async def delete_secret(self, name: str, actor: str) -> None:
-        """Delete a secret that nothing uses."""
+    async def delete_secret(self, name: str, actor: str, *, yes: bool = False) -> list[SecretUser]:
+        """Delete a secret that nothing uses; with `yes`, one that something uses. Returns who does.
+
+        What runs goes on with the value that it has. It fails when it starts next, so its events say why.
+        """
         async with self.datasources.change(actor) as change:
-            if await change.using_secret(name):
-                raise Refused(f"secret {name!r} is in use", code="in_use", hint="delete what uses it first")
+            users = await change.secret_users(name)
             if not await change.execute("secrets/delete", name):
                 raise NotFound(f"secret {name!r} does not exist", hint="headgate secrets list")
+            if users and not yes:
+                raise refused_secret(name, users)
             change.event(None, "secret_deleted", secret=name)
+            for id in dict.fromkeys(user.datasource for user in users if user.status != "deleted"):
+                change.event(await change.find_by_id(id), "secret_deleted", secret=name)
         self._woken(change)
+        return users
 
     # Inside.
 
@@ -492,6 +544,19 @@ def _no_datasource(name: str, names: Collection[str]) -> NotFound:
     near = difflib.get_close_matches(name, compared, 1)
     hint = f"did you mean {near[0]!r}?" if near else "headgate ds list"
     return NotFound(f"datasource {name!r} does not exist", hint=hint)
+
+
+async def _found_problems(
+    contents: Mapping[str, Content],
+    values: Values,
+    reaching: Reaching,
+    is_admin: bool,
+    trusted: Collection[str] = (),
+) -> list[Problem]:
+    guards = {is_trusted: reaching.guard(is_trusted=is_trusted) for is_trusted in (True, False)}
+    named = [(content.mapping, guards[is_admin or path in trusted]) for path, content in contents.items()]
+    await functions.import_early(named)
+    return await apart(_problems, contents, values, reaching, is_admin, trusted)
 
 
 def _problems(

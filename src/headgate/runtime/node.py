@@ -28,6 +28,7 @@ from headgate.runtime.cluster.observe import Watcher
 from headgate.runtime.cluster.registry_problem import tell_registry_problem
 from headgate.runtime.cluster.sign import LoopSign
 from headgate.runtime.cluster.tick import Ticker
+from headgate.runtime.cluster.writes import until_writes_are_taken
 from headgate.runtime.dumps.keeper import DumpKeeper
 from headgate.runtime.forever import forever
 from headgate.runtime.groups.listener import GroupListener
@@ -37,7 +38,9 @@ from headgate.runtime.harness.harness import Harness
 from headgate.runtime.inbox import InboxHub
 from headgate.runtime.log_shipper import LogShipper
 from headgate.runtime.push.listener import PushListener
+from headgate.runtime.starting import Start
 from headgate.runtime.streams.manager import WorkerManager
+from headgate.runtime.streams.removals import Remover
 from headgate.runtime.taps.hub import Taps
 from headgate.store.dealing import Dealing
 from headgate.store.dumps import Dumps
@@ -46,9 +49,9 @@ from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
 from headgate.store.logs import Logs
-from headgate.store.migrate import migrate
 from headgate.store.nodes import Nodes
 from headgate.store.placement import Placement
+from headgate.store.removals import Removals
 from headgate.store.secrets import Keyring, Secrets
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
@@ -66,7 +69,12 @@ class Node:
     """Everything that runs in one process, except the HTTP server."""
 
     def __init__(
-        self, settings: Settings, url: str, keyring: Keyring | None, shipper: LogShipper | None = None
+        self,
+        settings: Settings,
+        url: str,
+        keyring: Keyring | None,
+        shipper: LogShipper | None = None,
+        on_wait: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.settings = settings
         self.url = url
@@ -75,6 +83,7 @@ class Node:
         self.shipper = shipper or LogShipper()
         self.sign = LoopSign()
         self.lineage = LineageWatch(url, settings.home)
+        self.starting = Start(self.lineage, on_wait)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -85,29 +94,32 @@ class Node:
     async def prepare(self) -> None:
         """Connect, migrate, and load what takes long: a node that beats has to be ready to work."""
         label_tasks(asyncio.get_running_loop())
-        self.database = await self.lineage.open()
-        applied = await migrate(self.database)
-        if applied:
-            log.info("database set up", migrations=applied)
+        self.database = await self.starting.open()
         self._make_tables()
         self._make_listeners()
         self._make_cluster()
+        await self.starting.until_done(self._load)
+        self.letter_box = LetterBox(self.letters, self.registry, self.installation)
+
+    async def _load(self) -> None:
         if self._file is not None:
             await self._file.load()
         self.installation = await self.registry.datasources.installation()
-        self.letter_box = LetterBox(self.letters, self.registry, self.installation)
         for name in await self.registry.datasources.connectors():
             with contextlib.suppress(HeadgateError):  # The stream that needs it says what is wrong with it.
                 plugins.get(name)
 
     async def begin(self) -> None:
         """Beat, and work."""
-        await quarantine.hand_over(self.settings.home, self.registry)
-        await self.incarnations.begin()
+        await self.starting.until_done(self._join)
         self._listen()
         for name, loop in self._loops().items():
             self._tasks.add(asyncio.create_task(forever(loop, name), name=name))
         log.info("node started", node=self.name, id=str(self.incarnation))
+
+    async def _join(self) -> None:
+        await quarantine.hand_over(self.settings.home, self.registry)
+        await self.incarnations.begin()
 
     async def drain(self) -> list[str]:
         """Give every stream back, and take no more. Returns those that could not be given back."""
@@ -124,7 +136,8 @@ class Node:
         await self.harness.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._tasks, timeout=LAST_S)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_S)
         await self.database.close()
 
     # What others ask of a node.
@@ -151,6 +164,17 @@ class Node:
     def registry_problem(self) -> str | None:
         """What is wrong with the registry file of this node."""
         return None if self._file is None else self._file.problem
+
+    def why_not_ready(self) -> list[str]:
+        """Why nothing can be made durable through this node now, or nothing is known of what it should run."""
+        reasons = [] if self.lineage.problem is None else [self.lineage.problem]
+        if self.database.refusal is not None:
+            reasons.append(f"the database takes no writes: {self.database.refusal}")
+        if self.trust_left_s() <= 0.0:
+            reasons.append("this node may not act: its beats are not answered")
+        if self.manager is None or not self.manager.synced.is_set():
+            reasons.append("the registry has not been read yet")
+        return reasons
 
     @property
     def has_registry_file(self) -> bool:
@@ -203,6 +227,7 @@ class Node:
             self.groups,
             self._make_manager,
             lambda: self.watcher.silent(),
+            lambda: self.ticker.look(),
         )
         self.watcher = Watcher(
             self.nodes,
@@ -218,6 +243,8 @@ class Node:
             self.inbox,
             self.inboxes,
             self.settings.inbox_keep_s,
+            self.registry.events,
+            self.settings.events_keep_s,
             self.registry.datasources,
             self.streams,
             self.group_rows,
@@ -227,6 +254,7 @@ class Node:
             self.sessions,
             self.waker,
         )
+        self.remover = Remover(Removals(self.database), self.registry, lambda: self.installation)
         self._keeper = DumpKeeper(
             self.dumps, self.settings.home, self.incarnations.may_work, self.registry, self.settings.source_timeout_s
         )
@@ -254,15 +282,19 @@ class Node:
             "observe": self.watcher.run,
             "tick": self.ticker.run,
             "housekeeping": self._housekeeper.run,
+            "writes": lambda: until_writes_are_taken(self.database),
             "listen": self.listener.run,
             "inbox": self.inboxes.run,
             "push": self.push.run,
             "groups": self.groups.run,
             "dumps": self._keeper.run,
+            "removals": self.remover.run,
             "taps": self.taps.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }
+        if self.database.has_several_hosts:
+            found["hosts"] = self.database.watch_hosts
         if (file := self._file) is not None:
             found["registry file"] = lambda: file.watch(self._file_changed)
             found["registry problem"] = lambda: tell_registry_problem(file, self.nodes, lambda: self.incarnation)

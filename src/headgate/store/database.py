@@ -7,7 +7,10 @@ in two steps, and to the server a process that was stopped between them is not i
 vain ends such sessions (`database/end_stopped.sql`).
 
 A database that is away, restarting or in recovery is normal. Every operation then raises `StoreError`; callers that
-loop wait and try again, and only the first failure and the recovery are logged.
+loop wait and try again, and only the first failure and the recovery are logged. So it is with one that takes no writes,
+because its disk is full or it only reads (`store.sight`).
+
+The URL may name several hosts; `store.hosts` finds the one to use.
 """
 
 from __future__ import annotations
@@ -21,15 +24,17 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
-import structlog
 
+from headgate.clock import boot_s
+from headgate.core.hosts import Answer, Host
 from headgate.errors import ConfigError, HeadgateError, StoreError
+from headgate.store.hosts import CONNECT_S, hosts, look, open_session, watch
+from headgate.store.sight import sight_of
 from headgate.text import one_line
 
 IDLE_IN_TRANSACTION_S = 2.0  # A process stopped between lock and save holds nobody up for longer.
 LOCK_S = 5.0  # Longer than an idle transaction may live, so that a waiter outlives a stopped holder.
 STATEMENT_S = 15.0
-CONNECT_S = 5.0
 POOL_SIZE = 8
 
 _LIMITS = {
@@ -62,7 +67,8 @@ _AWAY = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 
-log = structlog.get_logger()
+# It answers, and nothing can be made durable.
+_REFUSES_WRITES = (asyncpg.ReadOnlySQLTransactionError, asyncpg.DiskFullError)
 
 T = TypeVar("T")
 
@@ -101,6 +107,9 @@ class Session(Protocol):
     async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None:
         """Call back at each notification."""
 
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None:
+        """Call back when the session has ended, from whichever side."""
+
     async def close(self) -> None:
         """Say goodbye to the server."""
 
@@ -134,6 +143,12 @@ def sql(name: str) -> str:
 def is_away(error: BaseException) -> bool:
     """Whether this error means that the database cannot answer now, and may later."""
     return isinstance(error, _AWAY) and not isinstance(error, asyncpg.QueryCanceledError)
+
+
+def is_undone(error: StoreError) -> bool:
+    """Whether the database is there and a transaction that ended so was rolled back: it may be tried again at once."""
+    refused = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, ValueError  # The driver's, of a value.
+    return isinstance(error.__cause__, refused)
 
 
 @contextmanager
@@ -180,7 +195,7 @@ async def connect(url: str) -> Session:
     """A separate session, outside the pool."""
     dsn, pooled = split_url(url)
     with store_errors(), _refusals():
-        connection: Session = await asyncpg.connect(
+        connection: Session = await open_session(
             dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S, statement_cache_size=0 if pooled else 100
         )
         await connection.execute(_SET_LIMITS)
@@ -216,7 +231,7 @@ Check: TypeAlias = Callable[[Session], Awaitable[None]]
 """Lets a new session work, or raises (`store.lineage`)."""
 
 
-async def _unchecked(session: Session) -> None:
+async def unchecked(session: Session) -> None:
     """Any registry will do."""
 
 
@@ -230,15 +245,16 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """The pool that everything but the beat and the listener shares."""
 
-    def __init__(self, url: str, pool: _Pool, pooled: bool, check: Check) -> None:
+    def __init__(self, url: str, dsn: str, pool: _Pool, pooled: bool, check: Check) -> None:
         self.url = url
+        self._dsn = dsn
         self._pool = pool
         self._check = check
         self._pooled = pooled  # Behind a transaction pooler even one statement needs a transaction.
-        self._away = False
+        self._sight = sight_of(url)
 
     @classmethod
-    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = _unchecked) -> Database:
+    async def open(cls, url: str, *, size: int = POOL_SIZE, check: Check = unchecked) -> Database:
         """Connect. The first connection must succeed, so that a wrong URL is found at once. Each one is checked."""
         dsn, pooled = split_url(url)
 
@@ -249,6 +265,7 @@ class Database:
         try:
             pool: _Pool = await asyncpg.create_pool(
                 dsn,
+                connect=open_session,
                 min_size=0,
                 max_size=size,
                 timeout=CONNECT_S,
@@ -267,7 +284,20 @@ class Database:
             raise StoreError(
                 f"the database does not answer: {one_line(error)}", hint="check HEADGATE_DATABASE"
             ) from error
-        return cls(url, pool, pooled, check)
+        return cls(url, dsn, pool, pooled, check)
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether there is another server to go to."""
+        return hosts(self._dsn).are_several
+
+    async def survey_hosts(self) -> dict[Host, Answer]:
+        """What each of the servers is now."""
+        return await look(self._dsn, everyone=True)
+
+    async def watch_hosts(self) -> None:
+        """Notice a newer primary although the one in use still answers: its sessions are ended, in all threads."""
+        await watch(self._dsn)
 
     async def close(self) -> None:
         """Close all connections; do not wait forever for one that hangs."""
@@ -338,19 +368,39 @@ class Database:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Map errors; log when the database goes away and when it is back, and nothing in between."""
+        """Map errors, and note what is seen of the database."""
+        asked_at_s = boot_s()
         try:
             with store_errors():
                 yield
         except StoreError as error:
-            if not self._away:
-                self._away = True
-                log.warning("database away", error=error.message)
+            if isinstance(error.__cause__, _REFUSES_WRITES):
+                self._sight.refused(one_line(error.__cause__))
+            else:
+                self._sight.failed(asked_at_s, error.message)
             raise
         else:
-            if self._away:
-                self._away = False
-                log.info("database back")
+            self._sight.answered(asked_at_s)
+
+    # Writes.
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be made durable now, although the database answers."""
+        return self._sight.refusal
+
+    async def try_to_write(self) -> None:
+        """Write something that needs room, and take it back: a database that takes this takes writes again."""
+        with self._watched():
+            async with self._session() as session:
+                await session.execute(_BEGIN)
+                try:
+                    await session.execute(sql("database/need_room"))
+                except asyncpg.InsufficientPrivilegeError:
+                    pass  # It would have been refused before, if that were the reason.
+                finally:
+                    await roll_back(session)
+        self._sight.took_a_write()
 
 
 async def roll_back(connection: Session) -> None:

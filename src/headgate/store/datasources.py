@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -15,10 +15,13 @@ from headgate.core.lifecycle import Wanted
 from headgate.core.parts import with_new
 from headgate.core.push import PUSH
 from headgate.core.reconcile import Entry
+from headgate.core.removals import LEFT_ALONE_S
 from headgate.ids import as_id, new_id, stream_id
 from headgate.slices import made_of
 from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
+
+LEFT_ALONE = timedelta(seconds=LEFT_ALONE_S)
 
 Section: TypeAlias = dict[str, Any]
 """One section of a document, as its author wrote it: JSON that the connector's options give a type."""
@@ -66,6 +69,7 @@ class Datasource:
     streams: int = 1  # How many streams should read it,
     dealt: int = 1  # and how many do.
     dealing: bool = False  # They are stopping, so that there can be more or fewer.
+    paused: bool = False  # Nobody reads it; its doors are open. What is stopped is not paused.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,29 @@ class AtRest:
 
     finished: bool  # The sources of all of them have ended.
     quarantined: bool  # At least one of them is.
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What would be lost with a datasource."""
+
+    payloads: int  # That were answered 202, and that its sink is not known to have.
+    letters: int  # Open ones.
+    dumps: list[UUID]  # That are not over.
+
+    def __bool__(self) -> bool:
+        return bool(self.payloads or self.letters or self.dumps)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretUser:
+    """A version that refers to a secret; or a deleted datasource whose sink is yet to be cleaned with it."""
+
+    datasource: UUID
+    name: str
+    version: int
+    status: str  # Of the version: draft, published, superseded, rejected; or `deleted`, which is the datasource.
+    is_running: bool  # A node runs it now.
 
 
 class Change:
@@ -161,10 +188,14 @@ class Change:
         return bool(status != "UPDATE 0")
 
     async def set_enabled(self, datasource: UUID, enabled: bool) -> None:
-        """Whether it should run."""
+        """Whether it should run. A pause ends either way."""
         await self._connection.execute(sql("datasources/set_enabled"), datasource, enabled, self.revision)
         if enabled:
             await self._connection.execute(sql("streams/begin_again"), datasource)
+
+    async def pause(self, datasource: UUID) -> None:
+        """Nobody reads it from now on, and its doors are open."""
+        await self._connection.execute(sql("datasources/pause"), datasource, self.revision)
 
     async def at_rest(self, datasource: UUID) -> AtRest:
         """Whether its streams have nothing left to do, or may not do it."""
@@ -180,13 +211,23 @@ class Change:
         """Quarantine it on all nodes."""
         await self._connection.execute(sql("datasources/quarantine"), datasource, reason, self.revision)
 
+    async def stake(self, datasource: UUID, webhook: str) -> Stake:
+        """What a delete would lose. `webhook` is the source identity of every webhook."""
+        return _stake(await self._connection.fetch(sql("datasources/stake"), datasource, webhook))
+
     async def delete(self, datasource: UUID) -> None:
-        """Delete; its name is free at once, its streams go when nobody holds them."""
+        """Delete; its name is free at once, its streams go when nobody holds them, and its dumps are given up."""
         await self._connection.execute(sql("datasources/delete"), datasource, self.revision)
+        await self._connection.execute(sql("dumps/abandon"), datasource)
 
     async def using_secret(self, name: str) -> list[UUID]:
         """The datasources whose versions refer to a secret."""
         return [row["id"] for row in await self._connection.fetch(sql("datasources/using_secret"), name)]
+
+    async def secret_users(self, name: str) -> list[SecretUser]:
+        """Everything that refers to a secret: drafts, too, and what is yet to be removed from sinks."""
+        rows = await self._connection.fetch(sql("versions/using_secret"), name)
+        return [SecretUser(row["id"], row["name"], row["number"], row["status"], row["is_running"]) for row in rows]
 
     async def execute(self, verb: str, *args: object) -> int:
         """Another noun's statement in this same transaction. Returns how many rows it returned."""
@@ -266,6 +307,10 @@ class Datasources:
         """Those that have a draft."""
         return {row["datasource"] for row in await self._database.fetch(sql("versions/list_drafts"))}
 
+    async def stake(self, datasource: UUID, webhook: str) -> Stake:
+        """What a delete would lose now. `webhook` is the source identity of every webhook."""
+        return _stake(await self._database.fetch(sql("datasources/stake"), datasource, webhook))
+
     async def list_parts(self, datasource: UUID, found: Sequence[str]) -> list[str]:
         """The parts of a datasource's source in the order of first sight, with those that were found just now."""
         known = _parts(await self._database.fetchval(sql("datasources/read_parts"), datasource))
@@ -278,8 +323,12 @@ class Datasources:
         return listed
 
     async def purge(self) -> int:
-        """Remove what deleted datasources left behind."""
-        return int(await self._database.fetchval(sql("datasources/purge_streams")))
+        """Remove what deleted datasources left behind, and note what is to be removed from their sinks."""
+        return int(await self._database.fetchval(sql("datasources/purge_streams"), LEFT_ALONE))
+
+
+def _stake(rows: Sequence[Row]) -> Stake:
+    return Stake(rows[0]["payloads"], rows[0]["letters"], rows[0]["dumps"])
 
 
 def _parts(text: str | None) -> list[str]:
@@ -337,4 +386,5 @@ def _entry(row: Row) -> Entry:
         is_pushed=row["source_type"] == PUSH,
         dealt=row["dealt"],
         is_dealing=row["dealing"],
+        is_paused=row["paused"],
     )

@@ -67,7 +67,14 @@ class Dealing:
 
 def _decided(found: Row, rows: Sequence[Row]) -> of_parts.Next:
     members = tuple(
-        DealtStream(row["index"], row["owner"] is not None, row["is_running"], row["settled"], row["source_identity"])
+        DealtStream(
+            row["index"],
+            row["owner"] is not None,
+            row["is_running"],
+            row["settled"],
+            row["source_identity"],
+            row["source_mark"],
+        )
         for row in rows
         if row["datasource"] == found["id"]
     )
@@ -83,9 +90,10 @@ async def _deal(connection: Session, found: Row, rows: Sequence[Row], n: int) ->
     shares = of_parts.deal([stream.progress.position for stream in used], parts, n)
     streams |= await _made(connection, found["id"], [index for index in range(n) if index not in streams])
     version = max((stream.version for stream in used if stream.version is not None), default=None)
-    identity = next((stream.source_identity for stream in used if stream.source_identity is not None), None)
+    read = next((stream for stream in used if stream.source_identity is not None), Stream(found["id"]))
     commands: dict[UUID, Command] = {
-        stream.id: Deal(shares[index] if index < n else None, version, identity) for index, stream in streams.items()
+        stream.id: Deal(shares[index] if index < n else None, version, read.source_identity, read.source_mark)
+        for index, stream in streams.items()
     }
     await step_and_save(connection, streams.values(), commands)
     await connection.execute(sql("streams/begin_again"), found["id"])

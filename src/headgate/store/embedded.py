@@ -27,8 +27,9 @@ there: if the user cannot run them in place, they are copied once to `/var/lib/h
 
 *How to reach it.* Over a Unix socket in the data directory, which has mode 0700: a user who can open it owns the data
 anyway, so it asks for no password. There is no TCP port. The server names the socket relative to its working
-directory; a client whose path to it is too long for a socket address goes by way of `/proc/PID/fd/N`, with a
-descriptor held by the member. Such a URL ends with the member that gave it.
+directory; a client whose path to it is too long for a socket address goes by way of a short one, which is the same at
+each start (`short_paths.py`). Only where that cannot be had safely, because somebody else has its name, does the path
+go by `/proc/PID/fd/N`, with a descriptor held by the member. Such a URL ends with the member that gave it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from headgate.errors import ConfigError, StoreError
+from headgate.store import short_paths
 
 NAME = "headgate"  # The system user, the database user and the database.
 PORT = 5432  # Only part of the socket's name; fixed, so that PGPORT in somebody's environment changes nothing.
@@ -119,6 +121,7 @@ class EmbeddedServer:
             if not _try_lock(_open(self._root / "members", checking)):
                 return
             _stop(self._root)
+            short_paths.forget(self._root / "data")
             if self._process is not None:
                 self._process.wait()  # It was a child of this process, and has ended.
 
@@ -264,6 +267,8 @@ def _host(data: Path, held: ExitStack) -> str:
     # A comma would be read as a list of hosts.
     if len(os.fsencode(data / SOCKET)) <= SOCKET_PATH_MAX and "," not in str(data):
         return str(data)
+    if (short := short_paths.short_path(data, held)) is not None:
+        return str(short)
     return f"/proc/{os.getpid()}/fd/{_open_directory(data, held)}"
 
 

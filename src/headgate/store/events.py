@@ -1,10 +1,10 @@
-"""Events: append only, and visible in the order of their ids."""
+"""Events: append only, visible in the order of their ids, and forgotten when they are old."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,8 @@ from headgate.ids import lock_key
 from headgate.store.database import Database, Row, Session, sql
 
 _LOCK = lock_key("events")
+_FORGETS = "; SET LOCAL headgate.forgets_events = 'on'"
+AT_ONCE = 2000  # Events that are removed in one transaction: some milliseconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,14 @@ class Recorded:
     payload: dict[str, object]
     actor: str  # A token's name, or `headgate`.
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which events somebody wants to see. None: all."""
+
+    name: str | None = None  # Of the datasource, as it was then. It may be gone.
+    type: str | None = None
 
 
 async def append(connection: Session, events: Sequence[Event]) -> None:
@@ -72,6 +82,22 @@ class Events:
     async def after(self, datasource: UUID | None, id: int, limit: int = 500) -> list[Recorded]:
         """Events after this id, oldest first; of one datasource or of all."""
         return [_recorded(row) for row in await self._database.fetch(sql("events/list"), datasource, id, limit)]
+
+    async def following(self, which: Which, id: int, limit: int = 500) -> list[Recorded]:
+        """Events after this id, oldest first."""
+        rows = await self._database.fetch(sql("events/follow"), which.name, which.type, id, limit)
+        return [_recorded(row) for row in rows]
+
+    async def page(self, which: Which, since: datetime | None, before: int, limit: int) -> list[Recorded]:
+        """The latest before this id, latest first."""
+        rows = await self._database.fetch(sql("events/page"), which.name, which.type, before, since, limit)
+        return [_recorded(row) for row in rows]
+
+    async def forget(self, keep_s: float) -> int:
+        """Remove some of those that are older than this; returns how many."""
+        async with self._database.transaction(_FORGETS) as connection:
+            done = await connection.execute(sql("events/forget"), timedelta(seconds=keep_s), AT_ONCE)
+        return int(done.rpartition(" ")[2])
 
     async def last(self, datasource: UUID | None, limit: int = 100) -> list[Recorded]:
         """The latest events, oldest first."""

@@ -1,12 +1,16 @@
 """Groups of programs outside: rows are locked in the order of their ids, stepped by `core.groups.requests`, and saved.
 
-One transaction carries out the requests for any number of groups. A group's row is the lock on all of its consumers.
+One transaction carries out the requests for any number of groups (`group_batches`). A group's row is the lock on all of
+its consumers. Groups are made before any row is locked: a transaction that waits for another one which makes or removes
+the same group holds nothing that the other could wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +19,7 @@ import msgspec
 
 from headgate.core.groups import requests as core
 from headgate.core.groups.deadlines import Silent
-from headgate.core.groups.delivery import Order
+from headgate.core.groups.delivery import LEASE_S, Order
 from headgate.core.groups.machine import Activity, Connectivity, Consumer, Group, Refused
 from headgate.core.groups.requests import (
     ConnectionEnded,
@@ -29,11 +33,18 @@ from headgate.core.groups.requests import (
     Transition,
 )
 from headgate.core.groups.roster import Roster, Seat, group_of
-from headgate.ids import as_id, new_id
+from headgate.errors import StoreError
+from headgate.ids import new_id
 from headgate.store.database import Database, sql
+from headgate.store.group_batches import MOST, Answers, Asked, Batches, Place
 
 LATELY = 20  # Transitions that are kept of each group.
 EMPTY = timedelta(hours=1)  # How long the row of an empty group is kept.
+MOST_ROWS = 2000  # Consumers that a batch reads, which is more than one group may have.
+LOOKS_IN_A_GO = 1000  # Consumers that are stepped through before everything else on this node has a turn.
+
+# A batch waits only for transactions that make or remove the same groups, and not for long.
+_BATCH = "; SET LOCAL lock_timeout = 500"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class GroupRow:
     vacant_since: datetime | None
     members: tuple[ConsumerRow, ...]
     lately: tuple[Transition, ...]  # Oldest first.
+    fenced: bool = False
 
     @property
     def group(self) -> Group:
@@ -78,7 +90,7 @@ class GroupRow:
             Consumer(str(m.id), str(m.id), m.label, m.connectivity, m.activity, m.epoch, m.incarnation)
             for m in self.members
         )
-        return group_of(self.partition, consumers, self.epoch, self.ignored)
+        return group_of(self.partition, consumers, self.epoch, self.ignored, self.fenced)
 
     def silent(self, member: ConsumerRow) -> Silent:
         """What an observer sees of one of its consumers."""
@@ -95,12 +107,21 @@ class GroupRow:
         )
 
 
+class HeldUp(StoreError):
+    """Requests for some groups could not be carried out now; those for the others were."""
+
+    def __init__(self, error: StoreError, outcomes: Mapping[UUID, Outcome], groups: Collection[UUID]) -> None:
+        super().__init__(error.message, hint=error.hint)
+        self.outcomes = outcomes
+        self.groups = groups  # The ones that should be asked again.
+
+
 @dataclass(frozen=True, slots=True)
 class _Locked:
     """A group as it was read, under its lock."""
 
     roster: Roster
-    lately: list[Transition]
+    lately: list[msgspec.Raw]  # Transitions, oldest first. They are kept and not read.
     now: datetime  # Of the transaction.
 
 
@@ -113,43 +134,78 @@ class Groups:
     def __init__(self, database: Database, trust_s: float = 5.0) -> None:
         self._database = database
         self._trust_s = trust_s
+        self._batches = Batches(self._carry_out)
 
     async def join(
-        self, stream: str, name: str, partition: int | None, label: str, node: UUID, lease_s: float
+        self,
+        stream: str,
+        name: str,
+        partition: int | None,
+        label: str,
+        node: UUID,
+        lease_s: float,
+        *,
+        is_fenced: bool = False,
     ) -> Joined | Refused:
         """Add a new consumer to a group; a group that does not exist is made."""
-        request = Join(new_id(), node, self._trust_s, partition, label, lease_s)
-        while (joined := await self._join(stream, name, request)) is None:
+        request = Join(new_id(), node, self._trust_s, partition, label, lease_s, is_fenced)
+        while (outcome := await self._batches.put((stream, name), [request])) is None:
             pass  # The row of an empty group was removed in this moment: the next attempt makes it again.
-        return joined
-
-    async def _join(self, stream: str, name: str, request: Join) -> Joined | Refused | None:
-        async with self._database.transaction() as connection:
-            group = await connection.fetchval(sql("groups/find"), stream, name)
-            if group is None:
-                partition, lease_s = request.partition, request.lease_s
-                await connection.execute(sql("groups/insert"), new_id(), stream, name, partition, lease_s)
-                group = await connection.fetchval(sql("groups/find"), stream, name)
-            outcome = (await _carry_out(connection, {group: [request]})).get(group)
-        reply = None if outcome is None else outcome.replies[0]
-        assert reply is None or isinstance(reply, Joined | Refused)
+        (reply,) = outcome.replies
+        assert isinstance(reply, Joined | Refused)
         return reply
 
-    async def rejoin(self, consumer: UUID, node: UUID, stream: str, name: str) -> Joined | None:
+    async def is_settling(self) -> bool:
+        """Whether an era has just begun: a consumer that nobody knows of any more may still believe."""
+        return bool(await self._database.fetchval(sql("groups/is_settling"), LEASE_S))
+
+    async def rejoin(
+        self, consumer: UUID, node: UUID, stream: str, name: str, *, is_fenced: bool = False
+    ) -> Joined | None:
         """A consumer is back. None: it is unknown, or was never in the group that it names."""
-        async with self._database.transaction() as connection:
-            groups = await connection.fetch(sql("groups/of_consumers"), [consumer])
-            request = Rejoin(consumer, node, self._trust_s, stream, name)
-            outcomes = await _carry_out(connection, {row["group"]: [request] for row in groups})
-        replies = [reply for one in outcomes.values() for reply in one.replies]
+        request = Rejoin(consumer, node, self._trust_s, stream, name, is_fenced)
+        outcome = await self._batches.put((stream, name), [request])
+        replies = () if outcome is None else outcome.replies
         return next((reply for reply in replies if isinstance(reply, Joined)), None)
 
     async def apply(self, requests: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-        """Carry out requests for these groups, all in one transaction. A group that is gone has no outcome."""
-        if not requests:
-            return {}
-        async with self._database.transaction() as connection:
-            return await _carry_out(connection, requests)
+        """Carry out requests for these groups. A group that is gone has no outcome.
+
+        Those for one group are carried out together or not at all. `HeldUp` says which groups could not be asked now.
+        """
+        outcomes: dict[UUID, Outcome] = {}
+        failures: dict[UUID, Exception] = {}
+        waiting = iter(requests)
+        while piece := list(itertools.islice(waiting, MOST)):  # Not all at once, so that other commands come between.
+            for group, answer in (await self._ask(requests, piece)).items():
+                if isinstance(answer, Exception):
+                    failures[group] = answer
+                elif answer is not None:
+                    outcomes[group] = answer
+            if failures.keys() >= set(piece):
+                break  # The database is away.
+        if failures:
+            error = min(failures.values(), key=lambda one: isinstance(one, StoreError))
+            if isinstance(error, StoreError):
+                raise HeldUp(error, outcomes, {*failures, *waiting}) from error
+            raise error
+        return outcomes
+
+    async def _ask(
+        self, requests: Mapping[UUID, Sequence[Request]], groups: Iterable[UUID]
+    ) -> dict[UUID, Outcome | Exception | None]:
+        futures = {group: self._batches.put(group, requests[group]) for group in groups}
+        answers: dict[UUID, Outcome | Exception | None] = {}
+        try:
+            for group, future in futures.items():
+                try:
+                    answers[group] = await future
+                except Exception as error:
+                    answers[group] = error
+        finally:
+            for future in futures.values():
+                future.cancel()  # If the caller has gone.
+        return answers
 
     async def drop_silent(self, group: UUID, *, is_forced: bool) -> tuple[UUID, ...]:
         """Drop the consumers that are out of touch. Returns those that may still believe: then nothing was done."""
@@ -200,7 +256,12 @@ class Groups:
             stranded.setdefault(row["group"], []).append(
                 ConnectionEnded(row["id"], row["incarnation"], is_proved=False)
             )
-        return len(await self.apply(stranded))
+        try:
+            return len(await self.apply(stranded))
+        except HeldUp as error:
+            if error.outcomes:
+                return len(error.outcomes)  # The others are still stranded, and are found again.
+            raise
 
     async def all(self, stream: str | None = None, name: str | None = None, limit: int = 1000) -> list[GroupRow]:
         """Groups and their consumers, for people."""
@@ -219,6 +280,7 @@ class Groups:
                 row["vacant_since"],
                 msgspec.json.decode(row["members"], type=tuple[ConsumerRow, ...]),
                 msgspec.json.decode(row["lately"], type=tuple[Transition, ...]),
+                row["fenced"],
             )
             for row in rows
         ]
@@ -232,30 +294,82 @@ class Groups:
         """Remove the rows of groups that have been empty for a while."""
         await self._database.execute(sql("groups/clean"), EMPTY)
 
+    async def _carry_out(self, asked: Sequence[Asked], *, waits: bool) -> Answers:
+        async with self._database.transaction("" if waits else _BATCH) as connection:
+            await _make(connection, asked)
+            locked = await _lock(connection, {one.place for one in asked}, waits=waits)
+            answers, outcomes = await _step(locked, asked)
+            await _save(connection, outcomes)
+        return {**dict.fromkeys(asked), **answers} if waits else answers
+
 
 # Lock, step, save.
 
 
-async def _carry_out(connection: Any, requests: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-    locked = await _lock(connection, list(requests))
-    outcomes = {id: core.carry_out(one.roster, requests[id], one.now) for id, one in locked.items()}
-    await _save(connection, [(locked[id], outcome) for id, outcome in outcomes.items()])
-    return outcomes
+async def _make(connection: Any, asked: Iterable[Asked]) -> None:
+    """Make the groups that are joined and do not exist."""
+    joins = {one.place: request for one in asked for request in one.requests if isinstance(request, Join)}
+    if joins:
+        await connection.execute(
+            sql("groups/make"),
+            [new_id() for _ in joins],
+            *_names(joins),
+            [join.partition for join in joins.values()],
+            [join.lease_s for join in joins.values()],
+        )
 
 
-async def _lock(connection: Any, groups: list[UUID]) -> dict[UUID, _Locked]:
-    rows = await connection.fetch(sql("groups/lock"), groups)
+async def _lock(connection: Any, places: Collection[Place], *, waits: bool) -> dict[Place, _Locked]:
+    """The groups, by id and by names. Unless it `waits`, only as many as fit, and none that others have locked."""
+    ids = [place for place in places if isinstance(place, UUID)]
+    rows = await connection.fetch(sql("groups/lock") + ("" if waits else " SKIP LOCKED"), ids, *_names(places))
+    most = None if waits else MOST_ROWS + 1
+    found = await connection.fetch(sql("groups/consumers"), [row["id"] for row in rows], most) if rows else []
+    if most is not None and len(found) == most:  # The last group is not all there, and those behind it are not at all.
+        end = found[-1]["group"]
+        rows = [row for row in rows if row["id"] < end]
     members: dict[UUID, list[Any]] = {}
-    for member in await connection.fetch(sql("groups/consumers"), groups):
+    for member in found:
         members.setdefault(member["group"], []).append(member)
-    return {
-        row["id"]: _Locked(
+    locked: dict[Place, _Locked] = {}
+    for row in rows:
+        one = _Locked(
             _roster(row, members.get(row["id"], [])),
-            msgspec.json.decode(row["lately"], type=list[Transition]),
+            msgspec.json.decode(row["lately"], type=list[msgspec.Raw]),
             row["now"],
         )
-        for row in rows
-    }
+        locked[row["id"]] = locked[row["stream"], row["name"]] = one
+    return locked
+
+
+def _names(places: Iterable[Place]) -> tuple[list[str], list[str]]:
+    names = [place for place in places if not isinstance(place, UUID)]
+    return [stream for stream, _ in names], [name for _, name in names]
+
+
+async def _step(
+    locked: Mapping[Place, _Locked], asked: Iterable[Asked]
+) -> tuple[dict[Asked, Outcome | Exception | None], list[tuple[_Locked, Outcome]]]:
+    """What becomes of each, and of the groups. One that goes wrong leaves its group to the next as it was."""
+    answers: dict[Asked, Outcome | Exception | None] = {}
+    outcomes: dict[UUID, tuple[_Locked, Outcome]] = {}
+    looks = 0
+    for one in asked:
+        if (was := locked.get(one.place)) is None:
+            continue
+        _, before = outcomes.get(was.roster.id, (was, Outcome(was.roster)))
+        try:
+            done = core.carry_out(before.roster, one.requests, was.now)
+        except Exception as error:
+            answers[one] = error
+            continue
+        answers[one] = done
+        outcomes[was.roster.id] = was, replace(done, transitions=(*before.transitions, *done.transitions))
+        looks += len(one.requests) * (1 + len(done.roster.seats))
+        if looks >= LOOKS_IN_A_GO:
+            looks = 0
+            await asyncio.sleep(0)
+    return answers, list(outcomes.values())
 
 
 def _roster(row: Any, members: list[Any]) -> Roster:
@@ -264,7 +378,7 @@ def _roster(row: Any, members: list[Any]) -> Roster:
         row["stream"],
         row["name"],
         row["lease_s"],
-        group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"]),
+        group_of(row["partition"], map(_consumer, members), row["epoch"], row["ignored"], row["fenced"]),
         {
             str(m["id"]): Seat(m["number"], m["node"], m["trust_s"], m["label"], m["answered"], m["muted"])
             for m in members
@@ -282,7 +396,7 @@ def _consumer(row: Any) -> Consumer:
 async def _save(connection: Any, outcomes: Sequence[tuple[_Locked, Outcome]]) -> None:
     """Write what has changed: the consumers that left, those that are different now, and the groups."""
     changes = [(was.roster, outcome.roster) for was, outcome in outcomes]
-    gone = [as_id(id) for was, now in changes for id in was.seats if id not in now.seats]
+    gone = [id for was, now in changes for id in was.seats if id not in now.seats]
     if gone:
         await connection.execute(sql("groups/delete_consumers"), gone)
     await _save_consumers(connection, [(now, c) for was, now in changes for c in _changed(was, now)])
@@ -305,7 +419,7 @@ async def _save_consumers(connection: Any, saved: Sequence[tuple[Roster, Consume
     seats = [roster.seats[c.id] for roster, c in saved]
     await connection.execute(
         sql("groups/save_consumers"),
-        [as_id(c.id) for c in consumers],
+        [c.id for c in consumers],  # The driver takes ids as text, and reads them faster than Python does.
         [roster.id for roster, _ in saved],
         [seat.number for seat in seats],
         [seat.node for seat in seats],
@@ -332,8 +446,9 @@ async def _save_groups(connection: Any, saved: Sequence[tuple[_Locked, Outcome]]
         [roster.group.partition for roster in rosters],
         [roster.lease_s for roster in rosters],
         [roster.group.epoch for roster in rosters],
-        [None if one is None else as_id(one.id) for one in active],
+        [None if one is None else one.id for one in active],
         [roster.group.ignored for roster in rosters],
         [msgspec.json.encode(one).decode() for one in lately],
         [roster.vacant_since for roster in rosters],
+        [roster.group.is_fenced for roster in rosters],
     )

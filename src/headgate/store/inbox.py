@@ -113,6 +113,10 @@ class InboxTable:
         rows = await self._database.fetch(sql("inbox/unread"), *args)
         return {row["datasource"]: InboxBacklog(row["records"], row["bytes"], row["oldest_at_s"]) for row in rows}
 
+    async def between(self, datasource: UUID, after: int, up_to: int) -> int:
+        """How many payloads it still has after the first id, up to the second."""
+        return int(await self._database.fetchval(sql("inbox/between"), datasource, after, up_to))
+
     async def size(self, datasource: UUID) -> tuple[int, int]:
         """Rows and bytes."""
         row = await self._database.fetchrow(sql("inbox/size"), datasource)

@@ -195,6 +195,20 @@ def split(payload: bytes) -> tuple[bytes, bytes]:
     return payload[2:end], payload[end:]
 
 
+def rewrapped(keyring: Keyring, letter: Letter) -> tuple[Letter | None, str | None]:
+    """A letter of a sink with its data key under the current master key, and which key wraps it then. None: it needs no
+    change, or no key fits."""
+    sealed = msgspec.msgpack.decode(letter.content, type=Sealed)
+    if sealed.key_id is None or sealed.key_id == keyring.current:
+        return None, sealed.key_id
+    wrapped, ciphertext = split(sealed.payload)
+    found = keyring.rewrap(bound_name(letter.id), sealed.key_id, wrapped)
+    if found is None:
+        return None, sealed.key_id
+    changed = Sealed(sealed.facts, found[0], joined(found[1], ciphertext))
+    return replace(letter, content=msgspec.msgpack.encode(changed)), found[0]
+
+
 # Rows.
 
 

@@ -67,6 +67,7 @@ PIECE = 5000  # Letters that people ask for, or discard, in one transaction.
 MOST_STREAMS = 1000  # That are named as having letters to replay.
 READ_BYTES = 4 * 1024 * 1024  # Of payloads that are read together, unless one alone is larger,
 READ_AT_ONCE = 200  # and how many.
+NOT_LOOKED_AT = ""  # In place of a key: nobody knows yet which one wraps the sink's copy.
 LEAST_ID = 6  # Characters of an id that is not given in full.
 
 
@@ -106,13 +107,37 @@ class Letters:
         """The sink says what became of these."""
         await self._database.execute(sql("letters/resolve"), list(ids), outcome)
 
+    async def reopen(self, stream: UUID, letters: Sequence[Letter]) -> list[UUID]:
+        """The sink has these open, though it had said otherwise: it went back in time. Returns those that are open here
+        again."""
+        read = [(letter.id, msgspec.msgpack.decode(letter.content, type=Sealed)) for letter in letters]
+        columns = [(id, one.key_id, one.payload, one.facts.size_bytes) for id, one in read]
+        rows = await self._database.fetch(sql("letters/reopen"), stream, *map(list, zip(*columns, strict=True)))
+        return [row["id"] for row in rows]
+
+    async def to_rewrap(self, stream: UUID, limit: int) -> list[UUID]:
+        """Letters whose copy in the sink is, or may be, wrapped by a key that only decrypts here."""
+        rows = await self._database.fetch(sql("letters/to_rewrap"), stream, self._older_keys, limit)
+        return [row["id"] for row in rows]
+
+    async def rewrapped(self, keys: Mapping[UUID, str | None]) -> None:
+        """Which master keys wrap the copies of these in their sink."""
+        await self._database.execute(sql("letters/rewrapped"), list(keys), list(keys.values()))
+
+    @property
+    def _older_keys(self) -> list[str]:
+        """The keys of copies in sinks that a run here should look at."""
+        return [] if self.keyring is None else [NOT_LOOKED_AT, *self.keyring.others]
+
     async def tell(self, ids: Sequence[UUID]) -> None:
         """The sink is about to be told what became of these."""
         await self._database.execute(sql("letters/tell"), list(ids))
 
     async def asked(self, node: UUID) -> set[UUID]:
-        """The streams of this node with letters that are to be replayed, or were given up just now."""
-        return {row["stream"] for row in await self._database.fetch(sql("letters/asked"), node, JUST_NOW)}
+        """The streams of this node with letters that are to be replayed, were given up just now, or are to be rewrapped
+        in their sink."""
+        found = await self._database.fetch(sql("letters/asked"), node, JUST_NOW, self._older_keys)
+        return {row["stream"] for row in found}
 
     async def to_replay(
         self, stream: UUID, limit: int, version: int | None = None
@@ -230,13 +255,13 @@ class Letters:
         assert row is not None
         return row["all"], row["keyless"]
 
-    async def edit(self, letter: Kept, contents: Contents, key: bytes | None, actor: str) -> None:
+    async def edit(self, letter: Kept, contents: Contents, actor: str, *, is_same_key: bool) -> None:
         """Another record in place of the one that was read. Its key counts as known only if it is the same as before:
         what was written under another one meanwhile, nobody has compared with this letter."""
         packed = pack(contents)
-        sealed = encrypt(self.keyring, letter.id, packed)
+        sealed = (*encrypt(self.keyring, letter.id, packed), len(packed))
         async with self._database.transaction() as connection:
-            if await connection.fetchval(sql("letters/replace_payload"), letter.id, *sealed, len(packed), key) is None:
+            if await connection.fetchval(sql("letters/replace_payload"), letter.id, *sealed, is_same_key) is None:
                 hint = "look at it again once it has been replayed"
                 raise Refused(f"letter {letter.id} is not open, or is about to be replayed", code="not_open", hint=hint)
             payload = {"letter": str(letter.id)}
@@ -277,6 +302,12 @@ class Letters:
                 rewrapped = await self._database.fetchval(sql("letters/rewrap"), last, found[0], data, row["payload"])
                 done += rewrapped is not None
         return done, stuck
+
+    async def left_to_rewrap(self) -> int:
+        """How many letters have a copy in their sink that the current master key does not wrap yet."""
+        if self.keyring is None:
+            return 0
+        return int(await self._database.fetchval(sql("letters/left_to_rewrap"), self.keyring.current))
 
 
 _HEX = frozenset("0123456789abcdef")

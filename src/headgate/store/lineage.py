@@ -15,7 +15,9 @@ from uuid import UUID
 
 import msgspec
 
+from headgate import __version__
 from headgate.core import lineage
+from headgate.core.lease import LEASE_S
 from headgate.core.lineage import (
     Displacement,
     Kept,
@@ -34,6 +36,7 @@ from headgate.store.database import Database, Session, roll_back, sql, store_err
 from headgate.store.events import Event, append
 
 FILE = "witness.json"
+GHOST = "before the failover"  # The name of a node that stands for those of the time that was lost.
 SETTLE_MS = 60_000  # A hundred thousand streams are freed in one transaction.
 SETTLE = "headgate installation adopt: this is the installation; headgate installation fork: this is a copy of it"
 
@@ -210,8 +213,8 @@ async def fork(session: Session, actor: str) -> tuple[UUID, UUID]:
         before = _present(await look(session)).kept.installation
         now = new_id()
         revision = await session.fetchval(sql("lineage/fork"), now)
-        await session.execute(sql("lineage/free_streams"), 0)
-        await session.execute(sql("lineage/end_nodes"))
+        await session.execute(sql("lineage/free_streams"), 0, None)
+        await session.execute(sql("lineage/end_nodes"), 1)
         await session.execute(sql("lineage/disable_all"), revision)
         await session.execute(sql("lineage/stop_all"))
         payload = {"before": str(before), "installation": str(now)}
@@ -242,8 +245,10 @@ def _present(seen: Seen | None) -> Seen:
 async def _begin_era(session: Session, seen: Seen, era: int, actor: str) -> Settled:
     first = lineage.first_epoch(era)
     await session.execute(sql("lineage/begin_era"), era, first)
-    await session.execute(sql("lineage/free_streams"), first)
-    await session.execute(sql("lineage/end_nodes"))
+    ghost = new_id()
+    await session.execute(sql("lineage/add_ghost"), ghost, GHOST, LEASE_S, __version__)
+    await session.execute(sql("lineage/free_streams"), first, ghost)
+    await session.execute(sql("lineage/end_nodes"), first)
     await session.execute(sql("lineage/raise_sequences"), first)
     found = Settled(seen.kept.installation, era, str(seen.kept.lineage or ""), str(seen.server.lineage))
     payload = {"era": era, "before": found.before, "lineage": found.lineage}

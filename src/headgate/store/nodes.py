@@ -7,9 +7,11 @@ from datetime import datetime
 from uuid import UUID
 
 from headgate import __version__
-from headgate.core.lease import Expired, NodeBeat
-from headgate.core.streams import Revoke
+from headgate.core import lease
+from headgate.core.lease import Expired, NodeBeat, Quiet
+from headgate.core.streams import Done, Revoke, TakeOver
 from headgate.errors import NotFound, Refused
+from headgate.store.beats import lock_of
 from headgate.store.database import Database, Row, Session, sql
 from headgate.store.rows import step_owned
 
@@ -29,10 +31,11 @@ class Node:
     process: UUID | None  # Which process of a machine, where `up` starts several.
     streams: int  # How many it has.
     registry_problem: str | None  # What is wrong with its registry file.
+    ended: bool  # Found dead before its lease was over. Until then it keeps what only its trust protects.
 
 
 class Nodes:
-    """Join, beat, observe, drain, end."""
+    """Join, observe, drain, end. Beats have their own session (`store.beats`)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -58,14 +61,10 @@ class Nodes:
         """Say what is wrong with the registry file of this node; None: nothing."""
         await self._database.execute(sql("nodes/set_registry_problem"), node, problem)
 
-    async def beat(self, node: UUID) -> bool:
-        """One more beat. False: this incarnation has been ended."""
-        return await self._database.fetchval(sql("nodes/beat"), node) is not None
-
     async def observe(self) -> tuple[list[NodeBeat], set[UUID]]:
         """Everyone's beat, and who is draining."""
         rows = await self._database.fetch(sql("nodes/observe"))
-        beats = [NodeBeat(row["id"], row["beat"], row["lease_s"]) for row in rows]
+        beats = [_beat(row) for row in rows]
         return beats, {row["id"] for row in rows if row["draining"]}
 
     async def all(self) -> list[Node]:
@@ -77,6 +76,7 @@ class Nodes:
         rows = await self._database.fetch(sql("nodes/find"), name)
         if not rows:
             raise NotFound(f"node {name!r} does not exist", hint="headgate nodes list")
+        rows = [row for row in rows if not row["ended"]] or rows  # One that was started again has its name.
         if len(rows) > 1:
             ids = " and ".join(str(row["id"]) for row in rows)
             raise Refused(
@@ -98,6 +98,18 @@ class Nodes:
                 return None
             return await _take_streams(connection, expired.node)
 
+    async def end_early(self, found: Quiet) -> list[UUID] | None:
+        """End an incarnation whose beat is late if its lock is free, and take the streams that need not wait for its
+        lease. None: it lives, or somebody is at its row; we look again."""
+        async with self._database.transaction() as connection:
+            row = await connection.fetchrow(sql("nodes/lock_quiet"), found.node)
+            is_free = row is not None and await connection.fetchval(sql("nodes/try_lock"), lock_of(found.node))
+            if not lease.is_gone(None if row is None else _beat(row), found, is_free):
+                return None
+            await connection.execute(sql("nodes/mark_ended"), found.node)
+            steps = await step_owned(connection, found.node, TakeOver(found.node))
+            return [stream for stream, step in steps.items() if isinstance(step.reply, Done)]
+
     async def end(self, node: UUID) -> list[UUID] | None:
         """End an incarnation, our own or one that an operator knows to be dead. What it still held is revoked."""
         async with self._database.transaction() as connection:
@@ -110,6 +122,10 @@ class Nodes:
         async with self._database.transaction() as connection:
             ended = await connection.fetch(sql("nodes/delete_process"), process)
             return [stream for row in ended for stream in await _take_streams(connection, row["id"])]
+
+
+def _beat(row: Row) -> NodeBeat:
+    return NodeBeat(row["id"], row["beat"], row["lease_s"], row["locked"], row["ended"])
 
 
 def _node(row: Row) -> Node:

@@ -17,16 +17,24 @@ from headgate.core.streams import (
     Deal,
     Edit,
     Grant,
+    Mark,
     Position,
     Progress,
     Release,
     Revoke,
     Step,
     Stream,
+    TakeOver,
 )
 from headgate.store.database import Row, Session, sql
 
-_KINDS: dict[type, str] = {Grant: "granted", Release: "released", Revoke: "revoked", Edit: "edited"}
+_KINDS: dict[type, str] = {
+    Grant: "granted",
+    Release: "released",
+    Revoke: "revoked",
+    TakeOver: "revoked",
+    Edit: "edited",
+}
 
 
 async def step_owned(connection: Session, owner: UUID, command: Command) -> dict[UUID, Step]:
@@ -55,6 +63,8 @@ async def step_and_save(
             await _advance(connection, owner, changed)
         elif command_type is Acquire:
             await _acquire(connection, was_owner, owner, changed)
+        elif command_type is Mark:
+            await _mark(connection, owner, changed)
         elif command_type is Deal:
             await _deal(connection, changed)
         else:
@@ -99,8 +109,23 @@ async def _acquire(connection: Session, was_owner: UUID | None, owner: UUID | No
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
         [s.sink_identity for _, s in changes],
+        [s.transactional for _, s in changes],
+        [s.source_mark for _, s in changes],
+        [s.sink_mark for _, s in changes],
     )
     _check(status, "INSERT 0", changes)
+
+
+async def _mark(connection: Session, owner: UUID | None, changes: Changes) -> None:
+    status = await connection.execute(
+        sql("streams/mark"),
+        owner,
+        [s.id for _, s in changes],
+        [s.epoch for _, s in changes],
+        [s.source_mark for _, s in changes],
+        [s.sink_mark for _, s in changes],
+    )
+    _check(status, "UPDATE", changes)
 
 
 async def _move(
@@ -137,6 +162,7 @@ async def _deal(connection: Session, changes: Changes) -> None:
         [encode(s.progress.position) for _, s in changes],
         [s.version for _, s in changes],
         [s.source_identity for _, s in changes],
+        [s.source_mark for _, s in changes],
     )
     _check(status, "INSERT 0", changes)
 
@@ -159,6 +185,9 @@ def stream_of(row: Row) -> Stream:
         sink_identity=row["sink_identity"],
         rests=row["rests"],
         settled=row["settled"],
+        transactional=row["transactional"],
+        source_mark=row.get("source_mark"),  # Read only where it may change.
+        sink_mark=row.get("sink_mark"),
     )
 
 

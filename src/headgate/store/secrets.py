@@ -38,6 +38,11 @@ class Keyring:
         self._keys = {_key_id(key): key for key in keys}
         self.current = _key_id(keys[0])
 
+    @property
+    def others(self) -> list[str]:
+        """The ids of the keys that only decrypt."""
+        return [id for id in self._keys if id != self.current]
+
     @classmethod
     def load(cls, text: str | None, file: Path | None) -> Keyring | None:
         """From the setting, or else from the file, which is made if it is absent. None: there are no keys."""
@@ -51,6 +56,10 @@ class Keyring:
         if not lines:
             raise ConfigError(f"{file} holds no key", hint="put the key back, or remove the file to have one made")
         return cls([_parse_key(line) for line in lines])
+
+    def has(self, key_id: str) -> bool:
+        """Whether this key is here."""
+        return key_id in self._keys
 
     def seal(self, name: str, plaintext: str) -> tuple[str, bytes, bytes]:
         """Encrypt under a fresh data key: the master key's id, the wrapped data key, the ciphertext."""
@@ -143,6 +152,16 @@ def _decrypt(key: bytes, sealed: bytes, name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class SealedThing:
+    """Something that a master key wraps."""
+
+    noun: str  # secret, fixture, dead letter or dump.
+    whose: str  # Its name; of dead letters, their datasource's; of a dump, the beginning of its id.
+    key_id: str  # Of the master key.
+    number: int  # How many there are of it.
+
+
+@dataclass(frozen=True, slots=True)
 class SecretName:
     """A secret as it is listed: never its value."""
 
@@ -176,12 +195,18 @@ class Secrets:
                 remember(value)
         return found
 
+    async def sealed(self) -> list[SealedThing]:
+        """Everything that a master key wraps: secrets, fixtures, the records of dead letters, the URLs of dumps."""
+        rows = await self._database.fetch(sql("secrets/sealed"))
+        return [SealedThing(row["noun"], row["whose"], row["key_id"], row["number"]) for row in rows]
+
     async def known(self, names: list[str]) -> set[str]:
         """Which of these exist. No value is decrypted."""
         return {row["name"] for row in await self._database.fetch(sql("secrets/known"), names)} if names else set()
 
     async def rotate(self) -> tuple[int, list[str]]:
-        """Wrap every data key with the current master key. Returns how many, and the names that no key fits."""
+        """Wrap the data keys of secrets, of fixtures and of the URLs of dumps with the current master key. Returns how
+        many, and the names that no key fits; a dump without its URLs can be given them."""
         if self.keyring is None:
             raise ConfigError("the master key is not set", hint="set HEADGATE_MASTER_KEY")
         done, stuck = 0, []
@@ -200,5 +225,10 @@ class Secrets:
                     stuck.append(name)
                 elif row["key_id"] != self.keyring.current:
                     await connection.execute(sql("fixtures/rewrap"), row["datasource"], row["name"], *wrapped)
+                    done += 1
+            for row in await connection.fetch(sql("dumps/read_keys")):
+                wrapped = self.keyring.rewrap(str(row["id"]), row["key_id"], row["wrapped"])
+                if wrapped is not None and row["key_id"] != self.keyring.current:
+                    await connection.execute(sql("dumps/rewrap"), row["id"], *wrapped)
                     done += 1
         return done, stuck

@@ -84,6 +84,7 @@ class Listing:
 class Resting:
     """A stream that no node runs, as its last node left it."""
 
+    stream: UUID
     datasource: str
     datasource_id: UUID
     part: str  # Its number, or the label of a stream that a program pushes.
@@ -93,7 +94,7 @@ class Resting:
     detail: str
     totals: Totals
     reported: Reported
-    enabled: bool  # Of its datasource.
+    is_on: bool  # Its datasource is neither stopped nor paused.
     is_quarantined: bool  # Its datasource, on all nodes.
 
 
@@ -121,6 +122,10 @@ class States:
     async def resting(self, node: UUID, most: int) -> list[Resting]:
         """Streams that no node runs and that this node should report: each is one node's."""
         return await made_of(await self._database.fetch(sql("states/resting"), node, most), _resting)
+
+    async def taken(self, streams: Sequence[UUID]) -> set[UUID]:
+        """Those of these that a node has by now."""
+        return {row["id"] for row in await self._database.fetch(sql("states/taken"), list(streams))}
 
     async def pushed(self, node: UUID) -> dict[str, Totals]:
         """All that programs have ever pushed, by datasource. One node reports it: the oldest."""
@@ -158,6 +163,7 @@ def _others(row: Row) -> Others:
 
 def _resting(row: Row) -> Resting:
     return Resting(
+        row["stream"],
         row["datasource"],
         row["datasource_id"],
         row["part"],
@@ -167,7 +173,7 @@ def _resting(row: Row) -> Resting:
         row["detail"],
         totals_in(row),
         reported_of(row["metrics"]) or Reported(),
-        row["enabled"],
+        row["is_on"],
         row["is_quarantined"],
     )
 

@@ -12,10 +12,10 @@ from typing import TypeAlias
 from uuid import UUID
 
 from headgate.core.figures import Reported
-from headgate.core.parts import edited
+from headgate.core.parts import edited, restored
 from headgate.core.push import PUSH
 from headgate.core.records import NOTHING, Totals
-from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Position, Release, Reply, Step
+from headgate.core.streams import Busy, Checkpoint, Command, Done, Edit, Fenced, Position, Release, Reply, Step, step
 from headgate.errors import NotFound, Refused
 from headgate.ids import as_id, stream_id
 from headgate.store.database import Database, Session, sql
@@ -130,6 +130,10 @@ class Streams:
             for row in rows
         ]
 
+    async def owned(self, node: UUID) -> dict[UUID, int]:
+        """What this node has, and the epoch of each."""
+        return {row["id"]: row["epoch"] for row in await self._database.fetch(sql("streams/owned"), node)}
+
     async def label(self, labels: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str], UUID]:
         """The streams of these datasources and labels, made where they do not exist."""
         wanted = list(dict.fromkeys(labels))
@@ -174,25 +178,34 @@ class Streams:
         """Where it stood when it changed hands or was edited, the latest first."""
         return [history_line(row) for row in await self._database.fetch(sql("streams/history"), stream, limit)]
 
-    async def edit(self, name: str, position: Position, actor: str) -> Edited:
-        """An operator's word on where a stream stands. Refused while somebody has it.
+    async def edit(self, name: str, position: Position, actor: str, *, is_dry: bool = False) -> Edited:
+        """An operator's word on where a stream stands. Refused while somebody has it. Dry: nothing is changed.
 
         Where a stream reads parts by name, its position is a map, and those parts change that are named.
         """
 
         async def chosen(connection: Session, stream: UUID, present: Position) -> Position:
-            share = await connection.fetchrow(sql("streams/read_share"), stream)
-            if share is None or share["index"] is None:
+            share = await _share(connection, name, stream)
+            return position if share is None else edited(present, position, *share)
+
+        return await self._edit(name, actor, chosen, is_dry=is_dry)
+
+    async def restore(self, name: str, line: int, actor: str, *, is_dry: bool = False) -> Edited:
+        """Back to the position of a line of its history."""
+
+        async def recorded(connection: Session, stream: UUID, present: Position) -> Position:
+            found = await connection.fetchrow(sql("streams/history_line"), stream, line)
+            if found is None:
+                hint = f"headgate streams history {name}"
+                raise NotFound(f"the history of {name} has no line {line}", hint=hint)
+            share, position = await _share(connection, name, stream), decode(found["position"])
+            if share is None or not found["is_dealt_since"]:
                 return position
-            if share["index"] >= share["dealt"]:
-                raise Refused(
-                    f"{name} is not in use: the datasource has {counted(share['dealt'], 'stream')}", code="not_in_use"
-                )
-            return edited(present, position, decode(share["parts"]) or [], share["index"], share["dealt"])
+            return restored(present, position, *share)
 
-        return await self._edit(name, actor, chosen)
+        return await self._edit(name, actor, recorded, is_dry=is_dry)
 
-    async def undo_edit(self, name: str, actor: str) -> Edited:
+    async def undo_edit(self, name: str, actor: str, *, is_dry: bool = False) -> Edited:
         """Back to the position that the last edit replaced. Undoing twice is doing it again."""
 
         async def previous(connection: Session, stream: UUID, present: Position) -> Position:
@@ -204,9 +217,9 @@ class Streams:
                 raise Refused(text, code="nothing_to_undo", hint="headgate streams history says what it was")
             return decode(last["before"])
 
-        return await self._edit(name, actor, previous)
+        return await self._edit(name, actor, previous, is_dry=is_dry)
 
-    async def _edit(self, name: str, actor: str, choose: Choose) -> Edited:
+    async def _edit(self, name: str, actor: str, choose: Choose, *, is_dry: bool) -> Edited:
         found = await self.find(name)
         async with self._database.transaction() as connection:
             rows = await connection.fetch(sql("streams/lock"), [found.id])
@@ -214,19 +227,18 @@ class Streams:
                 raise NotFound(f"stream {name!r} does not exist", hint="headgate streams list")
             before = stream_of(rows[0])
             position = await choose(connection, before.id, before.progress.position)
-            step = (await step_and_save(connection, [before], {before.id: Edit(position)}, actor=actor))[before.id]
-            if isinstance(step.reply, Busy):
-                node = found.node or step.reply.owner
-                raise Refused(
-                    f"{found.name} is running on {node}",
-                    code="active",
-                    hint=f"headgate ds stop {found.datasource} first",
-                )
+            reply = step(before, Edit(position)).reply
+            if isinstance(reply, Busy):
+                hint = f"headgate ds pause {found.datasource} first"
+                raise Refused(f"{found.name} is running on {found.node or reply.owner}", code="active", hint=hint)
+            if is_dry:
+                return Edited(replace(found, position=position), before.progress.position)
+            saved = (await step_and_save(connection, [before], {before.id: Edit(position)}, actor=actor))[before.id]
             await connection.execute(sql("streams/forgive"), before.id)
             payload = {"stream": found.name, "before": before.progress.position, "after": position}
             event = Event(found.datasource_id, found.datasource, "position_edited", payload, actor)
             await append(connection, [event])
-        now = step.stream
+        now = saved.stream
         changed = replace(found, position=position, generation=now.progress.generation, epoch=now.epoch, rests=False)
         return Edited(changed, before.progress.position)
 
@@ -237,6 +249,18 @@ class Streams:
     async def trim_history(self) -> None:
         """Forget what is old."""
         await self._database.execute(sql("streams/trim_history"), KEEP_HISTORY, KEEP_LINES)
+
+
+async def _share(connection: Session, name: str, stream: UUID) -> tuple[list[str], int, int] | None:
+    """The parts of the source, and which stream of how many reads its share of them; None: a program pushes it."""
+    share = await connection.fetchrow(sql("streams/read_share"), stream)
+    if share is None or share["index"] is None:
+        return None
+    if share["index"] >= share["dealt"]:
+        raise Refused(
+            f"{name} is not in use: the datasource has {counted(share['dealt'], 'stream')}", code="not_in_use"
+        )
+    return decode(share["parts"]) or [], share["index"], share["dealt"]
 
 
 async def checkpoint_one(connection: Session, node: UUID, stream: UUID, command: Checkpoint) -> bool:

@@ -28,6 +28,7 @@ class WorkerGroup:
     run: UUID | None  # None: the owner has not begun to run it.
     epoch: int
     enabled: bool  # As its datasource is,
+    paused: bool
     quarantine: str | None
     published_version: int | None
     dealing: bool  # whose streams may be stopping, so that there can be more or fewer.

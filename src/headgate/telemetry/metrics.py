@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Generic, TypeVar
@@ -123,16 +123,17 @@ T = TypeVar("T")
 class Asked(Generic[T]):
     """What only the database knows."""
 
-    def __init__(self, read: Callable[[], Awaitable[T]], at_first: T) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]], at_first: T, fresh_s: float = FRESH_S) -> None:
         self.figures = at_first
         self._read = read
+        self._fresh_s = fresh_s
         self._stale_at_s = 0.0
 
     async def refresh(self) -> None:
         """Ask the database, but not more often than every few seconds, nor for more than a small part of the time."""
         began_s = boot_s()
         if began_s >= self._stale_at_s:
-            self._stale_at_s = began_s + FRESH_S  # Others who ask meanwhile get what there is.
+            self._stale_at_s = began_s + self._fresh_s  # Others who ask meanwhile get what there is.
             self.figures = await self._read()
             self._stale_at_s = max(self._stale_at_s, boot_s() + SHARE * (boot_s() - began_s))
 
@@ -209,6 +210,7 @@ class NodeCollector:
         self,
         here: Callable[[], AsyncIterator[StreamFigures]],
         resting: Callable[[], Awaitable[Sequence[StreamFigures]]],
+        taken: Callable[[], Awaitable[Set[str]]],
         datasources: Callable[[], Awaitable[DatasourceFigures]],
         registry_file: Callable[[], bool | None],
         active: Callable[[], int],
@@ -221,6 +223,8 @@ class NodeCollector:
     ) -> None:
         self._here = here
         self._resting: Asked[Sequence[StreamFigures]] = Asked(resting, ())
+        # Those at rest that have a node by now, which reports them: none is counted twice.
+        self._taken: Asked[Set[str]] = Asked(taken, frozenset(), fresh_s=0.0)
         self._datasources: Asked[DatasourceFigures] = Asked(datasources, DatasourceFigures())
         self._registry_file = registry_file  # Whether it is broken; None: there is none.
         self._active = active
@@ -234,14 +238,15 @@ class NodeCollector:
     async def refresh(self) -> None:
         """What only the database knows, if it is due."""
         await self._resting.refresh()
+        await self._taken.refresh()
         await self._datasources.refresh()
         await self.groups.refresh()
         await self.dumps.refresh()
 
     async def families(self) -> list[Family]:
         """All of them. Those of streams are written from what the streams are now."""
-        # A stream that was at rest when the database was asked may have come here since.
-        streams = {one.stream: one for one in self._resting.figures}
+        # A stream that was at rest when the database was asked may have come here since, or to another node.
+        streams = {one.stream: one for one in self._resting.figures if one.stream not in self._taken.figures}
         async for one in self._here():
             streams[one.stream] = one
         found = sorted(streams.values(), key=lambda one: one.stream)

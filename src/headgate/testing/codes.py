@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CODES = {
-    "active": "The stream runs; stop its datasource first.",
+    "active": "The stream runs; pause or stop its datasource first.",
     "alive": "The node may be alive, so it is not forgotten.",
     "ambiguous": "Several have this name; the hint says which.",
     "backfill": "A backfill cannot be compared: it leaves existing rows as they are.",
@@ -21,7 +21,7 @@ CODES = {
     "fixtures_failed": "The fixtures could not be run to their end with this version.",
     "forbidden": "The token's role does not allow this, or the token does not name what it is about.",
     "here": "No process runs this dump, and it was not given to the nodes.",
-    "in_use": "Something uses the secret.",
+    "in_use": "Something uses the secret: `problems` names every user, `counts` has their number; say `yes`.",
     "invalid": "The body or the document is wrong; `problems` says where.",
     "last_admin": "It is the last admin token that does not end by itself; say `yes`.",
     "may_believe": "A consumer that is out of touch may still act.",
@@ -52,6 +52,7 @@ CODES = {
     "taken": "Another process runs this dump now.",
     "too_many": "More taps, or more datasources to connect to, than there may be at once.",
     "unauthorized": "The token is missing or wrong. Such an answer has the status alone, without a code.",
+    "unconfirmed": "The position would change as `detail` says; say `yes`. `counts`: what is skipped or read again.",
     "unfinished": "Another dump into the same table is not finished.",
     "unreachable": "A source or a sink of the version cannot be connected to; `problems` says which.",
     "unpublished": "The datasource has no published version.",
@@ -61,5 +62,6 @@ CODES = {
     "which": "There are several tables; name one.",
     "which_letters": "Nothing says which dead letters are meant; say `all` if all are.",
     "workers": "The nodes settle by themselves who runs the stream.",
+    "would_lose": "Payloads, dead letters or dumps would be lost: `counts` has how many, `problems` whose; say `yes`.",
     "zero_byte": "A table or a column of the dump has a zero byte in its name, which PostgreSQL cannot keep.",
 }

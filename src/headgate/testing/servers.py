@@ -1,7 +1,7 @@
 """Real PostgreSQL servers on TCP ports: a primary, its standbys, and what was restored from a backup of it.
 
 The programs are those of the embedded server, run as it runs them, so nothing needs to be installed and root may use
-this too. Everything is on 127.0.0.1, trusts whoever connects, and does not survive the loss of the machine. All calls
+this too. Everything is on 127.0.0.1, trusts every client, and does not survive the loss of the machine. All calls
 block, and all but `Server.query` return when what they name is done.
 
 *A machine that fails* is all processes of a server: `kill` ends them at once, `pause` stops them where they stand, with
@@ -21,6 +21,7 @@ that it is the server it was taken from. Started next to its original, either is
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -59,13 +60,17 @@ class Server:
 
     def __init__(self, name: str, root: Path, programs: Programs, settings: Mapping[str, str]) -> None:
         self.name = name
-        self.port = free_port()
-        self.address = f"{HOST}:{self.port}"
+        self.port = free_port()  # Another one counts from the next start.
         self._data = root / name
         self._log = root / f"{name}.log"
         self._programs = programs
         self._settings = {**_SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Its host and port, as in a URL."""
+        return f"{HOST}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -96,13 +101,14 @@ class Server:
         """End all its processes with SIGKILL, running or paused, as when its machine loses power."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGSTOP)  # It starts no other process from here on.
-        family = self._family()
-        for pid in family:
+        self._process.send_signal(signal.SIGSTOP)  # It starts no other process from here on,
+        children = _children(self._process.pid)
+        for pid in children:
             _signal(pid, signal.SIGKILL)
+        self._process.kill()  # and is the last to go, or the others would say to their clients that it is gone.
         self._process.wait()
         self._process = None
-        _wait_until(lambda: not any(_is_alive(pid) for pid in family), f"{self.name} does not end")
+        _wait_until(lambda: not any(map(_is_alive, children)), f"{self.name} does not end")
 
     def pause(self) -> None:
         """Stop all its processes where they stand: connections stay open, new ones are accepted and not answered."""
@@ -215,6 +221,11 @@ class Server:
         lines = settings.read_text().splitlines(keepends=True)
         settings.write_text("".join(line for line in lines if not line.startswith("synchronous_standby_names")))
 
+    def clear(self) -> None:
+        """Remove its data; called by `Servers`."""
+        assert self._process is None, f"{self.name} runs"
+        shutil.rmtree(self._data, ignore_errors=True)
+
     def restore(self, backup: Server, *, recovers: bool) -> None:
         """Take a copy of a backup's folder as the data of this one; called by `Servers`."""
         shutil.copytree(backup._data, self._data, symlinks=True)
@@ -259,7 +270,7 @@ class Servers:
         self._root = Path(tempfile.mkdtemp(prefix="hg"))
         self._settings = settings or {}
         self._programs = find_programs(self._root / "none")
-        self._made: list[Server] = []
+        self.all: list[Server] = []
 
     def __enter__(self) -> Servers:
         return self
@@ -271,7 +282,7 @@ class Servers:
 
     def close(self) -> None:
         """Kill what runs, and remove all data."""
-        for server in self._made:
+        for server in self.all:
             server.kill()
         shutil.rmtree(self._root, ignore_errors=True)
 
@@ -286,12 +297,17 @@ class Servers:
     def standby_of(self, primary: Server, *, synchronous: bool = False) -> Server:
         """A streaming standby, running and following. `synchronous`: the primary waits for it, and for no other."""
         standby = self._server("standby")
-        standby.copy(primary)
-        standby.start()
-        standby.wait_until_it_streams(primary)
-        if synchronous:
-            primary.wait_for(standby)
+        self.remake(standby, primary, synchronous=synchronous)
         return standby
+
+    def remake(self, server: Server, primary: Server, *, synchronous: bool = False) -> None:
+        """Make a server that does not run a standby of this primary, from nothing, in its old place."""
+        server.clear()
+        server.copy(primary)
+        server.start()
+        server.wait_until_it_streams(primary)
+        if synchronous:
+            primary.wait_for(server)
 
     def back_up(self, primary: Server) -> Server:
         """A base backup of a running server. It is never started itself: `restore` starts copies of it."""
@@ -304,14 +320,14 @@ class Servers:
         server = self._server("restored")
         server.restore(backup, recovers=recovers)
         if port is not None:
-            server.port, server.address = port, f"{HOST}:{port}"
+            server.port = port
         server.start()
         server._wait(lambda: not server.is_standby, "does not end its recovery")
         return server
 
     def _server(self, kind: str) -> Server:
-        server = Server(f"{kind}{len(self._made)}", self._root, self._programs, self._settings)
-        self._made.append(server)
+        server = Server(f"{kind}{len(self.all)}", self._root, self._programs, self._settings)
+        self.all.append(server)
         return server
 
 
@@ -329,17 +345,20 @@ def black_hole() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens at now. It is none that the system gives to connections, which could take it while its
+    server is down."""
+    for _ in range(1000):
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server((HOST, port), reuse_port=False):
+            return port
+    raise RuntimeError("no port is free")
 
 
 # Processes and files.
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that this one has begun. A server's children each have a session of their own, so no group helps."""
+    """Processes that this one has begun. Each child of a server has its own session, so no group helps."""
     found = []
     for path in _PROC.glob("[0-9]*/stat"):
         with suppress(OSError):

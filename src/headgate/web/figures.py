@@ -41,21 +41,30 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
         return {**await node.dumps.figures(), **await node.dumps.totals()}
 
     inboxes: dict[UUID, InboxBacklog] = {}
+    at_rest: dict[UUID, str] = {}  # The names of the streams at rest.
 
     async def resting() -> list[StreamFigures]:
         found = await node.registry.states.resting(node.incarnation, MOST_RESTING)
         inboxes.clear()
         inboxes.update(await node.inbox.unread(node.inboxes.acked))
+        at_rest.clear()
+        at_rest.update({one.stream: stream_name(one.datasource, one.part) for one in found})
         return await made_of(found, lambda one: _at_rest(one, inboxes.get(one.datasource_id)))
+
+    async def taken() -> set[str]:
+        ids = await node.registry.states.taken(list(at_rest)) if at_rest else ()
+        return {at_rest[id] for id in ids}
 
     async def here() -> AsyncIterator[StreamFigures]:
         async for some in sliced(node.manager.handles() if node.manager else [], SLICE):
             for handle in some:
-                yield _here(handle, inboxes.get(handle.datasource) if handle.share.index == 0 else None)
+                if not _is_lost(handle):
+                    yield _here(handle, inboxes.get(handle.datasource) if handle.share.index == 0 else None)
 
     return NodeCollector(
         here,
         resting,
+        taken,
         lambda: _datasources(node),
         lambda: node.registry_problem is not None if node.has_registry_file else None,
         lambda: len(node.registry.list_active_datasources()),
@@ -70,7 +79,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
 
 async def _datasources(node: Node) -> DatasourceFigures:
     """What the oldest node reports of all datasources."""
-    nodes = await node.nodes.all()
+    nodes = [one for one in await node.nodes.all() if not one.ended]
     if not nodes or nodes[0].id != node.incarnation:
         return DatasourceFigures()
     healths, rejected = [], []
@@ -80,6 +89,11 @@ async def _datasources(node: Node) -> DatasourceFigures:
         if facts.published is not None and facts.published.status == "rejected":
             rejected.append(name)
     return DatasourceFigures(healths, rejected, await node.registry.states.pushed(node.incarnation))
+
+
+def _is_lost(handle: Handle) -> bool:
+    """Whether its grant has ended, though its run may not have: another node may have it by now, and reports it."""
+    return handle.holding.epoch is None and handle.holding.last_epoch is not None
 
 
 def _here(handle: Handle, inbox: InboxBacklog | None) -> StreamFigures:

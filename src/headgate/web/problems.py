@@ -53,7 +53,13 @@ def status_of(error: HeadgateError) -> int:
 
 
 def problem(
-    status: int, detail: str = "", *, code: str = "", hint: str = "", problems: Iterable[Problem] = ()
+    status: int,
+    detail: str = "",
+    *,
+    code: str = "",
+    hint: str = "",
+    problems: Iterable[Problem] = (),
+    counts: Mapping[str, int] | None = None,
 ) -> ProblemDetails:
     """The body of a problem."""
     return ProblemDetails(
@@ -64,6 +70,7 @@ def problem(
         code=code,
         hint=hide(hint),
         problems=tuple(bodies.Problem(path=one.path, message=hide(one.message), hint=one.hint) for one in problems),
+        counts=dict(counts or {}),
     )
 
 
@@ -88,7 +95,9 @@ def headgate_error(request: Req, error: HeadgateError) -> Response[bytes]:
     problems = error.problems if isinstance(error, ConfigError | Refused) else ()
     # A hint may name what is close to what was asked for; a caller with bounds may not know that it exists.
     hint = "" if isinstance(error, NotFound) and _has_bounds(request) else error.hint
-    return _respond(problem(status_of(error), error.message, code=error.code, hint=hint, problems=problems))
+    counts = error.counts if isinstance(error, Refused) else None
+    body = problem(status_of(error), error.message, code=error.code, hint=hint, problems=problems, counts=counts)
+    return _respond(body)
 
 
 def _has_bounds(request: Req) -> bool:

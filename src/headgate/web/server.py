@@ -15,10 +15,8 @@ import uvicorn
 
 from headgate.config import Settings
 from headgate.errors import ConfigError
-from headgate.runtime.node import Node
-from headgate.web.app import App
-from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.doors.wire import SocketProtocol
+from headgate.web.front import Front
 from headgate.web.headers import ALWAYS
 from headgate.web.http.answers import Phrases
 from headgate.web.http.asgi import AsgiServer
@@ -72,7 +70,7 @@ def limits_of(settings: Settings) -> Limits:
 class Server(uvicorn.Server):
     """Listens with our own connections in front of uvicorn. Signals belong to the node."""
 
-    def __init__(self, config: uvicorn.Config, door: WebhookDoor, limits: Limits, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: uvicorn.Config, door: Front, limits: Limits, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self._door = door
         self._tls = tls
@@ -109,11 +107,10 @@ class Server(uvicorn.Server):
             self._looking.cancel()
 
 
-def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) -> Server:
+def make_server(front: Front, settings: Settings, tls: ssl.SSLContext | None = None) -> Server:
     """The server with everything that it has to load: the loop stands still meanwhile. It does not listen yet."""
-    app = App(node, auth=auth, is_tls=tls is not None)
     config = uvicorn.Config(
-        app,
+        front,
         http="httptools",
         ws=SocketProtocol,
         loop="none",
@@ -126,15 +123,27 @@ def make_server(node: Node, *, auth: bool, tls: ssl.SSLContext | None = None) ->
         timeout_graceful_shutdown=2,
     )
     config.load()
-    return Server(config, app.door, limits_of(node.settings), tls)
+    return Server(config, front, limits_of(settings), tls)
+
+
+class Listening:
+    """A server that answers on a socket, until it is stopped."""
+
+    def __init__(self, server: Server, sock: socket.socket) -> None:
+        self._server = server
+        self._task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
+
+    async def stop(self) -> None:
+        """Answer what is under way, and stop. Doing it twice is doing it once."""
+        self._server.should_exit = True
+        await asyncio.wait([self._task], timeout=5.0)
 
 
 @contextlib.asynccontextmanager
-async def serving(server: uvicorn.Server, sock: socket.socket) -> AsyncIterator[None]:
+async def serving(server: Server, sock: socket.socket) -> AsyncIterator[None]:
     """Serve while the body runs."""
-    task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
+    listening = Listening(server, sock)
     try:
         yield
     finally:
-        server.should_exit = True
-        await asyncio.wait([task], timeout=5.0)
+        await listening.stop()

@@ -6,8 +6,8 @@ ways: a stream by the fence of its epoch, a chunk by the target's ledger.
 """
 
 from headgate.connectors.api.bulk import Reader, Writer
-from headgate.connectors.api.options import Options, identity, identity_of
-from headgate.connectors.api.plugin import Connector, Landing, ReaderKind, SinkKind, SourceKind, WriterKind
+from headgate.connectors.api.options import Options, identity, identity_of, mark_of, other_names
+from headgate.connectors.api.plugin import Connector, Landing, LocalSocket, ReaderKind, SinkKind, SourceKind, WriterKind
 from headgate.connectors.api.streaming import (
     INBOX_IDENTITY,
     Backlog,
@@ -15,12 +15,15 @@ from headgate.connectors.api.streaming import (
     Batch,
     Context,
     Feed,
+    ForgettingSink,
     Grant,
     HasColumns,
     Inbox,
+    KeyKind,
     Letter,
     LetterOutcome,
     LetterSink,
+    Marked,
     Outgoing,
     Position,
     Progress,
@@ -40,13 +43,17 @@ __all__ = [
     "Connector",
     "Context",
     "Feed",
+    "ForgettingSink",
     "Grant",
     "HasColumns",
     "Inbox",
+    "KeyKind",
     "Landing",
     "Letter",
     "LetterOutcome",
     "LetterSink",
+    "LocalSocket",
+    "Marked",
     "Options",
     "Outgoing",
     "Position",
@@ -65,4 +72,6 @@ __all__ = [
     "WriterKind",
     "identity",
     "identity_of",
+    "mark_of",
+    "other_names",
 ]

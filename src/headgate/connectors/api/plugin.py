@@ -11,15 +11,16 @@ the client library inside the functions that build.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headgate.connectors.api.options import Options
-from headgate.connectors.api.streaming import Context, Sink, Source
+from headgate.connectors.api.streaming import Context, Position, Sink, Source
+from headgate.connectors.guard import Guard
 from headgate.connectors.places import Place, places_in
 
-__all__ = ["Connector", "Landing", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
+__all__ = ["Connector", "Landing", "LocalSocket", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,25 @@ class SourceKind:
     build: Callable[[Any, Context], Source]
     knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
+    is_marked: bool = False  # Is `Marked`: its data keep an id by which they are known.
+    # In one line, what it means to continue after the second position in place of the first: what is skipped, or read
+    # again; or that the second is no position of such a source. Asked before somebody edits one; it must touch nothing.
+    tell_move: Callable[[Position, Position], str] | None = None
     # The hosts and files that options name. Not needed for those in URLs, which are found in any option.
     reaches: Callable[[Any], Sequence[Place]] = places_in
+    # Whether what these options name answers, asked every second while streams wait for it: cheap, and takes nothing
+    # that a running source holds. Raises `NotConnected` while it is away; whatever else it raises is an answer. None:
+    # it answers if one of its addresses accepts a connection.
+    probe: Callable[[Any, Guard], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSocket:
+    """A socket in a folder, and how a conversation through it begins."""
+
+    path: str
+    # Whether these first bytes of a client are those of a session that the options mean; None: there must be more.
+    admits: Callable[[bytes], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +58,16 @@ class SinkKind:
 
     options: type[Options]
     build: Callable[[Any, Context], Sink]
-    transactional: bool = False  # Keeps the position with the data.
+    transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
+    forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
+    is_marked: bool = False  # Is `Marked`, as a source may be.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
-    reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source.
+    reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source,
+    probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
+    # The sockets in folders that options name. The process of a test may not be able to open them by itself.
+    sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ halves, and the others are written without it.
 A sink that *keeps letters* (`SinkKind.keeps_letters`, see `LetterSink`) commits dead letters with the position that
 passes them, and a replayed record with the outcome of its letter.
 
+A sink that *forgets* (`SinkKind.forgets`, see `ForgettingSink`) removes what it has kept of streams that are gone. With
+its position a stream loses its fence. Therefore `open` of a transactional sink raises, and keeps nothing, once the
+grant has no trust left: the node that had the stream last has none by the time that it is forgotten, so an old run that
+wakes cannot bring it back.
+
 `close` releases everything. It may be called at any time and more than once: after a failure, after a cancelled call,
 and on a source or sink that was never opened.
 
@@ -34,6 +39,7 @@ from uuid import UUID
 from headgate.connectors.api.options import Options, identity_of
 from headgate.connectors.guard import OPEN, Guard
 from headgate.core.figures import Backlog
+from headgate.core.letter_keys import KeyKind
 from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
 from headgate.core.streams import Position, Progress
@@ -45,12 +51,15 @@ __all__ = [
     "Batch",
     "Context",
     "Feed",
+    "ForgettingSink",
     "Grant",
     "HasColumns",
     "Inbox",
+    "KeyKind",
     "Letter",
     "LetterOutcome",
     "LetterSink",
+    "Marked",
     "Outgoing",
     "Position",
     "Progress",
@@ -114,7 +123,11 @@ class Source(Protocol):
         """
 
     async def open(self, position: Position) -> None:
-        """Get ready to read what follows `position`."""
+        """Get ready to read what follows `position`.
+
+        The run before this one may still live somewhere, cut off, and hold what only one can hold at the source: a
+        replication slot, a client's id. This run is the rightful one, so it ends the other there.
+        """
 
     async def read(self) -> Batch:
         """Wait for records and return them. `EndOfStream` when there will never be more."""
@@ -174,6 +187,35 @@ class LetterSink(Sink, Protocol):
 
     async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
         """Those of these that are open have had this outcome. Their remains take the place of their content."""
+
+    async def rewrite(self, changed: Sequence[Letter]) -> None:
+        """Those of these that are open get this content: the same record, encrypted under another key. Nothing else of
+        them changes, and their place among the others does not."""
+
+    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+        """What it keeps the fields of a key in, so that the runtime can tell which records have one key for it. Empty:
+        that is not known. It is asked before each write, and must be cheap."""
+
+
+class ForgettingSink(Sink, Protocol):
+    """A sink that can remove what it has kept of streams that are gone. It need not be open."""
+
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove the positions and the dead letters of these streams, and nothing else. Records stay.
+
+        What is not there is no error: this may be asked again. A run that still has such a stream open is fenced.
+        """
+
+
+class Marked(Protocol):
+    """A source or sink whose data keep a mark: an id that moves with them, whatever the address is.
+
+    A stream goes on where it stands behind another address with the same mark. Its name, a hash of the options that say
+    which data these are, need not be the same then.
+    """
+
+    async def mark(self) -> str | None:
+        """The id; None: the data have none yet. It need not be open; a sink that was opened has one."""
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate.connectors.api import (
     Connector,
     Context,
+    Position,
     Reader,
     ReaderKind,
     Sink,
@@ -71,6 +72,12 @@ def _writer(url: str) -> Writer:
             return JsonlWriter(url)
 
 
+def _tell_move(before: Position, after: Position) -> str:
+    from headgate.connectors.files.source import tell_move
+
+    return tell_move(before, after)
+
+
 CONNECTOR = Connector(
     name="files",
     summary="Reads and appends JSON Lines",
@@ -78,6 +85,7 @@ CONNECTOR = Connector(
         FilesSourceOptions,
         _source,
         knows_backlog=True,
+        tell_move=_tell_move,
         reaches=lambda options: [place_of_path(options.path, "path")],
     ),
     sink=SinkKind(FilesSinkOptions, _sink, reaches=lambda options: [place_of_path(options.path, "path")]),

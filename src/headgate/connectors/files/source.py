@@ -22,6 +22,7 @@ import msgspec
 from headgate.connectors import api
 from headgate.connectors.files.lines import NOT_JSON, decode, opened
 from headgate.connectors.files.options import FilesSourceOptions
+from headgate.connectors.moves import NO_POSITION
 from headgate.connectors.places import place_of_path
 from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected
 
@@ -168,6 +169,28 @@ class FilesSource:
         kept = os.pread(descriptor, KEPT_BYTES, place.offset)
         reason = f"the line has more than {self._options.max_line_bytes:,} bytes (the first {KEPT_BYTES:,} are kept)"
         return Taken(Place(place.file, end, mark), [api.Unreadable(kept, reason)], end - place.offset, [place.offset])
+
+
+def tell_move(before: api.Position, after: api.Position) -> str:
+    """What is skipped or read again. Files are read in the order of their names."""
+    try:
+        stands = msgspec.convert(after, Place | None)
+    except msgspec.ValidationError:
+        return NO_POSITION
+    try:
+        stood = msgspec.convert(before, Place | None)
+    except msgspec.ValidationError:  # Of another source.
+        stood = None
+    if (stood and stood.file, stood and stood.offset) == (stands and stands.file, stands and stands.offset):
+        return "nothing changes"
+    if stands is None:
+        return "all files are read again from the beginning"
+    if stood is not None and stood.file == stands.file:
+        apart = stands.offset - stood.offset
+        return f"{abs(apart):,} bytes of {stands.file} are {'skipped' if apart > 0 else 'read again'}"
+    if stood is None or stood.file < stands.file:
+        return f"what lies before byte {stands.offset:,} of {stands.file} is skipped"
+    return f"what lies after byte {stands.offset:,} of {stands.file} is read again"
 
 
 def _read_on(descriptor: int, place: Place, size: int) -> tuple[bytes, bytes]:

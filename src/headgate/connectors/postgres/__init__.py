@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from headgate.connectors.api import Connector, Context, Landing, Reader, ReaderKind, Sink, SinkKind, Writer, WriterKind
+from collections.abc import Sequence
+
+from headgate.connectors.api import (
+    Connector,
+    Context,
+    Landing,
+    LocalSocket,
+    Reader,
+    ReaderKind,
+    Sink,
+    SinkKind,
+    Writer,
+    WriterKind,
+)
+from headgate.connectors.guard import Guard
 from headgate.connectors.postgres.options import PostgresOptions
 
 
@@ -10,6 +24,12 @@ def _sink(options: PostgresOptions, context: Context) -> Sink:
     from headgate.connectors.postgres.sink import PostgresSink
 
     return PostgresSink(options, context)
+
+
+async def _probe(options: PostgresOptions, guard: Guard) -> None:
+    from headgate.connectors.postgres.session import probe
+
+    await probe(options.url.get_secret_value(), guard)
 
 
 def _reader(url: str, snapshot: str | None) -> Reader:
@@ -30,6 +50,12 @@ def _landing(options: PostgresOptions) -> Landing | None:
     return Landing(options.url.get_secret_value(), quoted_path(options.table)) if options.mode == "upsert" else None
 
 
+def _sockets(options: PostgresOptions) -> Sequence[LocalSocket]:
+    from headgate.connectors.postgres.startup import sockets_of
+
+    return sockets_of(options.url.get_secret_value())
+
+
 CONNECTOR = Connector(
     name="postgres",
     summary="Write rows into a PostgreSQL table, exactly once",
@@ -38,8 +64,12 @@ CONNECTOR = Connector(
         _sink,
         transactional=True,
         keeps_letters=True,
+        forgets=True,
+        is_marked=True,
         needs_key=lambda options: options.mode == "upsert",
         can_delete=lambda options: options.mode == "upsert",
+        probe=_probe,
+        sockets=_sockets,
     ),
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer, of_sink=_landing),

@@ -6,16 +6,18 @@ batch, because that is how the worker knows them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from headgate.connectors.api import Outgoing
+from headgate.connectors.api import KeyKind, Outgoing
 from headgate.connectors.postgres.culprits import Unit
 from headgate.connectors.postgres.tables import MOST_MADE, wrong_name
 from headgate.connectors.postgres.values import Unfit, hashed, key_of, only
+from headgate.core.letter_keys import spelled
 from headgate.errors import Bad
 
 
@@ -81,27 +83,56 @@ def _null_key(index: int, record: Mapping[str, Any], key: Sequence[str]) -> list
 # Keys.
 
 
-def last_rows(columns: Sequence[str], rows: list[Any], key: Sequence[str]) -> list[Any]:
-    """Of rows that replace each other, the last one."""
+def last_rows(columns: Sequence[str], rows: list[Any], key: Sequence[str], kinds: Sequence[KeyKind] = ()) -> list[Any]:
+    """Of rows that replace each other, the last one. With `kinds`, those replace each other whose keys the table stores
+    alike; without, whose keys are the same, which is nearly always the same and told sooner."""
     if not set(key) <= set(columns):
         raise Unfit("no record has a key")
     places = [columns.index(field) for field in key]
-    found = {key_of(row, places): row for row in rows}
+    if kinds:
+        found = {_spelled_key([row[place] for place in places], kinds): row for row in rows}
+    else:
+        found = {key_of(row, places): row for row in rows}
     if any(None in one for one in found):
         raise Unfit("a key is null")
     return list(found.values())
 
 
-def last_of(batch: Outgoing) -> tuple[Outgoing, list[tuple[Any, ...]]]:
+def last_of(batch: Outgoing, kinds: Sequence[KeyKind]) -> tuple[Outgoing, list[tuple[Any, ...]]]:
     """The records that are the last of their key: those that are rows, and the keys of those that are deletions."""
     gone = set(batch.deletes)
-    last = {tuple(hashed(one.get(field)) for field in batch.key): index for index, one in enumerate(batch.records)}
-    if any(None in key for key in last):
-        raise Unfit("a key is null")
-    indexes = sorted(last.values())
+    indexes = sorted({key: index for index, key in enumerate(_keys(batch, kinds))}.values())
     rows = [batch.records[index] for index in indexes if index not in gone]
     keys = [tuple(batch.records[index][field] for field in batch.key) for index in indexes if index in gone]
     return replace(batch, records=rows, deletes=(), replays=()), keys
+
+
+def earlier_of(batch: Outgoing, kinds: Sequence[KeyKind]) -> list[list[int]]:
+    """The records that a later one of their key replaces, in turns: each turn has a key once, the first one first."""
+    keys = _keys(batch, kinds)
+    last = {key: index for index, key in enumerate(keys)}
+    turns: list[list[int]] = []
+    seen = Counter[tuple[Any, ...]]()
+    for index, key in enumerate(keys):
+        if last[key] != index:
+            if seen[key] == len(turns):
+                turns.append([])
+            turns[seen[key]].append(index)
+            seen[key] += 1
+    return turns
+
+
+def _keys(batch: Outgoing, kinds: Sequence[KeyKind]) -> list[tuple[Any, ...]]:
+    """The key of each record."""
+    values = ([record.get(field) for field in batch.key] for record in batch.records)
+    keys = [_spelled_key(one, kinds) if kinds else tuple(map(hashed, one)) for one in values]
+    if any(None in key for key in keys):
+        raise Unfit("a key is null")
+    return keys
+
+
+def _spelled_key(values: Sequence[Any], kinds: Sequence[KeyKind]) -> tuple[str | None, ...]:
+    return tuple(None if value is None else spelled(value, kind) for value, kind in zip(values, kinds, strict=True))
 
 
 def open_only(batch: Outgoing, open: Collection[UUID]) -> Outgoing:

@@ -70,10 +70,17 @@ _OUTCOMES = f"""
 SELECT id, outcome FROM headgate_dead_letter
 WHERE installation = $1 AND stream = $2 AND (resolved_at IS NULL OR resolved_at > now() - interval '{TOLD}')
 """
+_REWRITE = """
+UPDATE headgate_dead_letter l SET content = u.content FROM unnest($3::uuid[], $4::bytea[]) AS u (id, content)
+WHERE l.installation = $1 AND l.datasource = $2 AND l.id = u.id AND l.outcome = 'open'
+"""
 _READ = """
 SELECT id, content, key, outcome, remains FROM headgate_dead_letter
 WHERE installation = $1 AND datasource = $2 AND id = ANY ($3::uuid[])
 """
+
+
+FORGET = "DELETE FROM headgate_dead_letter WHERE installation = $1 AND stream = ANY ($2::uuid[])"
 
 
 def create(schema: str) -> list[str]:
@@ -127,6 +134,11 @@ def none_of(keys: list[bytes | None], replays: Sequence[UUID], letters: Sequence
 async def resolve(connection: Connection, grant: Grant, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
     """Those of these that are open have had this outcome. Who calls it has locked them."""
     await connection.execute(_RESOLVE, *_of(grant), ids, outcome)
+
+
+async def rewrite(connection: Connection, grant: Grant, letters: Sequence[Letter]) -> None:
+    """The open ones of these have another content. Who calls it has locked them."""
+    await connection.execute(_REWRITE, *_of(grant), [one.id for one in letters], [one.content for one in letters])
 
 
 async def keep(connection: Connection, grant: Grant, letters: Sequence[Letter]) -> None:

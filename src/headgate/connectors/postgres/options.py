@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from headgate.connectors.api import Options, identity
 from headgate.connectors.postgres.declared import parse_type
+from headgate.core.hosts import hosts_of
 
 
 class SchemaOptions(Options):
@@ -29,7 +30,9 @@ class SchemaOptions(Options):
 class PostgresOptions(Options):
     """Options of the PostgreSQL sink."""
 
-    url: SecretStr = identity(description="postgresql://user:password@host/database")
+    url: SecretStr = identity(
+        is_address=True, description="postgresql://user:password@host/database; or several hosts: host1:5432,host2:5432"
+    )
     table: str = identity(description="The table, with its schema if it is not on the search path.")
     mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
     create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
@@ -44,7 +47,7 @@ class PostgresOptions(Options):
         text = value.get_secret_value()
         if not text.startswith(("postgresql://", "postgres://")):
             raise ValueError("must begin with postgresql://")
-        if not _is_whole(text):
+        if not all(_is_whole(host.url) for host in hosts_of(text)):
             raise ValueError("is not a URL; write / # ? @ : in a password as %2F %23 %3F %40 %3A")
         return value
 

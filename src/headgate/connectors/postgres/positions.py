@@ -6,9 +6,17 @@ of every write is an update of that row `WHERE epoch = mine`, and a write that u
 position without raising the epoch would not do: an older run's transaction, open at that moment, could still commit
 after it.
 
+A stream that is gone is forgotten: its row goes, and its letters. A run that is open then updates nothing, and is
+fenced. But a run that has yet to open would make the row again, and be a writer that nothing fences. So the server
+itself compares its clock with the time until which the run may act: a run that was stopped just before it raises the
+epoch, and wakes after its node has lost its trust, raises nothing.
+
 A process that is stopped inside its transaction must not block its successor. Between statements the server ends such
 a transaction after a second; inside a COPY that limit does not count, so every write first takes an advisory lock on
 its stream, and `raise_epoch` ends the session that holds it.
+
+The row of no installation and no stream has the mark of the table: an id by which the data next to it are known,
+wherever they move (`core.identity`). The first stream that opens the sink gives it one.
 
 What an older release made gets what is missing: the column of totals, and the table of letters. Where the user may
 not, the sink works without: then the registry alone has the totals, and no letter can be kept.
@@ -17,9 +25,10 @@ not, the sink works without: then the registry alone has the totals, and no lett
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import msgspec
@@ -27,7 +36,7 @@ from asyncpg import Connection, Record
 
 from headgate.connectors.api import Grant, Progress, Totals
 from headgate.connectors.postgres import letters
-from headgate.errors import Fenced
+from headgate.errors import Fenced, NotConnected
 
 Position: TypeAlias = tuple[UUID, UUID, int, int, int, str, list[int]]
 """Installation, stream, epoch, generation, commits, where the source stands, as JSON, and the totals."""
@@ -54,19 +63,35 @@ FROM (SELECT to_regclass('headgate_position')::oid AS oid) t
 CROSS JOIN (SELECT to_regclass('headgate_dead_letter')::oid AS oid) l
 LEFT JOIN pg_class p ON p.oid = t.oid LEFT JOIN pg_namespace n ON n.oid = p.relnamespace
 """
-_READ_EPOCH = "SELECT epoch FROM headgate_position WHERE installation = $1 AND stream = $2"
+# The server's clock comes with it, from which the end of our trust is counted.
+_READ_EPOCH = """
+SELECT extract(epoch FROM clock_timestamp())::float8 AS now_s,
+       (SELECT epoch FROM headgate_position WHERE installation = $1 AND stream = $2) AS epoch
+"""
 _END_HOLDERS = """
 SELECT pg_terminate_backend(pid) FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid <> pg_backend_pid()
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND (classid::bigint << 32 | objid::bigint) = $1
 """
-# A new row has a lower generation than any registry has, so the registry decides where its stream begins.
+# A new row has a lower generation than any registry has, so the registry decides where its stream begins. It is a whole
+# transaction: of a process that is stopped the server has either all of it, or nothing that it could commit later.
 _RAISE_EPOCH = """
-INSERT INTO headgate_position AS p (installation, stream, epoch, edits, n) VALUES ($1, $2, $3, -1, 0)
+WITH limits AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', '5000', true)
+){purged}
+INSERT INTO headgate_position AS p (installation, stream, epoch, edits, n)
+SELECT $1::uuid, $2::uuid, $3::bigint, -1, 0 FROM limits WHERE extract(epoch FROM clock_timestamp()) < $4::float8
 ON CONFLICT (installation, stream) DO UPDATE SET epoch = excluded.epoch WHERE p.epoch < excluded.epoch
 RETURNING edits, n, position, {totals} AS totals
 """
+_NOBODY = UUID(int=0)
+_SET_MARK = """
+INSERT INTO headgate_position (installation, stream, epoch, edits, n, position)
+VALUES ($1, $1, 0, -1, 0, to_json($2::text)) ON CONFLICT DO NOTHING
+"""
+_READ_MARK = "SELECT position #>> '{}' FROM headgate_position WHERE installation = $1 AND stream = $1"
+_FORGET = "DELETE FROM headgate_position WHERE installation = $1 AND stream = ANY ($2::uuid[])"
 _BEGIN = """
 BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL idle_in_transaction_session_timeout = 1000;
 SET LOCAL lock_timeout = 5000; SELECT pg_advisory_xact_lock({key})
@@ -134,22 +159,50 @@ async def _make(connection: Connection) -> None:
 async def raise_epoch(connection: Connection, grant: Grant, kept: Kept) -> Progress:
     """Fence every older run, and return where the data stand."""
     stream = grant.installation, grant.stream
-    present = await connection.fetchval(_READ_EPOCH, *stream)
-    if present is not None and present >= grant.epoch:
-        raise Fenced(f"epoch {grant.epoch} is fenced by epoch {present}")
+    found = await connection.fetchrow(_READ_EPOCH, *stream)
+    until_s = found["now_s"] + grant.trust_left_s()  # In this order: whatever happens in between only shortens it.
+    if found["epoch"] is not None and found["epoch"] >= grant.epoch:
+        raise Fenced(f"epoch {grant.epoch} is fenced by epoch {found['epoch']}")
     await connection.execute(_END_HOLDERS, lock_key(*stream))
-    statement = _RAISE_EPOCH.format(totals="p.totals" if kept.has_totals else "NULL::bigint[]")
-    if kept.has_letters:
-        statement = f"WITH purged AS ({letters.PURGE}) {statement}"
-    async with connection.transaction():
-        await connection.execute("SET LOCAL lock_timeout = 5000")
-        row = await connection.fetchrow(statement, *stream, grant.epoch)
+    statement = _RAISE_EPOCH.format(
+        totals="p.totals" if kept.has_totals else "NULL::bigint[]",
+        purged=f", purged AS ({letters.PURGE} AND EXISTS (SELECT FROM limits))" if kept.has_letters else "",
+    )
+    row = await connection.fetchrow(statement, *stream, grant.epoch, until_s)
     if row is None:
-        raise Fenced(f"epoch {grant.epoch} is fenced by a newer one")
+        present = (await connection.fetchrow(_READ_EPOCH, *stream))["epoch"]
+        if present is None or present < grant.epoch:
+            raise NotConnected("our trust ended before the sink was open")
+        raise Fenced(f"epoch {grant.epoch} is fenced by epoch {present}")
     position = None if row["position"] is None else msgspec.json.decode(row["position"])
     # Of what was never counted here, the registry's totals are the best that is known.
     totals = grant.progress.totals if row["totals"] is None else Totals(*row["totals"])
     return Progress(row["edits"], row["n"], position, totals)
+
+
+async def set_mark(connection: Connection) -> None:
+    """Give the data here a mark, unless they have one."""
+    await connection.execute(_SET_MARK, _NOBODY, str(uuid4()))
+
+
+async def read_mark(connection: Connection) -> str | None:
+    """What the data here are known by."""
+    if await connection.fetchval("SELECT to_regclass('headgate_position')") is None:
+        return None
+    return await connection.fetchval(_READ_MARK, _NOBODY)  # type: ignore[no-any-return]
+
+
+# When a stream is gone.
+
+
+async def forget(connection: Connection, installation: UUID, streams: Sequence[UUID]) -> None:
+    """Remove what is kept of these streams, letters first, as a write locks them. What is absent is no error."""
+    found = await connection.fetchrow(_LOOK)
+    forget_letters = [letters.FORGET] if found["has_letters"] else []
+    async with connection.transaction():
+        await connection.execute("SET LOCAL lock_timeout = 5000")
+        for statement in [*forget_letters, _FORGET] if found["has_positions"] else forget_letters:
+            await connection.execute(statement, installation, streams)
 
 
 # When it writes.

@@ -88,7 +88,7 @@ class PostgresReader:
         if self._holds and not is_open:
             raise StorageGone(f"the session that held the snapshot of {where_is(self._url)} has ended")
         if not is_open:
-            connection = await connect(self._url, self._guard, default_transaction_read_only="on")
+            connection = await connect(self._url, self._guard, only_reads=True)
             if self._snapshot is not None:
                 try:
                     await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 from asyncpg import Connection
 
-from headgate.connectors.api import Context, Grant, Letter, LetterOutcome, Outgoing, Progress
+from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
 from headgate.connectors.postgres import at_once, letters, positions
 from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
@@ -32,7 +31,7 @@ from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
 from headgate.connectors.postgres.pool import Pool
 from headgate.connectors.postgres.positions import Kept, lock_key
-from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, roll_back
+from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
 from headgate.connectors.postgres.values import as_json_rows
 from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
 from headgate.connectors.postgres.writing import Writing, is_refusal
@@ -76,11 +75,12 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._pool = await self._context.shared.get(self._share, lambda: make_pool(self._url, self._guard))
+        self._pool = await self._context.shared.get(self._share, self._make_pool)
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
                 self._kept = await positions.ensure(connection)
+                await positions.set_mark(connection)
                 progress = await positions.raise_epoch(connection, grant, self._kept)
                 await self._look(connection)
                 return progress
@@ -109,6 +109,16 @@ class PostgresSink:
                     pass
                 await connection.execute("ROLLBACK")
 
+    async def mark(self) -> str | None:
+        """That of the positions next to the data: they move together. The pool is that of all who write there."""
+        with steer_worker(self._address, self._options.table):
+            pool = await self._context.shared.get(self._share, self._make_pool)
+            try:
+                async with asyncio.timeout(OPEN_S), self._session(pool) as connection:
+                    return await positions.read_mark(connection)
+            finally:
+                await self._context.shared.give_back(self._share)
+
     async def columns(self) -> Sequence[str]:
         """Those that the table has now; none if there is no table yet."""
         with steer_worker(self._address, self._options.table):
@@ -131,13 +141,29 @@ class PostgresSink:
         """Those of these that are open have had this outcome."""
 
         async def resolve(connection: Connection, grant: Grant) -> None:
-            await positions.begin(connection, grant)
-            await positions.hold(connection, grant)
             found = await letters.lock(connection, grant, ids, ())
             await letters.resolve(connection, grant, [letter.id for letter in found], outcome)
-            await connection.execute("COMMIT")
 
-        await self._of_letters(resolve, None)
+        await self._change_letters(resolve)
+
+    async def rewrite(self, changed: Sequence[Letter]) -> None:
+        """Those of these that are open get this content."""
+
+        async def rewrite(connection: Connection, grant: Grant) -> None:
+            await letters.lock(connection, grant, [letter.id for letter in changed], ())
+            await letters.rewrite(connection, grant, changed)
+
+        await self._change_letters(rewrite)
+
+    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+        """As far as the table is known by now."""
+        return self._writing.key_kinds(key)
+
+    async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
+        """Remove positions and letters of streams that are gone. It need not be open."""
+        with steer_worker(self._address, self._options.table):
+            async with asyncio.timeout(OPEN_S), self._own_session() as connection:
+                await positions.forget(connection, installation, streams)
 
     async def close(self) -> None:
         """Give the pool back."""
@@ -148,10 +174,10 @@ class PostgresSink:
     # Sessions.
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Connection]:
+    async def _session(self, pool: Pool | None = None) -> AsyncIterator[Connection]:
         """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns, and what went
         wrong is what is raised: leaving a broken session must not hide it."""
-        pool = self._pool
+        pool = pool or self._pool
         assert pool is not None, "the sink is open"
         connection = await pool.acquire()
         try:
@@ -165,7 +191,7 @@ class PostgresSink:
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
         """A session for something that is done once."""
-        connection = await asyncpg.connect(
+        connection = await open_session(
             self._url, timeout=CONNECT_S, connection_class=WalledSession, loop=self._guard.loop()
         )
         try:
@@ -173,6 +199,9 @@ class PostgresSink:
             yield connection
         finally:
             await close(connection)
+
+    async def _make_pool(self) -> Pool:
+        return await make_pool(self._url, self._guard)
 
     async def _keep_out(self, connection: Connection) -> None:
         """No stream touches what is Headgate's own, or the server's."""
@@ -201,6 +230,15 @@ class PostgresSink:
             async with self._session() as connection:
                 return await work(connection, self._grant)
 
+    async def _change_letters(self, work: Callable[[Connection, Grant], Awaitable[None]]) -> None:
+        async def change(connection: Connection, grant: Grant) -> None:
+            await positions.begin(connection, grant)
+            await positions.hold(connection, grant)
+            await work(connection, grant)
+            await connection.execute("COMMIT")
+
+        await self._of_letters(change, None)
+
     # Writing.
 
     async def _written(self, connection: Connection, grant: Grant, batch: Outgoing) -> bool:
@@ -227,15 +265,15 @@ class PostgresSink:
         if not (batch.letters or batch.replays or batch.deletes) and (
             number <= 1 or (self._writing.as_json and number <= at_once.MOST_ROWS)
         ):
-            if await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0):
-                return True
-            if not supersedes:
-                return False
+            done = await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0)
+            if done or (done is not None and not supersedes):
+                return done
         return await self._commit_in_steps(connection, grant, batch, columns, supersedes)
 
     async def _commit_at_once(
         self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
-    ) -> bool:
+    ) -> bool | None:
+        """None: it takes more than one statement, because records that others replace have to be tried, too."""
         insert = ""
         values: Sequence[Any] = ()
         if batch.records:
@@ -243,7 +281,10 @@ class PostgresSink:
             if self._writing.as_json:
                 statements = self._writing.statements(columns, batch)
                 insert = statements.insert(f"${at_once.FIRST}::json", at_once.IF_MOVED)
-                values = [as_json_rows(columns, self._writing.last(columns, rows, batch))]
+                last = self._writing.last(columns, rows, batch)
+                if len(last) < len(rows) and not await self._writing.are_earlier_good(connection, columns, batch):
+                    return None
+                values = [as_json_rows(columns, last)]
             else:
                 insert, values = at_once.of_row(self._writing.table.path, tuple(columns)), rows[0]
         return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)

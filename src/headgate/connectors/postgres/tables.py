@@ -62,6 +62,19 @@ FROM pg_class c WHERE c.oid = to_regclass($1)
 """
 
 
+# Constraints, triggers, policies, partitions, domains, and what is computed. The unique index that an upsert goes by
+# knows this key already.
+_HAS_RULES = """
+SELECT c.relkind <> 'r' OR c.relrowsecurity OR c.relhasrules OR c.relhastriggers
+       OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'f', 'x'))
+       OR (SELECT count(*) FILTER (WHERE indisunique) > 1 OR coalesce(bool_or(indexprs IS NOT NULL), false)
+           FROM pg_index WHERE indrelid = c.oid)
+       OR EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = c.oid
+                  AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated <> '' OR t.typtype = 'd'))
+FROM pg_class c WHERE c.oid = to_regclass($1)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What decides about changes of a table."""
@@ -134,6 +147,11 @@ class Table:
             for column in columns
             if column.name not in details["generated"]
         }
+
+    async def has_rules(self, connection: Connection) -> bool:
+        """Whether it may refuse a row for more than the types of its columns. Somebody may have made a rule just now,
+        so the server is asked each time."""
+        return bool(await connection.fetchval(_HAS_RULES, self.path))
 
     async def policy(self, connection: Connection) -> Policy:
         """What the options say, or else what follows from who made the table."""

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
+from headgate.connectors.api import KeyKind
 from headgate.connectors.api.bulk import Column, Table
 from headgate.connectors.values.kinds import TEXT, Kind, Type, decimal_type
 
@@ -48,6 +49,20 @@ _MADE = {
     Kind.TIMESTAMPTZ: "timestamptz",
     Kind.UUID: "uuid",
     Kind.JSON: "jsonb",
+}
+# What the values of a key are compared as, by the type of their column without its sizes.
+_KEYS: dict[str, KeyKind] = {
+    **dict.fromkeys(WHOLE, "integer"),
+    "numeric": "number",
+    "double precision": "double",
+    "text": "text",
+    "character varying": "text",
+    "character": "padded",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp without time zone": "timestamp",
+    "timestamp with time zone": "timestamptz",
+    "uuid": "uuid",
 }
 # The type of a column that first holds such a value. bool comes before int, datetime before date: subclasses.
 _OF_VALUES: list[tuple[type, str]] = [
@@ -105,6 +120,11 @@ def made_type(column: Column, source: Table) -> str:
     if column.type.kind is Kind.TEXT and column.type.length:
         return f"varchar({column.type.length})"
     return _MADE[column.type.kind]
+
+
+def key_kind(type: str) -> KeyKind:
+    """What the values of a key are compared as in a column of this type. A type with a size that rounds is `other`."""
+    return _KEYS.get(type, "other")
 
 
 def type_for_values(values: Iterable[object]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from headgate.connectors.api import Connector, SourceKind
+from headgate.connectors.moves import tell_numbers
 from headgate.connectors.webhook.options import WebhookOptions
 from headgate.connectors.webhook.signatures import Check, Verifier
 from headgate.connectors.webhook.source import WebhookSource
@@ -12,5 +15,5 @@ __all__ = ["CONNECTOR", "Check", "Verifier", "WebhookOptions"]
 CONNECTOR = Connector(
     name="webhook",
     summary="Receive JSON by HTTP POST, signed or with a token, made durable before it is answered",
-    source=SourceKind(WebhookOptions, WebhookSource),
+    source=SourceKind(WebhookOptions, WebhookSource, tell_move=partial(tell_numbers, noun="payload")),
 )

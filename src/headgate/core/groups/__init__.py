@@ -40,6 +40,10 @@ margin. Before its place is given to another, one of these has happened:
 
 Each of them begins after the belief's own clock, so each ends after the belief.
 
+In a *fenced* group there is a fourth: the program has ended its connection itself, which it may have done without
+knowing (a reset in between looks the same). Then two may believe, and the epoch is what keeps them apart: everything
+that they write carries it, and what they write to refuses a lower one. `requests` has the rest.
+
 **A hand-over**, step by step. B joins a group of partition 1 in which A is active (epoch 4). The machine wants B: it
 marks A as *deactivating*, and an unanswered order is in A's row. A's node reads it, and sends `step_down` to A again
 and again. A finishes its work and confirms epoch 4. The confirmation becomes a request; the machine sets A to

@@ -83,10 +83,14 @@ def may_have_answered(link: Link, has_more: bool, now_s: float) -> bool:
     return has_more and now_s - link.began_at_s < JOINING_S
 
 
-def ended(link: Link, now_s: float) -> tuple[Link, list[tuple[UUID, ConnectionEnded]]]:
-    """A connection is gone: what is left of it, and for each consumer its group and what to write down."""
+def ended(link: Link, now_s: float, *, is_own: bool = False) -> tuple[Link, list[tuple[UUID, ConnectionEnded]]]:
+    """A connection is gone: what is left of it, and for each consumer its group and what to write down. `is_own`: the
+    program has ended it."""
     is_proved = link.is_silent(now_s)
-    ends = [(one.group, ConnectionEnded(one.consumer, one.incarnation, is_proved)) for one in link.consumers.values()]
+    ends = [
+        (one.group, ConnectionEnded(one.consumer, one.incarnation, is_proved, is_own))
+        for one in link.consumers.values()
+    ]
     return Link(is_over=True, echoed_at_s=link.echoed_at_s), ends
 
 

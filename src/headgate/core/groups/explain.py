@@ -50,6 +50,7 @@ class Outside:
     partition: int | None = None
     ignored: int = 0
     wanted: SeenConsumer | None = None  # Who should be active.
+    is_fenced: bool = False
 
 
 def outside_status(group: Outside) -> Status:
@@ -76,6 +77,8 @@ def explain_outside(group: Outside) -> list[str]:
         lines.append(f"{wanted.name} is next.")
     if group.partition is not None:
         lines.append(f"Its partition is {group.partition}: the order of registration decides whose it is.")
+    if group.is_fenced:
+        lines.append("It is fenced: a consumer that ends its connection is gone at once, and its epoch is refused.")
     if group.ignored:
         was, it = ("confirmation was", "it") if group.ignored == 1 else ("confirmations were", "they")
         lines.append(f"{group.ignored} {was} ignored: {it} named another consumer or an old epoch.")
@@ -146,10 +149,13 @@ class SeenNode:
     silent_s: float = 0.0
     lease_s: float = 0.0
     unable: str = ""  # Why it cannot run the stream.
+    is_ended: bool = False  # Found dead before its lease was over.
 
     @property
     def why_not(self) -> str:
         """Why it gets no stream, or not this one. Empty: it could."""
+        if self.is_ended:
+            return "found dead"
         if self.is_silent:
             return f"silent for {roughly(self.silent_s)}"
         if self.is_draining:
@@ -179,7 +185,7 @@ def workers_status(group: Workers) -> Status:
     """How it is, in one word."""
     if group.owner is None:
         return "stopped" if group.stopped else "vacant"
-    if group.owner.is_silent:
+    if group.owner.is_silent or group.owner.is_ended:
         return "blocked"
     if group.is_stepping:
         return "handing over"
@@ -201,8 +207,13 @@ def explain_workers(group: Workers) -> list[str]:
 def _owner_lines(group: Workers, owner: SeenNode) -> list[str]:
     since = "" if group.for_s is None else f", for {roughly(group.for_s)}"
     lines = [f"{owner.name} has it under epoch {group.epoch}{since}{'' if group.is_begun else ', and has not begun'}."]
-    if owner.is_silent:
-        left_s = max(0.0, owner.lease_s - owner.silent_s)
+    left_s = max(0.0, owner.lease_s - owner.silent_s)
+    if owner.is_ended:
+        lines.append(
+            f"{owner.name} was found dead. The sink cannot refuse what it may still write, so the stream waits for "
+            f"the end of its lease, in {_left(left_s)}."
+        )
+    elif owner.is_silent:
         lines.append(f"{owner.name} has been silent for {roughly(owner.silent_s)}: its lease ends in {_left(left_s)}.")
     if group.stopped:
         lines.append(f"It should not run: {group.stopped}.")

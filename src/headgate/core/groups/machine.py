@@ -77,6 +77,7 @@ class Group:
     preferred: str | None = None  # A planner's or an operator's wish.
     fallback: str | None = None  # A planner's second choice.
     is_sticky: bool = False  # Placed by a planner, not by the order of registration.
+    is_fenced: bool = False  # What its consumers write to refuses older epochs: see `requests`.
 
     @property
     def active(self) -> Consumer | None:
@@ -89,12 +90,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A consumer joins. A group has one partition, or none."""
+    """A consumer joins. A group has one partition, or none; and all of its consumers are fenced, or none."""
 
     consumer: str
     connection: str
     partition: int | None = None
     owner: str = ""
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,9 @@ class Ok:
 class Refused:
     """Nothing has changed."""
 
-    reason: Literal["partition_index_conflict", "already_registered", "not_found", "stale", "too_many"]
+    reason: Literal[
+        "partition_index_conflict", "fenced_conflict", "already_registered", "not_found", "stale", "too_many"
+    ]
 
 
 Reply: TypeAlias = Ok | Refused
@@ -247,7 +251,7 @@ class Step:
 def step(group: Group | None, command: Command) -> Step:
     """Apply one command to one group; None is a group that does not exist."""
     if isinstance(command, Register):
-        return _register(group or Group(command.partition), command)
+        return _register(group or Group(command.partition, is_fenced=command.is_fenced), command)
     if group is None:
         return Step(None, Refused("not_found"))
     match command:
@@ -281,6 +285,8 @@ def step(group: Group | None, command: Command) -> Step:
 def _register(group: Group, command: Register) -> Step:
     if command.partition != group.partition:
         return Step(group, Refused("partition_index_conflict"))
+    if command.is_fenced != group.is_fenced:
+        return Step(group, Refused("fenced_conflict"))
     if _find(group, command.consumer) is not None:
         return Step(group, Refused("already_registered"))
     consumer = Consumer(command.consumer, command.connection, command.owner)

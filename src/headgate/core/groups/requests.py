@@ -14,6 +14,13 @@ become a command only while they are still true:
     Bury             it was forgotten long ago, and has not come back
     DropSilent       an operator does not want to wait for the consumers that are out of touch
 
+The end of a connection proves nothing: the program may be at work, and believe that it is active. So its place is kept
+for a lease. In a *fenced* group it need not be. There every program passes the epoch along with all that it writes, and
+what it writes to refuses a lower one; so two may believe for a moment, and still only the newer one acts. If a program
+of such a group ends its connection itself, by closing it or by dying, that is its end. A connection that falls silent,
+or that the node closes, says nothing about the program, and is no more than a loss of touch in any group. Who was in a
+fenced group may believe after all have left it; so it stays fenced when it is empty, until its row is removed.
+
 Everybody may be late: a node that lost its connection to the database for a while, an observer that saw a consumer
 fall silent, a confirmation that took a detour. So every request names what it is about, by epoch or by incarnation, and
 if the consumer is past that, nothing happens. That is the whole protection, and it needs no clock. An answer that names
@@ -58,7 +65,7 @@ MOST_CONSUMERS = 1000  # In one group. Each step looks at all of them.
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new consumer. The first of a group decides its partition and its lease."""
+    """A new consumer. The first of a group decides its partition, its lease, and whether it is fenced."""
 
     consumer: UUID
     node: UUID
@@ -66,6 +73,7 @@ class Join:
     partition: int | None
     label: str
     lease_s: float
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ class Rejoin:
     trust_s: float
     stream: str
     name: str  # Of the group that it says it was in.
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,7 @@ class ConnectionEnded:
     consumer: UUID
     incarnation: int
     is_proved: bool  # It believes nothing any more. Otherwise it may, until its lease ends.
+    is_own: bool = False  # The program has closed it, or its kernel has: no timeout, and not the node.
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +241,13 @@ def _join(roster: Roster, request: Join, now: datetime) -> Step:
     id = str(request.consumer)
     opened = roster
     if not roster.group.consumers:
-        fresh = Group(request.partition, epoch=max(roster.group.epoch, roster.epoch_floor))
+        epoch, is_fenced = max(roster.group.epoch, roster.epoch_floor), request.is_fenced or roster.group.is_fenced
+        fresh = Group(request.partition, epoch=epoch, is_fenced=is_fenced)
         opened = replace(roster, group=fresh, lease_s=request.lease_s)
     number = max((seat.number for seat in roster.seats.values()), default=0) + 1
     seat = Seat(number, request.node, request.trust_s, request.label)
     seated = replace(opened, seats={**opened.seats, id: seat})
-    done = _command(seated, Register(id, id, request.partition, request.label), now)
+    done = _command(seated, Register(id, id, request.partition, request.label, request.is_fenced), now)
     if isinstance(done.reply, Refused):
         return Step(roster, done.reply)
     return replace(done, reply=_place(done.roster, request.consumer))
@@ -244,14 +255,14 @@ def _join(roster: Roster, request: Join, now: datetime) -> Step:
 
 def _rejoin(roster: Roster, request: Rejoin, now: datetime) -> Step:
     """A consumer that is back has lost touch, noticed or not: what its old connection still hears or does is old."""
-    id = str(request.consumer)
-    if roster.find(request.consumer) is None or (request.stream, request.name) != (roster.stream, roster.name):
+    id, place = str(request.consumer), (roster.stream, roster.name, roster.group.is_fenced)
+    if roster.find(request.consumer) is None or (request.stream, request.name, request.is_fenced) != place:
         return Step(roster, Refused("not_found"))
     lost = _command(roster, ConnectionDisconnected(id), now)
     moved = replace(lost.roster.seats[id], node=request.node, trust_s=request.trust_s)
     back = _command(_seated(lost.roster, id, moved), ConnectionReconnected(id), now)
-    place = _place(back.roster, request.consumer)
-    return replace(back, reply=place, transitions=(*lost.transitions, *back.transitions))
+    reply = _place(back.roster, request.consumer)
+    return replace(back, reply=reply, transitions=(*lost.transitions, *back.transitions))
 
 
 def _place(roster: Roster, consumer: UUID) -> Joined:
@@ -296,7 +307,8 @@ def _ended(roster: Roster, request: ConnectionEnded, now: datetime) -> Step:
     found = roster.find(request.consumer)
     if found is None or found.incarnation != request.incarnation:
         return Step(roster, Ok())
-    return _command(roster, ConnectionDown(found.id) if request.is_proved else ConnectionDisconnected(found.id), now)
+    is_over = request.is_proved or (request.is_own and roster.group.is_fenced)
+    return _command(roster, ConnectionDown(found.id) if is_over else ConnectionDisconnected(found.id), now)
 
 
 def _bury(roster: Roster, request: Bury, now: datetime) -> Step:
@@ -320,7 +332,8 @@ def _command(roster: Roster, command: Command, now: datetime) -> Step:
     before = roster.group
     exists = bool(before.consumers) or isinstance(command, Register)
     done = machine.step(before if exists else None, command)
-    after = done.group or Group(before.partition, epoch=before.epoch, ignored=before.ignored)
+    empty = Group(before.partition, epoch=before.epoch, ignored=before.ignored, is_fenced=before.is_fenced)
+    after = done.group or empty
     seats = dict(roster.seats)
     told: list[tuple[str, str, int]] = []
     if isinstance(command, Confirm) and isinstance(done.reply, Ok):

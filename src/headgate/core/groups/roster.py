@@ -40,11 +40,11 @@ class Roster:
         return next((c for c in self.group.consumers if c.id == str(consumer)), None)
 
 
-def group_of(partition: int | None, consumers: Iterable[Consumer], epoch: int, ignored: int) -> Group:
+def group_of(partition: int | None, consumers: Iterable[Consumer], epoch: int, ignored: int, is_fenced: bool) -> Group:
     """A group as the machine sees it. Its incarnation is the highest that one of its consumers has."""
     members = tuple(consumers)
     incarnation = max((c.incarnation for c in members), default=0)
-    return Group(partition, members, epoch, incarnation, ignored)
+    return Group(partition, members, epoch, incarnation, ignored, is_fenced=is_fenced)
 
 
 def name_of(label: str, consumer: UUID | str) -> str:

@@ -27,6 +27,14 @@ not rejected for records. Batches of which nothing could be written prove nothin
 Config and auth failures, and too many dead letters, are not retried until somebody changes something. Network and
 rate-limit failures are retried forever, with growing pauses. Bugs and bad records are retried until their budget is
 spent.
+
+A stream that waits because something is away does not wait to the end of its pause once that has come back
+(`core.awaited`): it tries again within a moment, as if it had not failed often. If it fails all the same, and so each
+time that this comes back, the pauses grow as ever. While it is known to be away there is little use in trying, and the
+pauses are longer; but not where another version could go on, or waits for its turn.
+
+A run after a failure is reported only when the failure is over: with its first commit, or when it has run for
+`PROOF_S`.
 """
 
 from __future__ import annotations
@@ -69,6 +77,7 @@ class Failure:
 
     cause: Cause
     message: str
+    awaits: str = ""  # The target that has to come back (`core.awaited`), by its key; empty: none is known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,7 @@ class BackingOff:
     trial: Trial | None
     until_s: float
     failure: Failure
+    tried_at_s: float = 0.0  # When the try that failed was begun; or the return that it has heard of since.
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +174,7 @@ class Worker:
     wanted: Wanted | None = None
     runs: int = 0  # The number of the last run.
     attempt: int = 0  # Failures in a row.
+    returns: int = 0  # Of what it waited for, since it last worked.
     failures: tuple[float, ...] = ()  # In the budget's window.
     trials: int = 0  # Failed tries of the published version in a row.
     try_at_s: float = 0.0  # No check of the published version before this.
@@ -241,6 +252,19 @@ class Failed:
     now_s: float
     failure: Failure
     jitter: float = 0.0
+    tried_at_s: float | None = None  # When it was begun; None: just now.
+    is_watched: bool = False  # What it waits for is known to be away, and its return will be told.
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack:
+    """What streams wait for has come back at this time. They try again within `spread_s`."""
+
+    target: str
+    at_s: float
+    now_s: float
+    spread_s: float
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +292,18 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Want | Acquired | AcquireDenied | Opened | Committed | NoneWritten | Ended | Failed | OwnershipLost | Checked | Tick
+    Want
+    | Acquired
+    | AcquireDenied
+    | Opened
+    | Committed
+    | NoneWritten
+    | Ended
+    | Failed
+    | CameBack
+    | OwnershipLost
+    | Checked
+    | Tick
 )
 
 

@@ -21,6 +21,7 @@ from headgate.core.lifecycle.states import (
     AcquireStream,
     Acquiring,
     BackingOff,
+    CameBack,
     Cancel,
     Checked,
     CheckVersion,
@@ -74,6 +75,8 @@ def step(worker: Worker, event: Event) -> Step:
             return _ended(worker, event)
         case Failed():
             return _failed(worker, event)
+        case CameBack():
+            return _came_back(worker, event)
         case OwnershipLost():
             return _lost(worker, event)
         case Checked():
@@ -97,7 +100,7 @@ def _want(worker: Worker, event: Want) -> Step:
         return _stop(worker, event.now_s)
     is_restart = before is None or before.restarts != wanted.restarts
     if is_restart or before is None or before.published != wanted.published:
-        worker = replace(worker, attempt=0, failures=(), trials=0, try_at_s=0.0)
+        worker = replace(worker, attempt=0, returns=0, failures=(), trials=0, try_at_s=0.0)
     phase = worker.phase
     if isinstance(phase, Draining):
         if not is_restart and phase.then in (wanted.target, wanted.running):
@@ -258,7 +261,8 @@ def _opened(worker: Worker, event: Opened) -> Step:
             proved = worker.wanted is not None and worker.wanted.running == version
             worker = replace(worker, phase=Running(run, version, trial, event.now_s, proved))
             checked = _check(worker, event.now_s)
-            return Step(checked.worker, (Report("running"), *checked.effects))
+            told = () if worker.attempt else (Report("running"),)  # Else when the failure is over.
+            return Step(checked.worker, (*told, *checked.effects))
         case _:
             return Step(worker)
 
@@ -266,9 +270,16 @@ def _opened(worker: Worker, event: Opened) -> Step:
 def _committed(worker: Worker, event: Committed) -> Step:
     match worker.phase:
         case Running(run=run) if run == event.run:
-            return _prove(replace(worker, attempt=0, is_stuck=False))
+            return _works(replace(worker, is_stuck=False))
         case _:
             return Step(worker)
+
+
+def _works(worker: Worker) -> Step:
+    """What failed before is over, and the version has proved itself."""
+    told = (Report("running"),) if worker.attempt else ()
+    proved = _prove(replace(worker, attempt=0, returns=0))
+    return Step(proved.worker, (*told, *proved.effects))
 
 
 def _none_written(worker: Worker, event: NoneWritten) -> Step:
@@ -315,7 +326,7 @@ def _finished(worker: Worker, version: int, now_s: float) -> Step:
     wanted = worker.wanted
     assert wanted is not None
     proof: tuple[Effect, ...] = () if version == wanted.running else (Prove(version),)
-    worker = replace(_with_proof(worker, version), attempt=0)
+    worker = replace(_with_proof(worker, version), attempt=0, returns=0)
     if version != wanted.target and wanted.target is not None:
         again = _try(worker, wanted.target, now_s)
         return Step(again.worker, (*proof, *again.effects))
@@ -357,22 +368,40 @@ def _fail(worker: Worker, event: Failed, version: int, trial: Trial | None) -> S
         worker = replace(worker, is_stuck=True)
     phase, wanted = worker.phase, worker.wanted
     was_well = isinstance(phase, Running) and event.now_s - phase.since_s >= PROOF_S
-    attempt = 1 if was_well else worker.attempt + 1
+    attempt, returns = (1, 0) if was_well else (worker.attempt + 1, worker.returns)
     failures = worker.failures if cause in OUTSIDE else backoff.spend(worker.failures, event.now_s)
-    worker = replace(worker, attempt=attempt, failures=failures)
+    worker = replace(worker, attempt=attempt, returns=returns, failures=failures)
     if trial is not None and event.now_s - trial.since_s >= TRIAL_S and not trial.resets_position:
         back = _fall_back(worker, event.now_s, trial, event.jitter)
         return Step(back.worker, (Report("failed", event.failure), *back.effects))
     if cause in HOPELESS or backoff.is_spent(failures):
         if trial is None and wanted is not None and wanted.target not in (None, version):
             # A newer version waits for its turn. Nothing is left that it could disturb.
-            again = _try(replace(worker, attempt=0, failures=()), wanted.target, event.now_s)
+            again = _try(replace(worker, attempt=0, returns=0, failures=()), wanted.target, event.now_s)
             return Step(again.worker, (Report("failed", event.failure), *again.effects))
         quarantined = Quarantined(version, event.failure)
         return Step(replace(worker, phase=quarantined), (Report("quarantined", event.failure), ReleaseStream("unable")))
-    until_s = event.now_s + backoff.wait_s(attempt, event.jitter)
-    backing_off = BackingOff(version, trial, until_s, event.failure)
+    has_other = trial is not None or (wanted is not None and wanted.target not in (None, version))
+    is_watched = event.is_watched and not has_other
+    until_s = event.now_s + backoff.wait_s(attempt, event.jitter, is_watched=is_watched)
+    # One that ran has met what is outside as it is now, whenever it was begun.
+    tried_at_s = event.now_s if event.tried_at_s is None or isinstance(phase, Running) else event.tried_at_s
+    backing_off = BackingOff(version, trial, until_s, event.failure, tried_at_s)
     return Step(replace(worker, phase=backing_off), (Report("failed", event.failure),))
+
+
+def _came_back(worker: Worker, event: CameBack) -> Step:
+    """Do not wait to the end for what is there again, unless the last try was begun after its return."""
+    match worker.phase:
+        case BackingOff(failure=Failure(awaits=target)) as phase if (
+            target == event.target and phase.tried_at_s < event.at_s
+        ):
+            returns = worker.returns + 1
+            wait_s = event.spread_s * event.jitter if returns == 1 else backoff.wait_s(returns, event.jitter)
+            sooner = replace(phase, until_s=min(phase.until_s, event.now_s + wait_s), tried_at_s=event.at_s)
+            return Step(replace(worker, phase=sooner, returns=returns, attempt=min(worker.attempt, returns)))
+        case _:
+            return Step(worker)
 
 
 def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
@@ -381,7 +410,7 @@ def _reject(worker: Worker, event: Failed, version: int, trial: Trial) -> Step:
     assert wanted is not None
     # Another version may have been published meanwhile; that one has not been tried.
     is_rejected = wanted.rejected or version == wanted.published
-    worker = replace(worker, wanted=replace(wanted, rejected=is_rejected), attempt=0)
+    worker = replace(worker, wanted=replace(wanted, rejected=is_rejected), attempt=0, returns=0)
     rejected = RejectVersion(version, event.failure)
     if trial.resets_position:
         quarantined = Quarantined(version, event.failure)
@@ -400,7 +429,7 @@ def _postponed(worker: Worker, now_s: float, jitter: float) -> Worker:
     """The published version is tried again, but not soon: each try interrupts the one that works."""
     trials = worker.trials + 1
     try_at_s = now_s + backoff.LONGEST_S + backoff.wait_s(trials, jitter)
-    return replace(worker, trials=trials, try_at_s=try_at_s, attempt=0)
+    return replace(worker, trials=trials, try_at_s=try_at_s, attempt=0, returns=0)
 
 
 def _lost(worker: Worker, event: OwnershipLost) -> Step:
@@ -451,7 +480,7 @@ def due_s(worker: Worker) -> float | None:
         case Draining() as phase:
             return phase.abandon_at_s if phase.cancelled else phase.cancel_at_s
         case Running() as phase:
-            moments = [] if phase.proved else [phase.since_s + PROOF_S]
+            moments = [] if phase.proved and not worker.attempt else [phase.since_s + PROOF_S]
             if phase.checking is None and worker.wanted is not None and worker.wanted.target != phase.version:
                 moments.append(worker.try_at_s)
             return min(moments, default=None)
@@ -472,8 +501,8 @@ def _tick(worker: Worker, now_s: float) -> Step:
             return Step(replace(worker, phase=replace(phase, cancelled=True)), (Cancel(phase.run),))
         case Draining() as phase:
             return _abandon(worker, phase, now_s)
-        case Running() as phase if not phase.proved and now_s >= phase.since_s + PROOF_S:
-            return _prove(replace(worker, attempt=0))
+        case Running() as phase if (worker.attempt or not phase.proved) and now_s >= phase.since_s + PROOF_S:
+            return _works(worker)
         case _:
             return _check(worker, now_s)
 

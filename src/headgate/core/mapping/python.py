@@ -25,7 +25,16 @@ _ANYTHING = (object,)
 
 
 class FunctionFailedError(MistakeError):
-    """The function raised an error."""
+    """The function raised an error, or gave no answer."""
+
+
+class FunctionUnavailableError(BaseException):
+    """The function cannot be called, whatever the record is. No record fails for that, so it is no `Exception`."""
+
+    def __init__(self, said: str, hint: str) -> None:
+        super().__init__(said)
+        self.said = said
+        self.hint = hint
 
 
 def call(function: Function, record: dict[str, Any], meta: Any, budget: Budget, *, many: bool) -> object:
@@ -33,6 +42,8 @@ def call(function: Function, record: dict[str, Any], meta: Any, budget: Budget, 
     given = _own(record, budget, _ANYTHING), _own(meta, budget, _ANYTHING)
     try:
         made = function(*given)
+    except (FunctionFailedError, FunctionUnavailableError):
+        raise
     except BaseException as error:  # It must not end the thread, nor the node, whatever it does.
         raise FunctionFailedError(f"the function raised {type(error).__name__}") from None
     if made is None:

@@ -1,14 +1,18 @@
 """The beat: a thread that says once a second that this node lives, and keeps the node's trust.
 
-It has its own event loop and its own connection, so that a busy node still beats. But a node whose main loop gives no
-sign does no work: `core.watchdog` says when the thread stops beating, and when it is sure that a connector blocks the
-loop. Another node would take over the stream and be blocked in turn; so the thread quarantines the datasource whose run
-it was, and ends the process. With the database away it leaves a file that the next start reads.
+It has its own event loop and its own session (`store.beats`), so that a busy node still beats. The session holds the
+lock of this incarnation, so one that breaks is opened again at once, before anybody takes us for dead.
+
+A node whose main loop gives no sign does no work: `core.watchdog` says when the thread stops beating, and when it is
+sure that a connector blocks the loop. Another node would take over the stream and be blocked in turn; so the thread
+quarantines the datasource whose run it was, and ends the process. With the database away it leaves a file that the next
+start reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -29,11 +33,12 @@ from headgate.core.lease import Trust
 from headgate.core.watchdog import Sign, Watch
 from headgate.errors import HeadgateError, StoreError
 from headgate.runtime.cluster import quarantine
+from headgate.store.beats import BeatSession
 from headgate.store.database import Check, Database
 from headgate.store.datasources import Datasources
-from headgate.store.nodes import Nodes
 
 ANSWER_S = 2.0
+SOONEST_S, LATEST_S = 0.05, lease.BEAT_S  # Between two attempts to open a session: each waits twice as long.
 QUARANTINE_S = 10.0  # Nothing else is left to do, and a file in this home does not spare the next node.
 EXIT_BLOCKED = 70  # EX_SOFTWARE.
 
@@ -90,6 +95,8 @@ class Beat:
         now = self.moment()
         self._watch = Watch(now, now.at_s)
         self._last_sign = now
+        self._session: BeatSession | None = None
+        self._retry_s = SOONEST_S
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
 
@@ -122,41 +129,59 @@ class Beat:
         asyncio.run(self._beat_until_stopped())
 
     async def _beat_until_stopped(self) -> None:
-        database: Database | None = None
         while not self._stop.is_set() and not self.trust.ended:
             now = self.moment()
             watch = watchdog.signed(self._watch, self._last_sign)
             self._watch, verdict = watchdog.look(watch, now, self.trust.left_s(now.at_s))
             if verdict == "end":
-                await self._end_blocked_process(database)
+                await self._end_blocked_process()
             elif verdict == "beat":
-                database = await self._beat(database)
-            await asyncio.sleep(max(0.05, lease.BEAT_S - (boot_s() - now.at_s)))
-        if database is not None:
-            await database.close()
+                await self._beat()
+            await self._pause(now.at_s)
+        self._close()
 
-    async def _beat(self, database: Database | None) -> Database | None:
+    async def _beat(self) -> None:
         sent_at_s = boot_s()
         try:
             async with asyncio.timeout(ANSWER_S):
-                if database is None:
-                    database = await Database.open(self._url, size=1, check=self._check)
+                if self._session is None:
+                    self._session = await BeatSession.open(self._url, self._check, self.trust.incarnation)
                     sent_at_s = boot_s()
-                alive = await Nodes(database).beat(self.trust.incarnation)
+                alive = await self._session.beat()
         except (HeadgateError, TimeoutError):
-            return database
+            self._close()
         except Exception:
             # Whatever the error is, the thread must survive it: without beats the node loses its trust.
             log.exception("a beat failed")
-            return None
+            self._close()
+        else:
+            self._answered(sent_at_s, alive=alive)
+
+    def _answered(self, sent_at_s: float, *, alive: bool) -> None:
+        self._retry_s = SOONEST_S
         if alive:
             self.trust = lease.beat_answered(self.trust, sent_at_s)
         else:
             self.trust = lease.beat_refused(self.trust)
             self._loop.call_soon_threadsafe(self._on_ended)
-        return database
 
-    async def _end_blocked_process(self, database: Database | None) -> None:
+    async def _pause(self, began_s: float) -> None:
+        """Until the next beat is due; or, without a session, until the next attempt to open one."""
+        if self._session is None:
+            await asyncio.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, LATEST_S)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(SOONEST_S, lease.BEAT_S - (boot_s() - began_s))):
+                await self._session.broken.wait()
+                self._close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    async def _end_blocked_process(self) -> None:
         """The loop is blocked for good: quarantine the datasource whose run blocks it, and end the process."""
         task = asyncio.current_task(self._loop)
         label = _labels.get(task) if task is not None else None
@@ -164,15 +189,14 @@ class Beat:
         stream = label.stream if label else "unknown"
         log.critical("the event loop is blocked: ending the process", stream=stream, stack=stack)
         if label is not None:
-            await self._quarantine(database, label)
+            await self._quarantine(label)
         os._exit(EXIT_BLOCKED)
 
-    async def _quarantine(self, database: Database | None, label: RunLabel) -> None:
+    async def _quarantine(self, label: RunLabel) -> None:
         reason = f"the connector of {label.stream} blocked the event loop until this node's trust ended"
         try:
             async with asyncio.timeout(QUARANTINE_S):
-                if database is None:
-                    database = await Database.open(self._url, size=1, check=self._check)
+                database = await Database.open(self._url, size=1, check=self._check)
                 async with Datasources(database).change("headgate") as change:
                     await change.quarantine(label.datasource, reason)
                     change.event(await change.find_by_id(label.datasource), "quarantined", reason=reason)

@@ -11,6 +11,7 @@ import structlog
 from headgate.errors import StoreError
 from headgate.runtime.inbox import InboxHub
 from headgate.store.datasources import Datasources
+from headgate.store.events import Events
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
@@ -21,7 +22,7 @@ from headgate.store.tokens import Tokens
 from headgate.store.wake import Waker
 
 HOUSEKEEPING_S = 30.0
-PAUSE_S = 0.1  # Between two pieces of a large inbox, or of many letters.
+PAUSE_S = 0.1  # Between two pieces of a large inbox, or of many events or letters.
 
 log = structlog.get_logger()
 
@@ -33,6 +34,8 @@ class Housekeeper:
     inbox: InboxTable
     inboxes: InboxHub
     inbox_keep_s: float
+    events: Events
+    events_keep_s: float
     datasources: Datasources
     streams: Streams
     groups: Groups
@@ -51,6 +54,8 @@ class Housekeeper:
 
     async def _clean(self) -> None:
         while await self.inbox.clean(self.inbox_keep_s, self.inboxes.acked):
+            await asyncio.sleep(PAUSE_S)
+        while await self.events.forget(self.events_keep_s):
             await asyncio.sleep(PAUSE_S)
         await self.datasources.purge()
         await self.streams.trim_history()

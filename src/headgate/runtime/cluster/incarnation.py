@@ -1,9 +1,11 @@
 """Incarnations: a node's life is a sequence of them.
 
 An incarnation begins with a row in the database and a beat, and usually lasts as long as the process. If another node
-found it dead (it was stopped, or cut off, for longer than its lease), its next beat finds no row. Everything it held
-may have another owner by then, so the node drops its workers and begins a new incarnation that holds nothing. Each
-incarnation has its own manager, so no worker of an old one can act in the name of a new one.
+found it dead (it was stopped, or cut off, for longer than its lease; or its beat was late and its lock free), its next
+beat is refused. Everything it held may have another owner by then, so the node drops its workers and begins a new
+incarnation that holds nothing. Each incarnation has its own manager, so no worker of an old one can act in the name of
+a new one. If the lease of the old one is not over yet, it still keeps the streams that nobody fences; once all its runs
+have ended, and none of them in the middle of a write, the node gives those up as well.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Incarnations:
         groups: GroupListener,
         make_manager: Callable[[UUID, Callable[[], float]], WorkerManager],
         silent: Callable[[], Collection[UUID]],
+        on_freed: Callable[[], None],
     ) -> None:
         self._url = url
         self._check = check
@@ -59,12 +62,14 @@ class Incarnations:
         self._groups = groups
         self._make_manager = make_manager
         self._silent = silent  # The nodes that seem dead.
+        self._on_freed = on_freed
         self._known_addresses: tuple[float, list[str]] = (-ADDRESSES_S, [])  # And since when.
         self.beat: Beat | None = None
         self.manager: WorkerManager | None = None
         self.address = settings.advertise or None
         self._manager_task: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None  # While a new incarnation begins.
+        self._giving_up: set[asyncio.Task[None]] = set()  # While what an old one kept is given up.
         self._draining = False  # Because an operator said so; a new incarnation drains too.
 
     @property
@@ -122,8 +127,8 @@ class Incarnations:
         """Drain unless that has been tried, and end this incarnation. Returns whether the database knows."""
         if self.manager is None or not self.manager.is_stopping:
             await self.drain()
-        if self._next is not None:
-            await _cancelled(self._next)
+        for task in (*self._giving_up, *([self._next] if self._next is not None else [])):
+            await _cancelled(task)
         if self._manager_task is not None:
             await _cancelled(self._manager_task)
         if self.beat is None:
@@ -142,12 +147,17 @@ class Incarnations:
         self._next = asyncio.create_task(self._begin_next(), name="incarnation")
 
     async def _begin_next(self) -> None:
-        if self.manager is not None:
-            self.manager.lose_all()
+        over, manager = self.id, self.manager
+        if manager is not None:
+            manager.lose_all()
         self._push.lose_all()
         self._groups.lose_all()
         if self._manager_task is not None:
             await _cancelled(self._manager_task)
+        if manager is not None:
+            task = asyncio.create_task(self._give_up(over, manager), name="give up")
+            self._giving_up.add(task)
+            task.add_done_callback(self._giving_up.discard)
         while True:
             try:
                 return await self.begin()
@@ -155,6 +165,19 @@ class Incarnations:
                 await asyncio.sleep(RETRY_S)
             except Exception:
                 log.exception("a new incarnation failed")
+                await asyncio.sleep(RETRY_S)
+
+    async def _give_up(self, incarnation: UUID, manager: WorkerManager) -> None:
+        """Say that the runs of an incarnation have ended, so that nobody waits for its lease. If a write of one was cut
+        off on its way, it may still arrive: then the lease has to end."""
+        if not await manager.ended():
+            return
+        while True:
+            try:
+                if await self._nodes.end(incarnation):
+                    self._on_freed()
+                break
+            except StoreError:
                 await asyncio.sleep(RETRY_S)
 
     # Where nodes are reached.
@@ -179,7 +202,7 @@ class Incarnations:
         return None
 
     async def _addresses(self) -> list[str]:
-        rows = await self._nodes.all()
+        rows = [row for row in await self._nodes.all() if not row.ended]
         return lease.addresses((Reachable(row.id, row.address, row.draining) for row in rows), self.id, self._silent())
 
 

@@ -19,7 +19,6 @@ from headgate.store.database import POOL_SIZE, Database, connect
 from headgate.store.lineage import Witness, displaced, remember, settle
 
 LOOK_S = 0.5
-RETRY_S = 0.5  # While the database is away at the start.
 REMEMBER_S = 5.0  # How much of the log may be lost unnoticed, if a volume is set back under our feet.
 
 log = structlog.get_logger()
@@ -35,18 +34,12 @@ class LineageWatch:
         self._told: Displacement | None = None
 
     async def open(self, size: int = POOL_SIZE) -> Database:
-        """Connect, and wait quietly while the database is away, or is not what it was."""
-        waited = False
-        while True:
-            try:
-                return await Database.open(self._url, size=size, check=self.check)
-            except Displaced:
-                await self._settle()
-            except StoreError as error:
-                if not waited:
-                    log.warning("waiting for the database", error=error.message)
-                waited = True
-            await asyncio.sleep(RETRY_S)
+        """Connect. If the database is not what it was, do what is ours to do; the next time may be better."""
+        try:
+            return await Database.open(self._url, size=size, check=self.check)
+        except Displaced:
+            await self._settle()
+            raise
 
     @property
     def problem(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Watching the others' beats, and ending those that fell silent."""
+"""Watching the others' beats, and ending those that fell silent: at once, if their lock is free, else after a lease."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Watcher:
         """Observe until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(lease.OBSERVE_S):
+                async with asyncio.timeout(lease.next_look_s(self._observer, boot_s())):
                     await self._now.wait()
             self._now.clear()
             try:
@@ -59,15 +59,19 @@ class Watcher:
             beats, draining = await self._nodes.observe()
         me = self._incarnation()
         others = [row for row in beats if row.node != me]
-        if self._observer.seen.keys() - {row.node for row in others}:
+        if self._observer.seen.keys() - {row.node for row in others if not row.is_ended}:
             self._on_vanished()
         self._observer, expired = lease.observed(self._observer, others, asked_at_s, boot_s())
         self._on_draining(me in draining)
         for one in expired:
-            taken = await self._nodes.expire(one)
-            if taken is not None:
-                log.warning("a node fell silent: its streams are free", node=str(one.node), streams=len(taken))
-                self._on_freed()
+            self._freed(one.node, await self._nodes.expire(one), "a node fell silent: its streams are free")
+        for late in lease.quiet(self._observer, others, asked_at_s):
+            self._freed(late.node, await self._nodes.end_early(late), "a node is gone: what is fenced is free")
+
+    def _freed(self, node: UUID, taken: list[UUID] | None, text: str) -> None:
+        if taken is not None:
+            log.warning(text, node=str(node), streams=len(taken))
+            self._on_freed()
 
     def silent_s(self, node: UUID) -> float:
         """For how long we have seen no beat of another node."""

@@ -17,9 +17,9 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from headgate.core.chunks.outcome import is_for_me
+from headgate.core.chunks.outcome import Status, is_for_me
 from headgate.datasources.registry import Registry
-from headgate.errors import HeadgateError, Refused, StoreError
+from headgate.errors import HeadgateError, NotFound, Refused, StoreError
 from headgate.runtime.dumps.backfill import running_version, storages_of, transform_of
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Options, Storages
@@ -83,7 +83,11 @@ class DumpKeeper:
         dump = row.id
         try:
             options = msgspec.json.decode(row.options, type=Options)
-            storages, transform = await self._storages(row, options)
+            try:
+                storages, transform = await self._storages(row, options)
+            except NotFound as error:  # Its datasource was deleted, and nobody was left to give it up.
+                await self._dumps.set_status(dump, Status.CANCELLED, error.message)
+                return
             storages = replace(storages, source_timeout_s=options.source_timeout_s or self._source_timeout_s)
             if not row.is_run:
                 with suppress(Refused):  # Another node was faster.
@@ -95,6 +99,8 @@ class DumpKeeper:
                     return
             if row.spread:
                 await join(self._dumps, dump, storages, options.workers, transform)
+        except StoreError:
+            return  # Our database is away, which is said elsewhere. It is tried again every second.
         except DumpFailed as error:
             log.error("a dump failed", dump=str(dump), error=error.message, hint=error.hint)
         except HeadgateError as error:
@@ -104,6 +110,7 @@ class DumpKeeper:
 
     async def _storages(self, row: OpenDump, options: Options) -> tuple[Storages, Transform | None]:
         """Its URLs, and for a backfill the datasource's own sink and mapping."""
+        backfilled = await running_version(self._registry, row.datasource) if row.datasource is not None else None
         urls = await self._dumps.urls(row.id)
         if urls is None:
             raise Refused(
@@ -111,8 +118,8 @@ class DumpKeeper:
                 hint="give this node the master key that it was created with",
             )
         guard = (await self._registry.reaching()).guard(is_trusted=not options.is_bounded)
-        if row.datasource is not None:
-            name, prepared = await running_version(self._registry, row.datasource)
+        if backfilled is not None:
+            name, prepared = backfilled
             storages, _ = storages_of(name, prepared, urls.source, guard)
             return storages, transform_of(name, prepared)
         return Storages(urls.source, urls.target, options.own, source_guard=guard, target_guard=guard), None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
@@ -30,7 +30,7 @@ from headgate.core.groups.roster import name_of
 from headgate.errors import NotFound, Refused, StoreError
 from headgate.ids import as_id
 from headgate.runtime.forever import forever
-from headgate.store.groups import ConsumerRow, GroupRow, Groups
+from headgate.store.groups import ConsumerRow, GroupRow, Groups, HeldUp
 from headgate.store.wake import Waker
 
 LOOK_S = 1.0
@@ -39,6 +39,7 @@ MOST_KEPT = 10_000  # Figures, if no one reads the metrics.
 
 _REFUSED = {
     "partition_index_conflict": "the group has another partition",
+    "fenced_conflict": "the consumers of a group are all fenced, or none of them is",
     "too_many": f"the group has {MOST_CONSUMERS:,} consumers, and no more can join",
 }
 
@@ -90,6 +91,7 @@ class GroupListener:
         self._waker = waker
         self._node = node
         self._trust_left_s = trust_left_s
+        self._is_settled = False  # No era has just begun.
         self._look = asyncio.Event()
         self._over = asyncio.Event()
         self._sessions: dict[UUID, Session] = {}  # By consumer.
@@ -110,13 +112,18 @@ class GroupListener:
         label: str,
         consumer: str | None,
         lease_s: float | None,
+        *,
+        is_fenced: bool = False,
     ) -> Joined:
         """A program joins a group, or comes back to it."""
+        await self._wait_for_the_lost()
         id = as_id(consumer) if consumer else None
-        node = self._node()
-        joined = await self._groups.rejoin(id, node, stream, name) if id is not None else None
+        node, joined = self._node(), None
+        if id is not None:
+            joined = await self._groups.rejoin(id, node, stream, name, is_fenced=is_fenced)
         if joined is None:
-            found = await self._groups.join(stream, name, partition, label, node, lease_s or LEASE_S)
+            place = stream, name, partition, label, node
+            found = await self._groups.join(*place, lease_s or LEASE_S, is_fenced=is_fenced)
             if isinstance(found, GroupRefused):
                 raise Refused(_REFUSED.get(found.reason, "the group cannot be joined"), code=found.reason)
             joined = found
@@ -130,6 +137,13 @@ class GroupListener:
         self._sessions[joined.consumer] = session
         self._changed()
         return joined
+
+    async def _wait_for_the_lost(self) -> None:
+        """After a registry went back in time nobody is let in for a lease: it may not know who is active."""
+        if not self._is_settled:
+            if await self._groups.is_settling():
+                raise StoreError("an era has just begun: those who were active before may still believe it")
+            self._is_settled = True
 
     async def confirm(self, session: Session, consumer: UUID, epoch: int, *, is_active: bool) -> None:
         """A program answers an order. While the database is away the answer is lost, and the order is sent again."""
@@ -158,16 +172,17 @@ class GroupListener:
         session.link = replace(session.link, echoed_at_s=boot_s())
         return True
 
-    def closed(self, session: Session) -> None:
-        """A connection is gone."""
+    def closed(self, session: Session, *, is_own: bool = False) -> None:
+        """A connection is gone. `is_own`: the program has ended it, by closing it or by dying."""
         for consumer in session.consumers:
             if self._sessions.get(consumer) is session:
                 del self._sessions[consumer]
-        session.link, ends = delivery.ended(session.link, boot_s())
+        session.link, ends = delivery.ended(session.link, boot_s(), is_own=is_own)
         self._write_later(ends)
 
     def lose_all(self) -> None:
         """This incarnation has ended: other nodes time its consumers, so no beat of theirs may be echoed any more."""
+        self._is_settled = False
         for session in set(self._sessions.values()):
             session.peer.fail("not_ready", "this node starts again as a new incarnation")
             self.closed(session)
@@ -253,9 +268,14 @@ class GroupListener:
         for order, session in zip(orders, sessions, strict=True):
             session.link = replace(session.link, muted=session.link.muted | {order.consumer})
             requests.setdefault(order.group, []).append(Mute(order.consumer, order.epoch, order.incarnation))
-        await self._groups.apply(requests)
-        for session in sessions:
-            session.peer.fail("unanswered", "an order was not answered in time")
+        held_up: Collection[UUID] = ()
+        try:
+            await self._groups.apply(requests)
+        except HeldUp as error:
+            held_up = error.groups
+        for order, session in zip(orders, sessions, strict=True):
+            if order.group not in held_up:
+                session.peer.fail("unanswered", "an order was not answered in time")
 
     async def _observe(self) -> None:
         """Time the deadlines of consumers that are out of touch, and end connections that were silent for a lease."""
@@ -302,10 +322,9 @@ class GroupListener:
             ends, self._ends = self._ends, {}
             try:
                 await self._apply(ends)
-            except StoreError:
-                for group, requests in ends.items():
-                    self._ends.setdefault(group, []).extend(requests)
-                self._over.set()
+            except StoreError as error:
+                left = error.groups if isinstance(error, HeldUp) else ends
+                self._write_later((group, end) for group in left for end in ends[group])
                 await asyncio.sleep(RETRY_S)
 
     def _write_later(self, ends: Iterable[tuple[UUID, ConnectionEnded]]) -> None:
@@ -314,10 +333,18 @@ class GroupListener:
             self._over.set()
 
     async def _apply(self, requests: Mapping[UUID, Sequence[Request]]) -> dict[UUID, Outcome]:
-        outcomes = await self._groups.apply(requests)
-        self.handed_over_s += [one.handed_over_s for one in outcomes.values() if one.handed_over_s is not None]
-        self._changed()
+        try:
+            outcomes = await self._groups.apply(requests)
+        except HeldUp as error:
+            self._carried_out(error.outcomes)
+            raise
+        self._carried_out(outcomes)
         return outcomes
+
+    def _carried_out(self, outcomes: Mapping[UUID, Outcome]) -> None:
+        self.handed_over_s += [one.handed_over_s for one in outcomes.values() if one.handed_over_s is not None]
+        if outcomes:
+            self._changed()
 
     def _changed(self) -> None:
         self._look.set()

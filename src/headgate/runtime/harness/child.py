@@ -23,10 +23,12 @@ import msgspec
 import structlog
 
 from headgate.connectors import plugins
+from headgate.connectors.guard import Guard
 from headgate.datasources import functions
 from headgate.errors import HeadgateError
 from headgate.hidden import hide, remember
 from headgate.runtime.harness import limits, outside
+from headgate.runtime.harness.doorways import Dial
 from headgate.runtime.harness.jobs import run_job
 from headgate.runtime.harness.safe import safe
 from headgate.runtime.harness.wire import (
@@ -47,19 +49,20 @@ from headgate.runtime.streams.sides import failure_of
 MOST_LINES = 500
 
 
-def begin(request: Request, job: int, output: int) -> None:
+def begin(request: Request, job: int, output: int, doorways: int) -> None:
     """Be the process, and never return."""
     code = 1
     try:
         os.setpgid(0, 0)
-        _only(job, output)
-        wire = socket.socket(fileno=job)
+        _only(job, output, doorways)
+        wire, asking = socket.socket(fileno=job), socket.socket(fileno=doorways)
         found = _receive(wire)
         _import(found)
         _import_functions(found)
         random.seed()
         has_changed = limits.confine(request.limits, request.user)
-        _run(found, lambda message: wire.sendall(pack(message)), request, has_changed=has_changed)
+        dial = Dial(asking, found.doorways)
+        _run(found, lambda message: wire.sendall(pack(message)), request, dial, has_changed=has_changed)
         code = 0
     finally:
         with contextlib.suppress(BaseException):
@@ -68,13 +71,16 @@ def begin(request: Request, job: int, output: int) -> None:
         os._exit(code)
 
 
-def _only(job: int, output: int) -> None:
-    """No descriptor but the job's, and the output in place of the three that every program has."""
+def _only(job: int, output: int, doorways: int) -> None:
+    """No descriptor but those for the job and the doorways, and the output for the three that every program has."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, descriptor in enumerate((nothing, output, output)):
         os.dup2(descriptor, number)
-    os.closerange(3, job)
-    os.closerange(job + 1, os.sysconf("SC_OPEN_MAX"))
+    begin = 3
+    for kept in sorted((job, doorways)):
+        os.closerange(begin, kept)
+        begin = kept + 1
+    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
@@ -114,13 +120,14 @@ def _import_functions(job: Job) -> None:
         name = (mapping or {}).get("python")
         if isinstance(name, str):
             with contextlib.suppress(HeadgateError):
-                functions.load(name, job.guard.guard())
+                functions.load_here(name, job.guard.guard())
 
 
-def _run(job: Job, send: Callable[[Message], None], request: Request, *, has_changed: bool) -> None:
+def _run(job: Job, send: Callable[[Message], None], request: Request, dial: Dial, *, has_changed: bool) -> None:
     for value in job.secrets.values():
         remember(value)
-    guards = [outside.watched(one.guard()) for one in (job.source_guard, job.sink_guard)]
+    guards: list[Guard] = [outside.watched(job.source_guard.guard())]
+    guards.append(outside.dialling(job.sink_guard.guard(), dial))
     outside.wall_off(guards, has_network=request.has_network)
     log = _logger(send)
     try:

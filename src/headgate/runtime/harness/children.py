@@ -20,6 +20,8 @@ from headgate.core.harness import endings
 from headgate.core.harness.endings import Ending
 from headgate.errors import Busy, HeadgateError
 from headgate.hidden import hide
+from headgate.runtime.harness.doorways import Doorways
+from headgate.runtime.harness.limits import ids_of
 from headgate.runtime.harness.wire import (
     Ended,
     Finished,
@@ -41,6 +43,8 @@ WAIT_S = 30.0
 SHOWN_BYTES = 16 * 1024  # Of what it wrote to its standard output.
 GRACE_S = 5.0  # Beyond its time, for the warden to kill it and say so.
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME")  # Of the environment.
+
+_KINDS = (socket.SOCK_STREAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_SEQPACKET)
 
 LOST = Ending("lost")
 
@@ -89,8 +93,8 @@ class Children:
         self._waiting = 0
         self._starting = asyncio.Lock()
 
-    async def run(self, job: Job, limits: Limits, *, has_network: bool) -> Ran:
-        """Run a job to its end, whatever that is."""
+    async def run(self, job: Job, limits: Limits, *, has_network: bool, doorways: Doorways | None = None) -> Ran:
+        """Run a job to its end, whatever that is. `doorways`: what it reaches through this node."""
         if self._waiting >= WAITING:
             raise Busy("too many tests wait on this node", hint="try again in some seconds")
         self._waiting += 1
@@ -102,7 +106,7 @@ class Children:
         finally:
             self._waiting -= 1
         try:
-            return await self._run(job, limits, has_network=has_network)
+            return await self._run(job, limits, doorways, has_network=has_network)
         finally:
             self._slots.release()
 
@@ -118,9 +122,17 @@ class Children:
         async with self._starting:
             await self._ensure()
 
-    async def _run(self, job: Job, limits: Limits, *, has_network: bool) -> Ran:
+    @property
+    def changes_user(self) -> bool:
+        """Whether processes have another user than this node, and fewer rights."""
+        return os.getuid() == 0 and ids_of(self._user)[0] != 0
+
+    async def _run(self, job: Job, limits: Limits, doorways: Doorways | None, *, has_network: bool) -> Ran:
+        if doorways is not None:
+            job = msgspec.structs.replace(job, doorways=doorways.paths)
         ran, request, sent = Ran(), Request(limits, self._user, has_network), pack_job(job)
-        wire, output, status = await self._fork(request)
+        wire, output, status, asked = await self._fork(request)
+        serving = [] if doorways is None else [asyncio.create_task(doorways.serve(asked))]
         watching = asyncio.create_task(self._watch(ran, status, limits))
         reading = [
             asyncio.create_task(self._converse(ran, wire, status, sent, limits)),
@@ -130,21 +142,22 @@ class Children:
             await watching
             await asyncio.wait(reading, timeout=GRACE_S)  # What it said before its end is on its way.
         finally:
-            for task in (watching, *reading):
+            for task in (watching, *reading, *serving):
                 task.cancel()
-            await asyncio.gather(watching, *reading, return_exceptions=True)
-            for one in (wire, output, status):
+            await asyncio.gather(watching, *reading, *serving, return_exceptions=True)
+            for one in (wire, output, status, asked):
                 one.close()  # The warden ends the process when nobody listens to it.
         ran.trouble = _trouble(ran, limits)
         return ran
 
     # The zygote.
 
-    async def _fork(self, request: Request) -> tuple[socket.socket, socket.socket, socket.socket]:
+    async def _fork(self, request: Request) -> tuple[socket.socket, ...]:
+        """A process: the sockets for its job, for its output, for how it ends, and for doorways."""
         for _ in range(2):  # It may have ended because nobody wanted it, in this very moment.
             async with self._starting:
                 requests = await self._ensure()
-            pairs = [socket.socketpair(), socket.socketpair(), socket.socketpair(type=socket.SOCK_SEQPACKET)]
+            pairs = [socket.socketpair(type=kind) for kind in _KINDS]
             ours, theirs = [one for one, _ in pairs], [one for _, one in pairs]
             try:
                 socket.send_fds(requests, [msgspec.msgpack.encode(request)], [one.fileno() for one in theirs])
@@ -158,7 +171,7 @@ class Children:
                     one.close()
             for one in ours:
                 one.setblocking(False)
-            return ours[0], ours[1], ours[2]
+            return tuple(ours)
         raise HeadgateError("the process that starts tests does not start", hint="the node's log says more")
 
     async def _ensure(self) -> socket.socket:

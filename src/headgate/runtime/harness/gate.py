@@ -39,6 +39,7 @@ class Applying:
     connect: bool = False
     accept: bool = False
     is_admin: bool = False
+    yes: bool = False  # Even if what it deletes loses something.
 
 
 class Gate:
@@ -97,7 +98,7 @@ class Gate:
         if how.connect or has_fixtures or await self._harness.shelf.exist():
             planned = await registry.plan(documents, prune=how.prune, is_admin=how.is_admin)
             passed = await self._judge_all(documents, planned, how)
-        changes = await registry.apply(documents, actor, prune=how.prune, is_admin=how.is_admin)
+        changes = await registry.apply(documents, actor, prune=how.prune, yes=how.yes, is_admin=how.is_admin)
         for name, one in passed.items():
             await self.keep(await registry.get(name), one, actor)
         return changes

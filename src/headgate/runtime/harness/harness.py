@@ -28,6 +28,7 @@ from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Problem, Refused
 from headgate.hidden import hide
 from headgate.runtime.harness.children import Children, Ran
+from headgate.runtime.harness.doorways import Doorways
 from headgate.runtime.harness.fixtures import FixtureShelf
 from headgate.runtime.harness.inputs import OneByOne, takes_bodies
 from headgate.runtime.harness.safe import safe
@@ -154,7 +155,8 @@ class Harness:
         )
         has_network = bool(case.fetch) or asked.sink == "rollback"
         began = unix_s()
-        ran = await self._children.run(job, self._limits_of(asked.timeout_s), has_network=has_network)
+        limits, doorways = self._limits_of(asked.timeout_s), self._doorways(subject, job)
+        ran = await self._children.run(job, limits, has_network=has_network, doorways=doorways)
         report = _report(subject, published, ran, unix_s() - began)
         if asked.save is not None and not report.trouble:
             await self._save(subject, asked.save, ran.outcomes, actor)
@@ -234,7 +236,15 @@ class Harness:
     async def run_given(self, subject: Subject, given: Sequence[Given], *, is_rehearsed: bool) -> Ran:
         """Run these inputs through a version; the sink, if it can, writes them and takes everything back."""
         job = subject.job([Case(list(given))], is_rehearsed=is_rehearsed)
-        return await self._children.run(job, self._limits, has_network=is_rehearsed)
+        doorways = self._doorways(subject, job)
+        return await self._children.run(job, self._limits, has_network=is_rehearsed, doorways=doorways)
+
+    def _doorways(self, subject: Subject, job: Job) -> Doorways | None:
+        """The ways to sockets that this node may open and a test's process may not."""
+        if not job.is_rehearsed or not self._children.changes_user:
+            return None
+        prepared = subject.prepared
+        return Doorways(prepared.sink_kind.sockets(prepared.sink_options), prepared.sink_guard)
 
     def _limits_of(self, timeout_s: float | None) -> Limits:
         if timeout_s is None:

@@ -45,7 +45,7 @@ class _Tried:
 
 async def run_job(job: Job, guards: tuple[Guard, Guard], log: Any, send: Send) -> Finished:
     """All of it; raises what keeps it from going on."""
-    found = prepare(job.content, job.secrets, "", job.guard.guard())
+    found = prepare(job.content, job.secrets, "", job.guard.guard(), functions.load_here)
     prepared = replace(found, source_guard=guards[0], sink_guard=guards[1])
     feed = OneByOne()
     context = Context(f"{job.name}:test", log, time.time, SharedThings(), inbox=feed, feed=feed)
@@ -61,7 +61,7 @@ class _Running:
         self._context = context
         self._send = send
         self._left = job.results
-        load = partial(functions.load, guard=job.guard.guard())
+        load = partial(functions.load_here, guard=job.guard.guard())
         self._published = compile_mapping(job.published_mapping, load=load) if job.is_compared else None
 
     async def run(self) -> Finished:

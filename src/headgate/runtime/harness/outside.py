@@ -7,13 +7,15 @@ none in the kernel's eyes, where it lets us have it so.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headgate.connectors.guard import Guard, OutOfReach
+from headgate.runtime.harness.doorways import Dial
 
 _REACHING = ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname")
 _HINT = "only --fetch and --sink rollback reach out"
@@ -35,6 +37,42 @@ class WatchedGuard(Guard):
 def watched(guard: Guard) -> WatchedGuard:
     """The same, remembering."""
     return WatchedGuard(guard.bounds, guard.never)
+
+
+class DiallingGuard(WatchedGuard):
+    """A guard whose loop goes through the doorways of its test, where there is one."""
+
+    __slots__ = ("dial",)
+    dial: Dial
+
+    def loop(self) -> Any:
+        """The loop that connects by itself to what has no doorway."""
+        return _DiallingLoop(super().loop() or asyncio.get_running_loop(), self.dial)
+
+
+class _DiallingLoop:
+    """An event loop in everything else."""
+
+    def __init__(self, loop: Any, dial: Dial) -> None:
+        self._loop = loop
+        self._dial = dial
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_unix_connection(self, factory: Callable[[], Any], path: str, **more: Any) -> Any:
+        """Through the doorway to this socket, or straight to it."""
+        if not self._dial.knows(path):
+            return await self._loop.create_unix_connection(factory, path, **more)
+        connected = self._dial.open(path)
+        return await asyncio.get_running_loop().create_unix_connection(factory, sock=connected, **more)
+
+
+def dialling(guard: Guard, dial: Dial) -> DiallingGuard:
+    """The same, remembering, and with doorways."""
+    found = DiallingGuard(guard.bounds, guard.never)
+    object.__setattr__(found, "dial", dial)
+    return found
 
 
 def wall_off(guards: Iterable[Guard], *, has_network: bool) -> None:

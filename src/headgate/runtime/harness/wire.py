@@ -143,6 +143,7 @@ class Job(msgspec.Struct, frozen=True):
     is_compared: bool = False  # if there is one.
     is_repeated: bool = False  # Run twice, to see what differs by itself.
     is_rehearsed: bool = False  # Written by the sink, and rolled back.
+    doorways: list[str] = msgspec.field(default_factory=list)  # Sockets that its sink asks the node for.
     results: int = 10_000
 
 

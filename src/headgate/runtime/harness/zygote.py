@@ -47,7 +47,7 @@ def main(descriptor: int) -> None:
     gc.freeze()
     requests = socket.socket(fileno=descriptor)
     while select.select([requests], [], [], IDLE_S)[0]:
-        data, descriptors, _, _ = socket.recv_fds(requests, MOST_REQUEST_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(requests, MOST_REQUEST_BYTES, 4)
         if not data:
             return
         if os.fork() == 0:
@@ -75,10 +75,10 @@ def import_connector(module: str) -> None:
 
 def _become(request: Request, descriptors: list[int]) -> None:
     """Be the warden of a process, and never return."""
-    job, output, status = descriptors
+    job, output, status, doorways = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        warden.watch(request, socket.socket(fileno=status), lambda: child.begin(request, job, output))
+        warden.watch(request, socket.socket(fileno=status), lambda: child.begin(request, job, output, doorways))
     finally:
         os._exit(1)
 

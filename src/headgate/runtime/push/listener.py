@@ -80,9 +80,9 @@ class PushListener:
         for session in sessions:
             session.peer.restart(None, address, "draining")
 
-    def why_released(self) -> str:
+    def why_released(self, datasource: UUID) -> str:
         """Why a stream was given back that its program still wants."""
-        return "draining" if self._draining else "stopped"
+        return "stopped" if self._manager is None else self._manager.why_given_back(datasource)
 
     # Sessions.
 

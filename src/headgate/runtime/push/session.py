@@ -180,4 +180,6 @@ class Pushed:
         if isinstance(self.session.streams.get(stream), notifier.PendingRelinquish):
             self.session.step(stream, notifier.RelinquishAnswered(self.epoch, nack))
         else:
-            self.session.step(stream, notifier.StreamLost(self.epoch, nack or self._listener.why_released()))
+            self.session.step(
+                stream, notifier.StreamLost(self.epoch, nack or self._listener.why_released(self.session.datasource))
+            )

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from headgate.connectors.api import Batch, Context, Letter, LetterSink, Outgoing, Progress, Sink
 from headgate.core import isolation
@@ -23,6 +23,7 @@ from headgate.core.mapping.mapped import Mapped
 from headgate.core.records import Stage, Totals, add
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
+from headgate.runtime.streams.keys import Keys
 from headgate.runtime.streams.letters import Desk, persist
 from headgate.store.letter_rows import dated
 from headgate.text import counted, one_line
@@ -78,6 +79,7 @@ class Batches:
         self._desk = desk
         self._keeps_letters = prepared.sink_kind.keeps_letters
         self._is_upsert = prepared.sink_kind.needs_key(prepared.sink_options)
+        self._keys = Keys(prepared, sink, desk)
 
     async def write(self, batch: Batch, mapped: Mapped, before: Progress) -> Written:
         """Make a batch durable, with its letters and its position."""
@@ -88,6 +90,7 @@ class Batches:
             for one in mapped.failed
         ]
         self._fail(culprits)
+        await self._keys.look()
         kept: Sequence[int] = range(len(mapped.records))
         made: dict[Culprit, Letter] = {}
         while True:
@@ -132,8 +135,7 @@ class Batches:
         return Progress(before.generation, before.commits + 1, batch.position, add(before.totals, totals))
 
     def _outgoing(self, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]) -> Outgoing:
-        key = self._prepared.mapping.key
-        supersedes = superseding(self._prepared, self._desk)
+        key, supersedes = self._prepared.mapping.key, self._keys.supersedes
         kept_letters = letters if self._keeps_letters else ()
         if len(kept) == len(mapped.records):
             records, deletes = mapped.records, mapped.deletes
@@ -166,7 +168,7 @@ class Batches:
         latest: dict[bytes | None, tuple[int, int]] = {}  # Of each key that is written, the last record.
         for number in kept:
             index, element = mapped.origin(number)
-            latest[self._key_of(mapped.records[number])] = (index, element or 0)
+            latest[self._keys.of_record(mapped.records[number])] = (index, element or 0)
         return [
             replace(letter, outcome="superseded")
             if letter.key is not None and latest.get(letter.key, (-1, 0)) > (one.index, one.element or 0)
@@ -208,13 +210,10 @@ class Batches:
             0,
         )
         key = None
-        if self._is_upsert and self._keeps_letters and culprit.stage != "source":  # Else nothing supersedes it.
-            key = self._key_of(record) if record is not None else self._desk.key_hash(mapping.key_of(payload, meta))
+        if culprit.stage != "source":
+            key = self._keys.of_record(record) if record is not None else self._keys.of(mapping.key_of(payload, meta))
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)
-
-    def _key_of(self, record: dict[str, Any]) -> bytes | None:
-        return self._desk.key_hash([record.get(field) for field in self._prepared.mapping.key])
 
     def _fail(self, culprits: Sequence[Culprit]) -> None:
         """With `fail`, the first bad record stops the stream."""
@@ -226,14 +225,6 @@ class Batches:
         first = min(culprits, key=lambda one: one.index)
         text = "records discarded" if self._prepared.options.on_error == "skip" else "records dead-lettered"
         self._context.log.warning(text, count=len(culprits), first=str(first))
-
-
-def superseding(prepared: Prepared, desk: Desk) -> Callable[[dict[str, Any]], bytes | None] | None:
-    """What tells the keys of records that supersede letters; None: they do not."""
-    kind, key = prepared.sink_kind, prepared.mapping.key
-    if not kind.keeps_letters or not kind.needs_key(prepared.sink_options):
-        return None
-    return lambda record: desk.key_hash([record.get(field) for field in key])
 
 
 def _culprit(batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 from uuid import UUID
@@ -20,7 +20,8 @@ from headgate.connectors.api import Context, Grant, Progress
 from headgate.core import lifecycle, streams
 from headgate.core.figures import LastFailure
 from headgate.core.lifecycle import holding
-from headgate.datasources.registry import Registry
+from headgate.datasources.prepared import Prepared
+from headgate.datasources.registry import Config, Registry
 from headgate.errors import Cause, ConfigError, Fenced, NotFound, StoreError
 from headgate.ids import new_id
 from headgate.runtime.cluster.beat import RunLabel, label_current
@@ -30,10 +31,12 @@ from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.handle import Handle
 from headgate.runtime.streams.letters import Desk
+from headgate.runtime.streams.lookout import Lookout
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.reporter import Reporter
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
+from headgate.runtime.streams.sides import Awaited
 from headgate.runtime.taps.points import Points
 from headgate.store.letters import Letters
 
@@ -52,6 +55,7 @@ class Surroundings:
     ownership: Ownership
     reporter: Reporter
     checkpoints: Checkpoints
+    lookout: Lookout
     inboxes: InboxHub
     taps: Points
     trust_left_s: Callable[[], float]
@@ -118,6 +122,11 @@ class Effects:
         for task in list(self._tasks):
             task.cancel()
 
+    async def ended(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def _persist(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write a decision down, however long the database is away."""
         while True:
@@ -132,26 +141,30 @@ class Effects:
         """Read the configuration, then claim or regrant the stream."""
         label_current(RunLabel(handle.datasource, handle.name))
         around = self._around
-        async with self._starting:
-            try:
-                config = await around.registry.get_datasource_config(handle.datasource, version)
-                prepared, claims = config.prepared, handle.pusher is not None
-                command = streams.Acquire(
-                    around.node, new_id(), version, prepared.source_identity, prepared.sink_identity, claims
-                )
-                await self._catch_up(handle)
-                if not holding.is_awaited(handle.state.phase, run):
-                    return  # Abandoned meanwhile: what it would get is another run's by now.
-                step = await around.ownership.submit(handle.stream, command)
-            except Exception as error:
-                if _is_bug(error):
-                    handle.log.exception("the stream could not be acquired")
-                self._fail(handle, run, error)
-                return
+        marks: tuple[str | None, str | None] = (None, None)
+        began_at_s = boot_s()
+        try:
+            while True:
+                async with self._starting:
+                    began_at_s = boot_s()
+                    config = await around.registry.get_datasource_config(handle.datasource, version)
+                    await self._catch_up(handle)
+                    if not holding.is_awaited(handle.state.phase, run):
+                        return  # Abandoned meanwhile: what it would get is another run's by now.
+                    command = self._acquisition(handle, config, version, marks)
+                    step = await around.ownership.submit(handle.stream, command)
+                if not isinstance(step.reply, streams.IdentityUnclear):
+                    break
+                marks = await sides.marks(config.prepared, self._context(handle, version=version))
+        except Exception as error:
+            self._show_bug(handle, error, "the stream could not be acquired")
+            self._fail(handle, run, error, began_at_s, sides.awaited_of(None, None, error))
+            return
         match step.reply:
             case streams.Granted(resets_position=resets_position):
                 handle.config = config
                 handle.holding = holding.acquired(handle.holding, step.stream.epoch, step.stream.progress)
+                handle.marks = (step.stream.source_mark, step.stream.sink_mark)
                 if resets_position:
                     handle.log.warning("this version reads another source: the position is reset")
                     around.reporter.event(handle, "position_reset", version=version)
@@ -160,11 +173,27 @@ class Effects:
                 text = (
                     "this version reads another source, for which the stream has no position; publish it to start over"
                 )
-                self._fail(handle, run, ConfigError(text))
+                self._fail(handle, run, ConfigError(text), began_at_s)
             case _:
                 around.dispatch(handle, lifecycle.AcquireDenied(run, boot_s()))
                 if handle.pusher is not None:
                     handle.pusher.refused("owned")
+
+    def _acquisition(
+        self, handle: Handle, config: Config, version: int, marks: tuple[str | None, str | None]
+    ) -> streams.Acquire:
+        prepared = config.prepared
+        return streams.Acquire(
+            self._around.node,
+            new_id(),
+            version,
+            prepared.source_identity,
+            prepared.sink_identity,
+            handle.pusher is not None,
+            prepared.sink_kind.transactional,
+            prepared.source_marks(marks[0]),
+            prepared.sink_marks(marks[1]),
+        )
 
     async def _catch_up(self, handle: Handle) -> None:
         """Save what the last run had committed while the database was away: the next one goes on behind it."""
@@ -192,7 +221,7 @@ class Effects:
             grant,
             handle.stats,
             self._desk(handle, held.epoch),
-            on_opened=partial(self._opened, handle, run),
+            on_opened=partial(self._opened, handle, run, config.prepared),
             on_commit=partial(self._committed, handle, run),
             share=handle.share,
             is_settled=held.settled,
@@ -225,12 +254,12 @@ class Effects:
     async def _drive(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """Run to the end, save what was reached, and tell the machine how it ended."""
         label_current(RunLabel(handle.datasource, handle.name))
-        around = self._around
+        around, began_at_s = self._around, boot_s()
         try:
             finished = await run.run()
         except Fenced as error:
             if run.progress is None and await self._is_ours(handle, epoch):
-                self._fail(handle, number, _ahead(error))
+                self._fail(handle, number, _ahead(error), began_at_s)
                 return
             handle.log.warning("fenced", error=error.message)
             around.lose(handle, epoch)
@@ -241,10 +270,9 @@ class Effects:
             around.dispatch(handle, lifecycle.Ended(number, boot_s()))
             raise
         except Exception as error:
-            if _is_bug(error):
-                handle.log.exception("the run failed")
+            self._show_bug(handle, error, "the run failed")
             await self._last_checkpoint(handle, run)
-            self._fail(handle, number, error)
+            self._fail(handle, number, error, began_at_s, run.awaited_after(error))
             return
         phase = handle.state.phase
         if isinstance(phase, lifecycle.Draining) and phase.then is None:
@@ -273,20 +301,35 @@ class Effects:
         self._around.checkpoints.moved(handle)
         return True
 
-    def _opened(self, handle: Handle, run: int, progress: Progress) -> None:
+    def _opened(self, handle: Handle, run: int, prepared: Prepared, progress: Progress) -> None:
         if handle.run is None or handle.run_number != run:
             return  # It was abandoned and still runs: nothing that it does counts.
         handle.holding = holding.opened(handle.holding, progress)
         handle.stats.opened(progress.totals)
         self._around.checkpoints.moved(handle)
+        self._around.lookout.works(handle.run.targets)
         self._around.dispatch(handle, lifecycle.Opened(run, boot_s()))
         if handle.pusher is not None and handle.holding.epoch is not None:
             handle.pusher.opened(handle.holding.epoch, progress)
+        if prepared.source_kind.is_marked or prepared.sink_kind.is_marked:
+            self.spawn(self._note_marks(handle, prepared, handle.holding.epoch))
+
+    async def _note_marks(self, handle: Handle, prepared: Prepared, epoch: int | None) -> None:
+        """Have the registry know the data by what they say that they are, before their address changes. If this fails,
+        the next run does it."""
+        try:
+            said = await sides.marks(prepared, self._context(handle))
+            marks = prepared.source_marks(said[0]).mark or None, prepared.sink_marks(said[1]).mark or None
+            if epoch is not None and any(new not in (None, old) for new, old in zip(marks, handle.marks, strict=True)):
+                await self._around.ownership.submit(handle.stream, streams.Mark(self._around.node, epoch, *marks))
+        except Exception as error:
+            handle.log.debug("the marks are not known", error=sides.failure_of(error).message)
 
     def _committed(self, handle: Handle, run: int, progress: Progress, written: Written | None) -> None:
         if handle.run is None or handle.run_number != run:
             return
         handle.holding = holding.reached(handle.holding, progress)
+        self._around.lookout.works(handle.run.targets)
         self._around.checkpoints.moved(handle)
         self._around.reporter.moved(handle)
         phase = handle.state.phase
@@ -305,9 +348,15 @@ class Effects:
         if handle.pusher is not None:
             handle.pusher.committed()
 
-    def _fail(self, handle: Handle, run: int, error: BaseException) -> None:
-        failure, before = sides.failure_of(error), handle.state
-        self._around.dispatch(handle, lifecycle.Failed(run, boot_s(), failure, random.random()))
+    def _fail(
+        self, handle: Handle, run: int, error: BaseException, began_at_s: float, awaited: Awaited | None = None
+    ) -> None:
+        failure, before, is_watched = sides.failure_of(error), handle.state, False
+        if awaited is not None and not isinstance(before.phase, lifecycle.BackingOff):  # Else it is an older run's.
+            handle.awaited, failure = awaited, replace(failure, awaits=awaited.key)
+            is_watched = self._around.lookout.is_away(awaited.key)
+        failed = lifecycle.Failed(run, boot_s(), failure, random.random(), began_at_s, is_watched)
+        self._around.dispatch(handle, failed)
         if handle.state is not before:  # An older run's failure changes nothing.
             handle.stats.fails()
             handle.last_failure = LastFailure(str(failure.cause), failure.message)
@@ -315,6 +364,12 @@ class Effects:
             # The client waits instead of this node: it keeps its records, and asks again.
             handle.pusher.refused("not_ready")
             self._around.give_back(handle)
+
+    def _show_bug(self, handle: Handle, error: Exception, text: str) -> None:
+        """People should see where it happened, once."""
+        failure = sides.failure_of(error)
+        if failure.cause is Cause.BUG and self._around.reporter.is_new(handle, failure):
+            handle.log.error(text, exc_info=error)
 
     async def _check(self, handle: Handle, version: int) -> None:
         label_current(RunLabel(handle.datasource, handle.name))
@@ -386,8 +441,3 @@ def _ahead(error: Fenced) -> ConfigError:
         f"{error.message}, which this registry never granted: it went back in time, or is a copy",
         hint="headgate installation adopt, or headgate installation fork",
     )
-
-
-def _is_bug(error: BaseException) -> bool:
-    """Whether a person should see where it happened."""
-    return sides.failure_of(error).cause == Cause.BUG

@@ -14,10 +14,12 @@ from headgate.core.figures import LastFailure
 from headgate.core.lifecycle.holding import Holding
 from headgate.core.push.notifier import Reason
 from headgate.core.records import NOTHING, Totals
+from headgate.core.repeats import Episode
 from headgate.core.streams import Why
 from headgate.datasources.registry import Config
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.run import Run
+from headgate.runtime.streams.sides import Awaited
 from headgate.runtime.streams.stats import Stats
 from headgate.store.states import State
 
@@ -61,11 +63,14 @@ class Handle:
     stats: Stats = field(default_factory=Stats)
     totals_before: Totals = NOTHING  # When it was granted. A run that has acquired it knows better.
     config: Config | None = None  # Of the run that is being started.
+    marks: tuple[str | None, str | None] = (None, None)  # What the registry knows of source and sink.
     run: Run | None = None
     run_number: int = 0
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     last_failure: LastFailure | None = None
+    episode: Episode = field(default_factory=Episode)  # Of failures in a row, as far as people were told.
+    awaited: Awaited | None = None  # What has to come back, while it waits for that.
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
@@ -99,7 +104,8 @@ def _failure_of(handle: Handle) -> LastFailure | None:
             return handle.last_failure
         case lifecycle.BackingOff(failure=failure, until_s=until_s):
             # To a tenth of a second: what is computed again must not look like news.
-            return LastFailure(str(failure.cause), failure.message, round(unix_s() + until_s - boot_s(), 1))
+            next_try_at_s = round(unix_s() + until_s - boot_s(), 1)
+            return LastFailure(str(failure.cause), failure.message, next_try_at_s, failure.awaits != "")
         case lifecycle.Quarantined(failure=failure):
             return LastFailure(str(failure.cause), failure.message)
         case _:

@@ -2,8 +2,9 @@
 
 A sink that keeps letters commits them with the data; the registry has copies, brought in line by their ids whenever a
 run opens and after each commit that made or resolved some (`Desk.copy`). So it does not matter which of the two was
-away, or went back in time. For other sinks the registry's table is the only place, and letters are saved there in one
-transaction with the checkpoint that passes them.
+away, or went back in time: that letters were replayed or superseded is the sink's word, and that they were discarded
+or have expired is the registry's. For other sinks the registry's table is the only place, and letters are saved there
+in one transaction with the checkpoint that passes them.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from uuid import UUID
 import structlog
 
 from headgate.connectors.api import Letter, LetterSink
-from headgate.core.letters import Contents, Facts, LetterOutcome, key_hash
+from headgate.core.letter_keys import KeyKind, key_hash
+from headgate.core.letters import Contents, Facts, LetterOutcome
 from headgate.core.mapping.document import Mapping as CompiledMapping
 from headgate.core.streams import Checkpoint, Progress
 from headgate.datasources.registry import Registry
 from headgate.errors import ConnectorError, StoreError
 from headgate.ids import new_id
 from headgate.runtime.streams.sides import quietly
-from headgate.store.letter_rows import seal
+from headgate.store.letter_rows import rewrapped, seal
 from headgate.store.letters import Again, Letters, ToReplay
 
 log = structlog.get_logger("headgate.letters")
@@ -35,6 +37,7 @@ LAST_COPY_S = 2.0  # For the last one: the end of a run must not wait for a data
 RETRY_S = 1.0
 COPIED_AT_ONCE = 200  # Letters with their payloads.
 REPLAYED_AT_ONCE = 100
+SINKS_WORD: tuple[LetterOutcome, ...] = ("replayed", "superseded")  # The sink alone decides that.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,9 @@ class Desk:
         id = new_id()
         return Letter(id, seal(self.rows.keyring, id, facts, contents), key)
 
-    def key_hash(self, values: Sequence[object] | None) -> bytes | None:
+    def key_hash(self, values: Sequence[object] | None, kinds: Sequence[KeyKind]) -> bytes | None:
         """What tells a key from others."""
-        return key_hash(values, self.installation)
+        return key_hash(values, self.installation, kinds)
 
     async def keep(self, letters: Sequence[Letter], progress: Progress) -> None:
         """Save letters with the position that passes them. Raises `Fenced` if the stream is not ours any more."""
@@ -75,8 +78,37 @@ class Desk:
                 await self.rows.resolve(ids, outcome)
         closed = {id: ours for id, ours in known.items() if ours != "open" and kept.get(id) == "open"}
         for outcome, ids in _by_outcome(closed).items():
-            await self.rows.tell(ids)
-            await sink.resolve(ids, outcome)
+            if outcome in SINKS_WORD:
+                await self._reopen(sink, ids)
+            else:
+                await self.rows.tell(ids)
+                await sink.resolve(ids, outcome)
+        await self._rewrap(sink)
+
+    async def _reopen(self, sink: LetterSink, ids: Sequence[UUID]) -> None:
+        """The registry has it from the sink that these were replayed or superseded. If the sink still says otherwise
+        when it is asked once more, it went back in time, and the rows with it: the letters are open again."""
+        for begin in range(0, len(ids), COPIED_AT_ONCE):
+            found = await sink.letters(ids[begin : begin + COPIED_AT_ONCE])
+            open_ = [letter for letter in found if letter.outcome == "open" and letter.content]
+            if open_ and (again := await self.rows.reopen(self.stream, open_)):
+                await self.registry.record_events([(self.datasource, "letters_reopened", {"letters": len(again)})])
+
+    async def _rewrap(self, sink: LetterSink) -> None:
+        """Wrap the data keys of the sink's letters with the current master key."""
+        keyring = self.rows.keyring
+        while keyring is not None and (ids := await self.rows.to_rewrap(self.stream, COPIED_AT_ONCE)):
+            keys: dict[UUID, str | None] = dict.fromkeys(ids)  # What it does not have needs no key.
+            changed = []
+            for letter in await sink.letters(ids):
+                if letter.content and letter.outcome == "open":
+                    found, keys[letter.id] = rewrapped(keyring, letter)
+                    changed += [found] if found is not None else []
+            if changed:
+                await sink.rewrite(changed)
+            # What its own key does not fit is damaged, and would be tried for ever.
+            older = set(keyring.others)
+            await self.rows.rewrapped({id: None if key in older else key for id, key in keys.items()})
 
     async def note(self, sink: LetterSink, ids: Sequence[UUID]) -> None:
         """What the sink says became of these."""

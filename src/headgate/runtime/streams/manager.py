@@ -22,7 +22,7 @@ from headgate.core import lifecycle
 from headgate.core.lifecycle import Wanted, holding
 from headgate.core.lifecycle.holding import Declined, Holding
 from headgate.core.push.notifier import Reason
-from headgate.core.reconcile import Entry, Place, wanted_here
+from headgate.core.reconcile import Entry, Place, wanted_here, why_given_back
 from headgate.datasources.registry import Registry
 from headgate.errors import StoreError
 from headgate.ids import stream_name
@@ -31,9 +31,12 @@ from headgate.runtime.inbox import InboxHub
 from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.effects import Effects, Surroundings
 from headgate.runtime.streams.handle import Handle, Pusher
+from headgate.runtime.streams.lookout import Lookout
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
+from headgate.runtime.streams.run import Run
+from headgate.runtime.streams.sides import REGISTRY
 from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.strays import Strays
 from headgate.runtime.taps.points import NOBODY, Points
@@ -41,6 +44,7 @@ from headgate.store.letters import Letters
 from headgate.store.streams import Offer, Streams
 
 POLL_S = 0.5  # Finds what a wake-up missed.
+OWNED_S = 5.0  # A stream that was taken from us is missed within this, if nothing is written that would be fenced.
 RETRY_S = 1.0
 WANTED_AT_ONCE = 200  # Workers that are told in one go what is wanted: about 3 ms.
 
@@ -75,6 +79,7 @@ class WorkerManager:
         self._reporter = Reporter(registry, node, self._handles.values)
         ownership = Ownership(rows, node)
         self._checkpoints = Checkpoints(ownership, node, self._lose)
+        self._lookout = Lookout(self._dispatch)
         around = Surroundings(
             node=node,
             installation=installation,
@@ -83,6 +88,7 @@ class WorkerManager:
             ownership=ownership,
             reporter=self._reporter,
             checkpoints=self._checkpoints,
+            lookout=self._lookout,
             inboxes=inboxes,
             taps=taps,
             trust_left_s=trust_left_s,
@@ -98,6 +104,7 @@ class WorkerManager:
         self._draining = False
         self.is_stopping = False
         self._over = False  # The incarnation has ended: no event changes anything any more.
+        self._last_runs: list[Run] = []  # Those that were under way then.
         self.synced = asyncio.Event()  # The registry has been read at least once.
 
     async def run(self) -> None:
@@ -106,6 +113,7 @@ class WorkerManager:
             group.create_task(forever(self._sync_loop, "sync"), name="sync")
             group.create_task(forever(self._checkpoints.run, "checkpoint"), name="checkpoint")
             group.create_task(forever(self._reporter.run, "report"), name="report")
+            group.create_task(forever(self._owned_loop, "owned"), name="owned")
 
     # What is wanted.
 
@@ -116,9 +124,12 @@ class WorkerManager:
     async def _sync_loop(self) -> None:
         while True:
             self._wake.clear()
+            began_at_s = boot_s()
             try:
                 await self.look()
+                self._lookout.answered(REGISTRY.key)
             except StoreError:
+                self._lookout.silent(REGISTRY.key, began_at_s)
                 await asyncio.sleep(RETRY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -228,6 +239,10 @@ class WorkerManager:
         handle.holding = replace(handle.holding, is_given_back=True)
         self._want(handle)
 
+    def why_given_back(self, datasource: UUID) -> str:
+        """Why a stream of this datasource ended that its program still wants."""
+        return why_given_back(self._registry.entry_of(datasource), Place(self._draining))
+
     def _add(self, stream: UUID, entry: Entry, name: str, index: int = 0, dealt: int = 1) -> Handle:
         bound = structlog.get_logger("headgate.stream").bind(datasource=entry.name, stream=name, stream_id=stream)
         share = Share(index, dealt, partial(self._registry.list_parts, entry.datasource))
@@ -248,6 +263,20 @@ class WorkerManager:
             self._dispatch(handle, lifecycle.OwnershipLost(boot_s()))
             if handle.pusher is not None:
                 handle.pusher.released("stale")
+
+    async def _owned_loop(self) -> None:
+        """A run that has nothing to write is never fenced: it has to ask whether its stream is still ours."""
+        while True:
+            await asyncio.sleep(OWNED_S)
+            running = {handle: handle.holding.epoch for handle in self.handles() if _is_running(handle)}
+            if not running:
+                continue
+            with contextlib.suppress(StoreError):
+                owned = await self._rows.owned(self.node)
+                for handle, epoch in running.items():
+                    if epoch is not None and owned.get(handle.stream) != epoch and _is_running(handle):
+                        handle.log.warning("this stream was taken from us")
+                        self._lose(handle, epoch)
 
     async def checkpoint(self, handles: Iterable[Handle]) -> None:
         """Save where these streams stand, now."""
@@ -273,6 +302,7 @@ class WorkerManager:
     def _transition(self, handle: Handle) -> None:
         status, detail = lifecycle.status(handle.state)
         handle.log.debug("worker", status=status, detail=detail)
+        self._lookout.look(handle)
         self._reporter.changed(handle)
 
     def _set_timer(self, handle: Handle) -> None:
@@ -292,6 +322,7 @@ class WorkerManager:
     def lose_all(self) -> None:
         """This incarnation has ended: nothing here is ours any more."""
         self._draining = self._over = True
+        self._last_runs = [handle.run for handle in self._handles.values() if handle.run is not None]
         for handle in list(self._handles.values()):
             handle.holding = holding.lost(handle.holding)
             if handle.run is not None:
@@ -301,6 +332,13 @@ class WorkerManager:
             if handle.task is not None:
                 handle.task.cancel()
         self._effects.cancel_all()
+        self._lookout.close()
+
+    async def ended(self) -> bool:
+        """Wait until nothing of this incarnation runs any more, once all is lost. Returns whether no write was cut off
+        on its way: one that was may still arrive, from a thread or out of a socket."""
+        await self._effects.ended()
+        return not any(run.is_in_doubt for run in self._last_runs)
 
     async def stop(self) -> None:
         """Drain every stream and give it back; over within the stop's deadline, and when there is no more trust."""
@@ -321,6 +359,11 @@ class WorkerManager:
     def handles(self) -> list[Handle]:
         """All streams here, for figures."""
         return list(self._handles.values())
+
+
+def _is_running(handle: Handle) -> bool:
+    """Whether nothing is under way that changes what is ours: neither an acquisition nor a release."""
+    return isinstance(handle.state.phase, lifecycle.Running)
 
 
 def _is_busy(handle: Handle) -> bool:

@@ -25,7 +25,8 @@ from headgate.connectors.api import Context, Letter, LetterSink, Outgoing, Progr
 from headgate.core.mapping.document import Mapping
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
-from headgate.runtime.streams.batches import Write, search, superseding
+from headgate.runtime.streams.batches import Write, search
+from headgate.runtime.streams.keys import Keys
 from headgate.runtime.streams.letters import Desk, persist
 from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
@@ -67,17 +68,19 @@ class Replays:
         self._desk = desk
         self._keeps_letters = prepared.sink_kind.keeps_letters
         self._is_upsert = prepared.sink_kind.needs_key(prepared.sink_options)
+        self._keys = Keys(prepared, sink, desk)
 
     async def some(self, before: Progress) -> Replayed | None:
         """Replay the next letters. None: none are left."""
         letters = await self._desk.to_replay(self._version)
         if not letters:
             return None
+        await self._keys.look()
         strange = await self._strange(letters)
         mapped = await self._map(letters, strange)
         adopted = [Letter(one.id, b"", one.key) for one in letters if one.id in strange & {*mapped.replays}]
         progress = replace(before, commits=before.commits + 1)
-        key, supersedes = self._prepared.mapping.key, superseding(self._prepared, self._desk)
+        key, supersedes = self._prepared.mapping.key, self._keys.supersedes
         outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, adopted, mapped.replays, supersedes)
         is_written = not outgoing.records
         while not is_written:
@@ -137,7 +140,7 @@ class Replays:
         if not wanted:
             into.filtered.append(letter.id)
         chosen = (mapped.records[number] for number in wanted)
-        if self._is_upsert and not letter.overwrites and any(self._has_other_key(letter, one) for one in chosen):
+        if self._is_upsert and not letter.overwrites and any(self._keys.of_record(one) != letter.key for one in chosen):
             into.failed.append(self._again(letter.id, "sink", None, OTHER_KEY))
             return
         for number in wanted:
@@ -145,9 +148,6 @@ class Replays:
                 into.deletes.append(len(into.records))
             into.records.append(mapped.records[number])
             into.replays.append(letter.id)
-
-    def _has_other_key(self, letter: ToReplay, record: dict[str, Any]) -> bool:
-        return self._desk.key_hash([record.get(field) for field in self._prepared.mapping.key]) != letter.key
 
     async def _try(self, outgoing: Outgoing) -> tuple[Sequence[Bad], bool]:
         """Write them. Returns those that cannot be written, and whether the others have been."""

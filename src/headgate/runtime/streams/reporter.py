@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from headgate.clock import boot_s
+from headgate.clock import boot_s, unix_s
+from headgate.core import repeats
 from headgate.core.figures import SAMPLE_S
 from headgate.core.lifecycle import Failure, Running
+from headgate.core.repeats import Episode, Told
 from headgate.datasources.registry import Registry
 from headgate.errors import StoreError
 from headgate.runtime.streams.batches import Written
@@ -40,8 +43,9 @@ class Reporter:
         self._proofs: dict[UUID, int] = {}
 
     def changed(self, handle: Handle) -> None:
-        """Its state should be written now."""
+        """Its state should be written now. Its figures follow, so that what waits at its source is soon known."""
         self._dirty.add(handle)
+        self._moved.add(handle)
         self._changed.set()
 
     def moved(self, handle: Handle) -> None:
@@ -61,13 +65,29 @@ class Reporter:
     def note(self, handle: Handle, type: str, failure: Failure | None) -> None:
         """A step in a worker's life, for people: in the log and as an event."""
         if failure is None:
-            handle.log.info(type)
+            ended = repeats.over(handle.episode)
+            handle.episode = Episode()
+            after = {} if ended is None else {"failures": ended.count, "since": _moment(ended.since_s)}
+            handle.log.info(type, **after)
             if handle.pusher is None:  # Programs come and go; their streams' history tells it.
-                self.event(handle, f"worker_{type}")
+                self.event(handle, f"worker_{type}", **after)
         else:
-            handle.log.error(type, cause=str(failure.cause), error=failure.message)
-            self.event(handle, f"worker_{type}", cause=str(failure.cause), error=failure.message)
             handle.stats.restarts += type == "failed"
+            if (told := self._told(handle, type, failure)) is not None:
+                said: dict[str, Any] = {"cause": str(failure.cause), "error": failure.message, "count": told.count}
+                if told.count > 1:
+                    said["since"] = _moment(told.since_s)
+                handle.log.error(type, **said)
+                self.event(handle, f"worker_{type}", **said)
+
+    def is_new(self, handle: Handle, failure: Failure) -> bool:
+        """Whether a run has not failed like this before, so that people should see where it happened."""
+        return repeats.is_new(handle.episode, *_matter(handle, "failed", failure))
+
+    def _told(self, handle: Handle, type: str, failure: Failure) -> Told | None:
+        """What to tell of a failure that may be one of very many."""
+        handle.episode, told = repeats.failed(handle.episode, *_matter(handle, type, failure), boot_s())
+        return told
 
     def culprits(self, handle: Handle, written: Written) -> None:
         """Records could not be handled: an event now and then, in numbers, whatever comes in."""
@@ -158,6 +178,18 @@ class Reporter:
         except StoreError:
             self._proofs = proofs | self._proofs
             raise
+
+
+def _matter(handle: Handle, type: str, failure: Failure) -> tuple[Hashable, Hashable]:
+    """What a failure is about, and what makes it the same as another: what it waits for, or else its words."""
+    wanted = handle.state.wanted
+    about = None if wanted is None else (wanted.published, wanted.restarts)
+    return about, (type, failure.cause, failure.awaits or failure.message)
+
+
+def _moment(at_s: float) -> str:
+    """A time since the boot, for people."""
+    return datetime.fromtimestamp(unix_s() - boot_s() + at_s, UTC).isoformat(timespec="seconds")
 
 
 async def _see_backlogs(asked: Sequence[tuple[Handle, Run]]) -> None:

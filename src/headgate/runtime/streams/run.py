@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -43,7 +43,7 @@ from headgate.runtime.streams.batches import Batches, Written
 from headgate.runtime.streams.letters import Copier, Desk
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.replays import Replayed, Replays
-from headgate.runtime.streams.sides import build_sink, build_source, close
+from headgate.runtime.streams.sides import Awaited, Side, awaited_of, build_sink, build_source, close, targets_of
 from headgate.runtime.streams.slices import map_all
 from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.trusted import while_trusted
@@ -53,10 +53,29 @@ from headgate.text import one_line
 RETRY_S = 1.0
 TRUST_POLL_S = 0.1
 WHOLE = Share()
+STEERING = (RetryLater, EndOfStream, BadRecords, BatchRefused)  # What a side says while nothing is wrong with it.
 
 
 class Asked(Exception):
     """Letters are to be replayed."""
+
+
+class _Blaming:
+    """Notes on the run which side has failed. There is one for each side, and every read and write goes through it."""
+
+    __slots__ = ("_run", "_side")
+
+    def __init__(self, run: Run, side: Side) -> None:
+        self._run = run
+        self._side = side
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # The error itself must not be kept: it would keep the run, and the run it.
+        if isinstance(error, Exception) and not isinstance(error, STEERING):
+            self._run.blame(self._side)
 
 
 class Run:
@@ -96,6 +115,8 @@ class Run:
         self._source: Source | None = None  # While it is open, and if it knows its backlog.
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
+        self._targets: Sequence[str] | None = None  # Found out when somebody waits for something.
+        self._failed_side: Side | None = None  # Which of them has ended the run, if one did.
         self.abandoned = False  # Nothing may be written any more, whatever still runs.
 
     def drain(self) -> None:
@@ -116,13 +137,16 @@ class Run:
         source: Source | None = None
         try:
             # The sink first: it fences the run before this one, whatever may be wrong with the source.
-            progress = self.progress = self._agreed(await sink.open(self._grant))
+            with _Blaming(self, "sink"):
+                opened = await sink.open(self._grant)
+            progress = self.progress = self._agreed(opened)
             self.is_settled = True
             if self._prepared.sink_kind.keeps_letters:
                 # A run before this one may have left some.
                 self._copier = Copier(self._desk, cast(LetterSink, sink), is_due=_has_letters(progress))
-            source = await self._build_source()
-            await source.open(progress.position)
+            with _Blaming(self, "source"):
+                source = await self._build_source()
+                await source.open(progress.position)
             self._source = source if self._prepared.source_kind.knows_backlog else None
             self._on_opened(progress)
             has_ended = await self._move(source, sink, progress)
@@ -138,6 +162,20 @@ class Run:
                 await copier.end(copies=not self.abandoned)
             await close(*([source, sink] if source is not None else [sink]))
 
+    def blame(self, side: Side) -> None:
+        """This side has failed."""
+        self._failed_side = side
+
+    def awaited_after(self, error: BaseException) -> Awaited | None:
+        """What has to come back before another run can do better than this one, which has ended with an error."""
+        return awaited_of(self._prepared, self._failed_side, error)
+
+    def targets(self) -> Sequence[str]:
+        """What it reaches that others may wait for."""
+        if self._targets is None:
+            self._targets = targets_of(self._prepared)
+        return self._targets
+
     def _agreed(self, kept: Progress | None) -> Progress:
         try:
             return agree(self._grant.progress, kept)
@@ -145,6 +183,12 @@ class Run:
             position = one_line(msgspec.json.encode(kept and kept.position).decode(), 200)
             hint = f"headgate streams set-position; the sink has {position}"
             raise ConnectorError(error.message, cause=Cause.CONFIG, hint=hint) from None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a write of it may still arrive after it was cut off. What a transactional sink gets does not count:
+        that is fenced."""
+        return not self.is_settled and not self._prepared.sink_kind.transactional
 
     @property
     def knows_backlog(self) -> bool:
@@ -170,6 +214,7 @@ class Run:
         async def write(outgoing: Outgoing) -> None:
             await self._write_durably(sink, outgoing)
 
+        of_source = _Blaming(self, "source")
         batches = Batches(self._prepared, self._version, self._context, sink, write, self._desk)
         replays = Replays(self._prepared, self._version, self._context, sink, write, self._desk)
         if _has_letters(progress):
@@ -181,7 +226,8 @@ class Run:
                 self._is_asked = False
                 progress = await self._replay(replays, progress, self._has_read)
             try:
-                batch, mapped = await self._read_or_asked()
+                with of_source:
+                    batch, mapped = await self._read_or_asked()
             except asyncio.CancelledError:
                 if self._draining and not _is_cancelled():
                     return False
@@ -197,7 +243,8 @@ class Run:
                 continue
             self._reading = self._read(source)
             progress = await self._write(batches, batch, mapped, progress)
-            await source.ack(batch.position)
+            with of_source:
+                await source.ack(batch.position)
             self._stop_if_too_many()
         return False
 
@@ -305,7 +352,8 @@ class Run:
             try:
                 async with while_trusted(self._grant.trust_left_s, left_s):
                     self.is_settled = False
-                    await sink.write(outgoing)
+                    with _Blaming(self, "sink"):
+                        await sink.write(outgoing)
                     self._has_written = True
                     return
             except RetryLater as later:

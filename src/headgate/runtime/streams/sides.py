@@ -1,15 +1,18 @@
-"""The two sides of a version: built, checked and closed; and what their errors mean."""
+"""The two sides of a version: built, checked and closed; what their errors mean, and what they wait for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import replace
-from typing import TypeVar
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, TypeVar, cast
 
-from headgate.connectors.api import Context, Sink, Source
+from headgate.connectors.api import Context, Marked, Sink, SinkKind, Source, SourceKind
 from headgate.core.lifecycle import Failure
-from headgate.datasources.prepared import Prepared
+from headgate.core.reach import Kind
+from headgate.datasources.prepared import Prepared, SinkSide
 from headgate.errors import Cause, ConfigError, ConnectorError, HeadgateError, NotConnected, StoreError
 from headgate.hidden import hide
 from headgate.runtime.streams.hosting import Threaded
@@ -19,6 +22,10 @@ CLOSE_S = 2.0
 CHECK_S = 30.0
 
 T = TypeVar("T")
+
+Side: TypeAlias = Literal["source", "sink"]
+
+_KEY = secrets.token_bytes(16)  # What a URL names may be a piece of a password: no key of a target tells it.
 
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
@@ -30,11 +37,16 @@ def build_source(prepared: Prepared, context: Context, part: str = "") -> Source
 
 
 def build_sink(prepared: Prepared, context: Context) -> Sink:
-    """The sink, made awaitable if its methods block."""
-    prepared.sink_guard.check(prepared.sink_kind.reaches(prepared.sink_options))
-    context = replace(context, guard=prepared.sink_guard, field_types=prepared.field_types)
-    sink = prepared.sink_kind.build(prepared.sink_options, context)
-    return Threaded(sink, context.stream) if prepared.sink.runs == "thread" else sink
+    """The sink of a version."""
+    return build_sink_side(prepared.sink_side, context)
+
+
+def build_sink_side(side: SinkSide, context: Context) -> Sink:
+    """A sink by itself, made awaitable if its methods block."""
+    side.guard.check(side.kind.reaches(side.options))
+    context = replace(context, guard=side.guard, field_types=side.field_types)
+    sink = side.kind.build(side.options, context)
+    return Threaded(sink, context.stream) if side.connector.runs == "thread" else sink
 
 
 async def check(prepared: Prepared, context: Context) -> None:
@@ -52,6 +64,28 @@ async def check_one(side: Source | Sink) -> None:
         raise NotConnected(f"the check took longer than {CHECK_S:.0f} s") from None
     finally:
         await close(side)
+
+
+async def marks(prepared: Prepared, context: Context) -> tuple[str, str]:
+    """What the data of both sides say that they are; empty: nothing, or they cannot tell."""
+    source = build_source(prepared, context) if prepared.source_kind.is_marked else None
+    sink = build_sink(prepared, context) if prepared.sink_kind.is_marked else None
+    said = await asyncio.gather(*(_mark_of(side) if side is not None else _nothing() for side in (source, sink)))
+    return said[0], said[1]
+
+
+async def _mark_of(side: Source | Sink) -> str:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return await cast(Marked, side).mark() or ""
+    except TimeoutError:
+        raise NotConnected(f"the question which data these are took longer than {CHECK_S:.0f} s") from None
+    finally:
+        await close(side)
+
+
+async def _nothing() -> str:
+    return ""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -76,6 +110,51 @@ def _failure_of(error: BaseException) -> Failure:
             return Failure(Cause.NETWORK, error_line(error))
         case _:
             return Failure(Cause.BUG, error_line(error))
+
+
+# What a stream waits for.
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A target (`core.awaited`), and how to ask whether it answers."""
+
+    key: str
+    probe: Callable[[], Awaitable[None]] | None = None  # None: somebody asks it all the time.
+
+
+REGISTRY = Awaited("registry")
+
+
+def awaited_of(prepared: Prepared | None, side: Side | None, error: BaseException) -> Awaited | None:
+    """What has to come back after this error, if that can be told. Without a side to blame it is the registry, which
+    gives a stream its epoch and a node its trust."""
+    if _failure_of(error).cause is not Cause.NETWORK:
+        return None
+    if prepared is None or side is None or isinstance(error, StoreError):
+        return REGISTRY
+    return _target(prepared, side)
+
+
+def targets_of(prepared: Prepared) -> list[str]:
+    """What a version reaches that can be waited for."""
+    sides: tuple[Side, Side] = ("source", "sink")
+    return [found.key for side in sides if (found := _target(prepared, side)) is not None]
+
+
+def _target(prepared: Prepared, side: Side) -> Awaited | None:
+    kind: SourceKind | SinkKind
+    if side == "source":
+        kind, options, guard = prepared.source_kind, prepared.source_options, prepared.source_guard
+    else:
+        kind, options, guard = prepared.sink_kind, prepared.sink_options, prepared.sink_guard
+    places, own = list(kind.reaches(options)), kind.probe
+    addresses = [place for place in places if place.kind is Kind.ADDRESS and place.port]
+    if own is None and not addresses:
+        return None
+    named = str(sorted(map(str, places))).encode("utf-8", "surrogatepass")
+    key = hashlib.blake2b(named, key=_KEY, digest_size=16).hexdigest()
+    return Awaited(key, (lambda: guard.knock(addresses)) if own is None else (lambda: own(options, guard)))
 
 
 async def close(*sides: Source | Sink) -> None:

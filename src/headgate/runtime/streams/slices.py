@@ -2,8 +2,8 @@
 
 The core says where a slice ends and which record is dear (`core.mapping.prices`). Dear records of all streams share one
 thread: a sender of many of them waits behind them, and others share the interpreter with one such record at most. A
-mapping that calls a function in Python is run in threads altogether, since nobody knows what the function does; these
-are others (`runtime.streams.threads`), so that one that never returns holds up its own stream alone.
+mapping that calls a function in Python is run in threads altogether, since each call waits for the function's process
+(`datasources.hosted`); these are others (`runtime.streams.threads`), so that only such mappings wait for each other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headgate.core.mapping.document import Mapped, Mapping
+from headgate.core.mapping.python import FunctionUnavailableError
+from headgate.errors import Cause, ConnectorError
 from headgate.runtime.streams.threads import Threads
 
 PYTHON_AT_ONCE = 4
@@ -23,7 +25,10 @@ _python = Threads(PYTHON_AT_ONCE, "mapping-python")
 async def map_all(mapping: Mapping, records: list[Any], meta: list[Any] | None = None) -> Mapped:
     """Map a batch, and let others have their turn after each slice."""
     if mapping.calls_python:
-        return await _python.run(lambda: mapping.apply(records, meta))
+        try:
+            return await _python.run(lambda: mapping.apply(records, meta))
+        except FunctionUnavailableError as error:
+            raise ConnectorError(error.said, cause=Cause.CONFIG, hint=error.hint) from None
     mapped = Mapped()
     done = 0
     while True:

@@ -1,8 +1,9 @@
 -- In which history the registry is at home, and in which era it is (`core.lineage`). A registry that no node has worked
 -- with yet has no home: a copy that is made of it then, such as a template, is as good as the original.
 ALTER TABLE headgate.registry
-    ADD COLUMN era     bigint NOT NULL DEFAULT 0,
-    ADD COLUMN lineage text;
+    ADD COLUMN era          bigint NOT NULL DEFAULT 0,
+    ADD COLUMN era_began_at timestamptz,
+    ADD COLUMN lineage      text;
 
 -- The history that this server writes. A user who may not read the system's identifier is told apart by the rest.
 CREATE FUNCTION headgate.lineage() RETURNS text LANGUAGE plpgsql AS $$

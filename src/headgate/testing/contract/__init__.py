@@ -2,7 +2,9 @@
 writers. pytest and pytest-asyncio are needed."""
 
 from headgate.testing.contract.bulk import ReaderContract, WriterContract
+from headgate.testing.contract.letters import LetterSinkContract
 from headgate.testing.contract.streaming import (
+    ForgettingSinkContract,
     SinkContract,
     SourceContract,
     SourceInPartsContract,
@@ -10,6 +12,8 @@ from headgate.testing.contract.streaming import (
 )
 
 __all__ = [
+    "ForgettingSinkContract",
+    "LetterSinkContract",
     "ReaderContract",
     "SinkContract",
     "SourceContract",

@@ -1,7 +1,8 @@
 """The acceptance suite that every connector passes, ours and yours.
 
-Derive a class from `SourceContract`, `SourceInPartsContract`, `SinkContract` or `TransactionalSinkContract` in a
-test module, say how to make the source or sink and what to expect, and pytest finds the tests:
+Derive a class from `SourceContract`, `SourceInPartsContract`, `SinkContract`, `TransactionalSinkContract` or
+`ForgettingSinkContract` in a test module, say how to make the source or sink and what to expect, and pytest finds the
+tests:
 
     class TestFilesSource(SourceContract):
         @pytest.fixture(autouse=True)
@@ -21,12 +22,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from headgate.connectors.api import Batch, Outgoing, Position, Progress, Sink, Source
+from headgate.connectors.api import Batch, ForgettingSink, Grant, Outgoing, Position, Progress, Sink, Source
 from headgate.errors import ConnectorError, EndOfStream, Fenced
 from headgate.runtime.streams.parts import Merged
 from headgate.testing.contract.patience import held_resources, soon, until_no_more_than
@@ -353,10 +356,81 @@ class TransactionalSinkContract(SinkContract):
         await self._has(10)
         assert await self._progress(2) == Progress(commits=1, position=10)
 
-    async def _progress(self, epoch: int) -> Progress | None:
+    async def test_an_open_without_trust_keeps_nothing(self) -> None:
+        """It is that of a node which others have given up: once its stream is forgotten, no row would fence it."""
+        with pytest.raises(ConnectorError):
+            await self._progress(make_grant(epoch=1, trust_left_s=0.0))
+        async with self._opened(1) as sink:  # The same epoch: nobody has raised it.
+            await self._write(sink, 0, 10, commits=1)
+        await self._has(10)
+
+    async def _progress(self, epoch: int | Grant) -> Progress | None:
         sink = self.make_sink()
         try:
-            return await soon(sink.open(make_grant(epoch=epoch)))
+            return await soon(sink.open(make_grant(epoch=epoch) if isinstance(epoch, int) else epoch))
+        finally:
+            await soon(sink.close())
+
+
+class ForgettingSinkContract(TransactionalSinkContract):
+    """What every transactional sink does that removes what it kept of streams that are gone."""
+
+    @abstractmethod
+    def make_sink(self) -> ForgettingSink:
+        """A new sink, not opened, on the place of this test."""
+
+    async def test_forgets_a_stream_and_keeps_its_records(self) -> None:
+        async with self._opened(3) as sink:
+            await self._write(sink, 0, 10, commits=1)
+        await self._forget(make_grant())
+        await self._has(10)
+        # Not that of the old stream: a new one begins with what the registry says, under any epoch.
+        progress = await self._progress(1)
+        assert progress is None or (progress.position is None and progress.commits == 0)
+
+    async def test_forgets_no_other_stream_and_no_other_installation(self) -> None:
+        others = [make_grant("other"), make_grant(installation=UUID(int=7))]
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, commits=1)
+        for number, grant in enumerate(others, start=1):
+            sink = self.make_sink()
+            await soon(sink.open(grant))
+            await self._write(sink, 10 * number, 10 * number + 10, commits=number)
+            await soon(sink.close())
+        await self._forget(make_grant())
+        for number, grant in enumerate(others, start=1):
+            progress = await self._progress(replace(grant, epoch=2))
+            assert progress is not None
+            assert progress.position == 10 * number + 10
+
+    async def test_a_run_of_a_forgotten_stream_is_fenced_and_changes_nothing(self) -> None:
+        async with self._opened(1) as old:
+            await self._write(old, 0, 10, commits=1)
+            await self._forget(make_grant())
+            with pytest.raises(Fenced):
+                await self._write(old, 10, 20, commits=2)
+        await self._has(10)
+
+    async def test_a_late_open_does_not_bring_a_forgotten_stream_back(self) -> None:
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, commits=1)
+        await self._forget(make_grant())
+        with pytest.raises(ConnectorError):
+            await self._progress(make_grant(epoch=2, trust_left_s=0.0))
+        assert await self._progress(1) is not None  # No row fences the first epoch.
+
+    async def test_forgets_what_is_not_there_and_twice(self) -> None:
+        await self._forget(make_grant())
+        async with self._opened(1) as sink:
+            await self._write(sink, 0, 10, commits=1)
+        await self._forget(make_grant("other"))
+        await self._forget(make_grant())
+        await self._forget(make_grant())
+
+    async def _forget(self, grant: Grant) -> None:
+        sink = self.make_sink()
+        try:
+            await soon(sink.forget(grant.installation, [grant.stream]))
         finally:
             await soon(sink.close())
 

@@ -88,9 +88,19 @@ class DatasourcesApi(Controller):
         return await views.whole(node, name)
 
     @delete("/{name:str}", guards=OPERATE, summary="Delete a datasource")
-    async def remove(self, node: Node, request: Req, name: str) -> None:
-        """Its name is free at once; its streams go when they have stopped."""
-        await node.registry.delete(name, request.user.name)
+    async def remove(self, node: Node, request: Req, name: str, yes: bool = False) -> None:
+        """Its name is free at once; its streams go when they have stopped, and what they left in the sink some minutes
+        later. A 409 with `counts` if something would be lost, unless `yes` is true."""
+        await node.registry.delete(name, request.user.name, yes=yes)
+
+    @get("/{name:str}/deletion", guards=SEE, summary="What a delete would lose")
+    async def deletion(self, node: Node, name: str) -> datasources.Deletion:
+        """Payloads that were answered 202 and are not known to be in the sink, open dead letters, and dumps that are
+        not over."""
+        found, stake = await node.registry.stake(name)
+        return datasources.Deletion(
+            name=found.name, payloads=stake.payloads, letters=stake.letters, dumps=[str(id) for id in stake.dumps]
+        )
 
     @put("/{name:str}/draft", guards=OPERATE, summary="Write the draft")
     async def draft(
@@ -137,7 +147,8 @@ class DatasourcesApi(Controller):
 
     @post("/{name:str}/start", guards=OPERATE, status_code=200, summary="Start")
     async def start(self, node: Node, request: Req, name: str) -> datasources.Done:
-        """Ends a quarantine. Starting what runs changes nothing; what is finished or unpublished is a 409."""
+        """Ends a pause or a quarantine. Starting what runs changes nothing; what is finished, or unpublished, is a
+        409."""
         await node.registry.start(name, request.user.name)
         return datasources.Done(name=name, action="start")
 
@@ -146,6 +157,13 @@ class DatasourcesApi(Controller):
         """Over within its deadline, whatever the connector does."""
         await node.registry.set_enabled(name, False, request.user.name)
         return datasources.Done(name=name, action="stop")
+
+    @post("/{name:str}/pause", guards=OPERATE, status_code=200, summary="Pause: stop reading, and go on accepting")
+    async def pause(self, node: Node, request: Req, name: str) -> datasources.Done:
+        """Webhooks are answered 202 and wait in the inbox; programs that push stay connected and keep their records.
+        A start ends it."""
+        await node.registry.pause(name, request.user.name)
+        return datasources.Done(name=name, action="pause")
 
     @post("/{name:str}/restart", guards=OPERATE, status_code=200, summary="Restart")
     async def restart(self, node: Node, request: Req, name: str) -> datasources.Done:

@@ -76,7 +76,8 @@ def _outside(node: Node, row: GroupRow) -> Explained:
     }
     members = {str(one.id): _consumer(one, waits_s.get(one.id, 0.0)) for one in row.members}
     wanted = groups.wanted(row.group)
-    group = Outside(tuple(members.values()), row.partition, row.ignored, None if wanted is None else members[wanted.id])
+    next_one = None if wanted is None else members[wanted.id]
+    group = Outside(tuple(members.values()), row.partition, row.ignored, next_one, row.fenced)
     active = next((one for one in row.members if members[str(one.id)].is_holder and one.activity == "active"), None)
     details = bodies.GroupDetails(
         kind="outside",
@@ -92,6 +93,7 @@ def _outside(node: Node, row: GroupRow) -> Explained:
         lately=[bodies.Transition(at=one.at, what=one.what, who=one.who, told=list(one.told)) for one in row.lately],
         lease_s=row.lease_s,
         ignored=row.ignored,
+        fenced=row.fenced,
     )
     return Explained(details, explain_group.explain_outside(group))
 
@@ -174,7 +176,7 @@ def _candidate(node: Node, row: NodeRow, names: Mapping[UUID, str], unable: Mapp
     silent_s = node.watcher.silent_s(row.id)
     is_silent = silent_s > SILENT_S
     reason = unable.get(row.id, "")
-    return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason)
+    return SeenNode(names[row.id], row.draining, is_silent, silent_s, row.lease_s, reason, row.ended)
 
 
 def _seat(id: UUID, one: SeenNode, row: WorkerGroup) -> bodies.Consumer:
@@ -198,6 +200,8 @@ def _stopped(node: Node, row: WorkerGroup) -> str:
         return "nothing has been published"
     if not row.enabled:
         return "its datasource is stopped"
+    if row.paused:
+        return "its datasource is paused"
     if row.quarantine is not None:
         return f"its datasource is quarantined: {row.quarantine}"
     if row.dealing:

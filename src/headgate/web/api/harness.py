@@ -12,9 +12,7 @@ from litestar import delete, get, post
 from headgate.core.access import OfDatasource, may
 from headgate.core.harness.results import Difference, Given, Result
 from headgate.datasources.documents import Document, gather_one, read_one, together
-from headgate.datasources.planned import PlannedChange
 from headgate.errors import ConfigError, NotFound, Problem
-from headgate.runtime.harness.gate import Applying
 from headgate.runtime.harness.harness import Asked, Report
 from headgate.runtime.node import Node
 from headgate.store.datasources import Version
@@ -114,14 +112,6 @@ async def publish(node: Node, request: Req, name: str, data: datasources.Publish
     version = await node.registry.publish(name, actor, draft.content.hash, is_admin=is_admin)
     await node.gate.keep(found, passed, actor)
     return version
-
-
-async def apply(
-    node: Node, request: Req, documents: dict[str, Document], *, prune: bool, connect: bool, accept: bool
-) -> Sequence[PlannedChange]:
-    """Apply a file whose versions pass. Its fixtures are kept once it is applied."""
-    how = Applying(prune=prune, connect=connect, accept=accept, is_admin=may(request.user, "administer"))
-    return await node.gate.apply(node.registry, documents, request.user.name, how)
 
 
 async def with_fixtures(node: Node, request: Req, documents: Sequence[Document]) -> list[Document]:

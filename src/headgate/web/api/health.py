@@ -9,6 +9,7 @@ from litestar.response import Stream
 from headgate.core.access import Caller, may
 from headgate.datasources.health import ALARMING, health
 from headgate.errors import StoreError
+from headgate.hidden import hide
 from headgate.runtime.node import Node
 from headgate.telemetry import exposition
 from headgate.telemetry.metrics import NodeCollector
@@ -30,18 +31,16 @@ def healthz() -> access.Alive:
 
 @route("/readyz", http_method=READ, tags=["health"], summary="The node can do its work")
 async def readyz(node: Node, request: Req) -> Response[access.Ready]:
-    """Open to anyone: the status alone. With a token: what is degraded, and why."""
-    reasons = []
-    if node.trust_left_s() <= 0.0:
-        reasons.append("this node may not act: its beats are not answered")
-    if node.manager is None or not node.manager.synced.is_set():
-        reasons.append("the registry has not been read yet")
+    """503 while nothing can be made durable through this node. Open to anyone: the status alone. With a token: what is
+    degraded, and why."""
+    reasons = node.why_not_ready()
     degraded = None
     is_ready = not reasons
     try:
         caller = await request.app.state.gate.identify(request.headers, address_of(request.scope), cookie_allowed=True)
         if caller is not None and may(caller, "list"):
-            degraded = reasons + await views.notices(node, caller) + await _unhealthy(node, caller)
+            degraded = list(map(hide, reasons))
+            degraded += await views.notices(node, caller) + await _unhealthy(node, caller)
     except StoreError:
         is_ready = False
     body = access.Ready(status="ok" if is_ready else "unavailable", degraded=degraded)

@@ -8,8 +8,7 @@ been taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -18,7 +17,6 @@ from uuid import UUID
 import msgspec
 from litestar import get, post, put
 from litestar.di import Provide
-from litestar.exceptions import ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 from litestar.response import Stream
@@ -40,6 +38,7 @@ from headgate.web.auth import Needs, Req
 from headgate.web.bodies import letters as bodies
 from headgate.web.bodies.problems import ProblemDetails
 from headgate.web.problems import MEDIA_TYPE
+from headgate.web.queries import in_query, moment
 
 OF_DATASOURCE = [Needs("operate", subjects.datasource)]
 OF_LETTER = [Needs("operate", subjects.letter)]
@@ -74,18 +73,8 @@ def filter_of(
     until: datetime | None = None,
 ) -> Filter:
     """Which letters a query asks for."""
-    with _in_query():
-        return checked(Filter(None, stage, field, reason, version, _moment("since", since), _moment("until", until)))
-
-
-@contextmanager
-def _in_query() -> Iterator[None]:
-    """What is wrong with a parameter is answered as the framework answers it."""
-    try:
-        yield
-    except ConfigError as error:
-        extra = [{"key": one.path, "message": one.message, "source": "query"} for one in error.problems]
-        raise ValidationException(error.message, extra=extra) from None
+    with in_query():
+        return checked(Filter(None, stage, field, reason, version, moment("since", since), moment("until", until)))
 
 
 BY_QUERY = {"which": Provide(filter_of, sync_to_thread=False)}
@@ -112,7 +101,7 @@ async def list_letters(
     are about the last try, `after` is that of the answer before. The records are not in it."""
     which = replace(which, datasources=await seen(node, request, datasource or []))
     wanted: LetterOutcome | None = None if outcome == "all" else outcome
-    with _in_query():
+    with in_query():
         cursor = _cursor(after)
     found = await node.letters.page(which, wanted, limit + 1, cursor)
     next_ = _cursor_text(found[limit - 1]) if len(found) > limit else None
@@ -212,7 +201,7 @@ async def seen(node: Node, request: Req, names: list[str]) -> list[UUID] | None:
 def _which(body: bodies.Which) -> Filter:
     given: dict[str, Any] = {name: value for name in _NARROW if (value := getattr(body, name)) is not UNSET}
     for path in ("since", "until"):
-        given[path] = _moment(path, given.get(path))
+        given[path] = moment(path, given.get(path))
     return checked(Filter(**given))
 
 
@@ -228,25 +217,17 @@ def checked(which: Filter) -> Filter:
     return which
 
 
-def _moment(path: str, given: datetime | None) -> datetime | None:
-    if given is None:
-        return None
-    if given.tzinfo is None or not 1900 <= given.year <= 9000:  # Beyond that, not every zone can say it.
-        raise ConfigError([Problem(path, "must be a time with a zone, as in 2026-07-01T12:00:00Z")])
-    return given.astimezone(UTC)
-
-
 def _cursor(text: str | None) -> tuple[datetime, UUID] | None:
     if text is None:
         return None
     at, _, id = text.partition("_")
     try:
-        moment, found = _moment("after", datetime.fromisoformat(at)), as_id(id)
+        when, found = moment("after", datetime.fromisoformat(at)), as_id(id)
     except ValueError:
         found = None
-    if found is None or moment is None:
+    if found is None or when is None:
         raise ConfigError([Problem("after", "must be the `after` of an answer")])
-    return moment, found
+    return when, found
 
 
 def _cursor_text(last: Kept) -> str:

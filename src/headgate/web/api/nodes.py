@@ -60,10 +60,16 @@ def _view(node: Node, row: NodeRow) -> bodies.Node:
         streams=row.streams,
         draining=row.draining,
         registry_problem=row.registry_problem,
-        status="silent" if silent_s > SILENT_S else "draining" if row.draining else "up",
+        status=_status(row, silent_s),
         silent_s=round(silent_s, 1),
         is_this=row.id == node.incarnation,
     )
+
+
+def _status(row: NodeRow, silent_s: float) -> str:
+    if row.ended:
+        return "ended"
+    return "silent" if silent_s > SILENT_S else "draining" if row.draining else "up"
 
 
 async def _set_draining(node: Node, id: str, draining: bool, actor: str) -> bodies.Drained:
@@ -73,7 +79,7 @@ async def _set_draining(node: Node, id: str, draining: bool, actor: str) -> bodi
         raise _gone(found)
     if found.draining != draining:
         await _record(node, "node_drained" if draining else "node_undrained", found, actor)
-    others = [row for row in await node.nodes.all() if row.id != found.id and not row.draining]
+    others = [row for row in await node.nodes.all() if row.id != found.id and not row.draining and not row.ended]
     return bodies.Drained(id=found.id, name=found.name, streams=found.streams, draining=draining, others=len(others))
 
 

@@ -1,4 +1,4 @@
-"""The registry as a whole: plan, apply, export, reload, and everything that happens."""
+"""The registry as a whole: plan, apply, export, reload, overview."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from headgate.core.access import Action, may
 from headgate.datasources.documents import Document, apart, gather_all, gather_yaml, write_yaml
 from headgate.datasources.planned import PlannedChange
 from headgate.errors import Forbidden
+from headgate.runtime.harness.gate import Applying
 from headgate.runtime.node import Node
 from headgate.web import sse, subjects
 from headgate.web.api import harness, views
@@ -51,13 +52,21 @@ async def plan(node: Node, request: Req, data: Documents, prune: bool = False) -
     opt=harness.RUNS_TESTS,
 )
 async def apply(
-    node: Node, request: Req, data: Documents, prune: bool = False, connect: bool = False, accept: bool = False
+    node: Node,
+    request: Req,
+    data: Documents,
+    prune: bool = False,
+    connect: bool = False,
+    accept: bool = False,
+    yes: bool = False,
 ) -> datasources.Changes:
     """All of it or nothing. With `connect`, only if the sources and sinks that are new can be reached. Fixtures are run
-    first: what changes an expected result is refused unless `accept` is true."""
+    first: what changes an expected result is refused unless `accept` is true. What `prune` deletes and would lose is a
+    409 unless `yes` is true."""
     documents = await _documents(data)
     _check(request, "operate", documents, prune=prune)
-    return _changes(await harness.apply(node, request, documents, prune=prune, connect=connect, accept=accept))
+    how = Applying(prune, connect, accept, may(request.user, "administer"), yes)
+    return _changes(await node.gate.apply(node.registry, documents, request.user.name, how))
 
 
 @get(
@@ -85,33 +94,6 @@ async def reload(node: Node, request: Req, id: str) -> datasources.Done:
 
 
 @get(
-    "/api/events",
-    guards=[Needs("list")],
-    tags=["registry"],
-    summary="Everything that happens, live (SSE)",
-    responses=sse.spec(datasources.Event),
-)
-async def events(node: Node, request: Req, after: sse.AfterOrNow = None) -> sse.Live:
-    """Each event once, in order; from now on, or after an id."""
-    after = sse.resumed(request, after)
-    if after is None:
-        last = await node.registry.events.last(None, 1)
-        after = last[-1].id if last else 0
-
-    looked = after  # Others' events are not sent, and not read again either.
-
-    async def read(id: int) -> list[datasources.Event]:
-        nonlocal looked
-        while rows := await node.registry.events.after(None, max(id, looked)):
-            looked = rows[-1].id
-            if seen := [views.event(row) for row in rows if _sees(request, row.name)]:
-                return seen
-        return []
-
-    return sse.items(request, node.listener, "events", read, after)
-
-
-@get(
     "/api/overview",
     guards=[Needs("list")],
     tags=["registry"],
@@ -136,11 +118,6 @@ def _check(request: Req, action: Action, documents: Mapping[str, Document], *, p
         raise Forbidden(f"the token {request.user.name!r} is bound to what it names; prune needs one without bounds")
 
 
-def _sees(request: Req, datasource: str | None) -> bool:
-    """What belongs to no datasource is for those who see everything."""
-    return may(request.user, "see_all") if datasource is None else subjects.sees(request.user, datasource)
-
-
 def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:
     return datasources.Changes(
         changes=[
@@ -150,4 +127,4 @@ def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:
     )
 
 
-ROUTES = [plan, apply, export, reload, events, overview]
+ROUTES = [plan, apply, export, reload, overview]

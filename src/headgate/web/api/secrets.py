@@ -29,12 +29,13 @@ async def put_secret(node: Node, request: Req, name: str, data: bodies.PutSecret
     return bodies.SecretWritten(name=name, restarted=len(users))
 
 
-@delete("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Delete a secret that nothing uses")
-async def delete_secret(node: Node, request: Req, name: str) -> None:
-    """Refused while a published or running version refers to it."""
+@delete("/api/secrets/{name:str}", guards=ADMIN, tags=["secrets"], summary="Delete a secret")
+async def delete_secret(node: Node, request: Req, name: str, yes: bool = False) -> None:
+    """A 409 that names every user while a draft, or a published or running version, refers to it, or a sink is yet to
+    be cleaned with it; unless `yes` is true. What runs goes on until it next starts."""
     if not is_name(name):
         raise NotFound(f"secret {name!r} does not exist", hint="headgate secrets list")
-    await node.registry.delete_secret(name, request.user.name)
+    await node.registry.delete_secret(name, request.user.name, yes=yes)
 
 
 @post("/api/secrets/rotate", guards=ADMIN, status_code=200, tags=["secrets"], summary="Rotate the master key")
@@ -42,7 +43,9 @@ async def rotate(node: Node) -> bodies.Rotated:
     """Secrets and the records of dead letters. No worker notices."""
     done, stuck = await node.registry.secrets.rotate()
     letters, letters_stuck = await node.letters.rotate()
-    return bodies.Rotated(rewrapped=done, stuck=stuck, letters=letters, letters_stuck=letters_stuck)
+    node.waker.wake("letters")  # Those that sinks keep are rewrapped by the runs of their streams.
+    left = await node.letters.left_to_rewrap()
+    return bodies.Rotated(rewrapped=done, stuck=stuck, letters=letters, letters_stuck=letters_stuck, letters_left=left)
 
 
 ROUTES = [list_secrets, put_secret, delete_secret, rotate]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 from litestar import get, post, put
 from msgspec import UNSET, json
 
+from headgate.datasources import moves
 from headgate.errors import ConfigError, Problem, Refused
 from headgate.runtime.node import Node
 from headgate.store import listed, worker_groups
@@ -53,15 +55,12 @@ async def stream_history(node: Node, id: str, limit: int = 50) -> bodies.History
 
 @put("/api/streams/{id:str}/position", guards=OPERATE, tags=["streams"], summary="Edit a position, or undo that")
 async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) -> bodies.Edited:
-    """`position` is any JSON value, null for the beginning; or `undo` is true. Refused while a node has the stream."""
-    if data.position is not UNSET and has_zero_byte(json.encode(data.position)):
-        raise ConfigError([Problem("position", "must have no zero byte")])
-    if data.position is not UNSET and data.undo is UNSET:
-        done = await node.streams.edit(id, data.position, request.user.name)
-    elif data.position is UNSET and data.undo is True:
-        done = await node.streams.undo_edit(id, request.user.name)
-    else:
-        raise ConfigError([Problem("", "the body must have either `position` or `undo: true`", "and nothing else")])
+    """`position` is any JSON value, null for the beginning; or `history` is the id of a line of its history; or `undo`
+    is true. Refused while a node has the stream. Without `yes` it is a 409 that says what would be skipped or read
+    again, as far as that is known."""
+    done = await _edit(node, request, id, data)
+    if not data.yes:
+        raise moves.unconfirmed(done, await moves.told(node.registry, node.inbox, done))
     node.waker.wake("streams")
     node.waker.wake("events")
     now = done.stream
@@ -86,6 +85,22 @@ async def move_stream(node: Node, request: Req, id: str, data: bodies.Move) -> b
         node.waker.wake("events")
     wish = _wish(await node.worker_groups.wish(found.id))
     return bodies.Moved(id=found.id, name=found.name, owner=found.owner, node=found.node, wish=wish, is_new=is_new)
+
+
+async def _edit(node: Node, request: Req, id: str, data: bodies.Edit) -> listed.Edited:
+    """Edit the position; without a yes, only say how that would be."""
+    actor, is_dry = request.user.name, not data.yes
+    match data.position, data.history, data.undo:
+        case position, msgspec.UNSET, msgspec.UNSET if position is not UNSET:
+            if has_zero_byte(json.encode(position)):
+                raise ConfigError([Problem("position", "must have no zero byte")])
+            return await node.streams.edit(id, position, actor, is_dry=is_dry)
+        case msgspec.UNSET, int(line), msgspec.UNSET:
+            return await node.streams.restore(id, line, actor, is_dry=is_dry)
+        case msgspec.UNSET, msgspec.UNSET, True:
+            return await node.streams.undo_edit(id, actor, is_dry=is_dry)
+    text = "the body must have either `position`, `history` or `undo: true`"
+    raise ConfigError([Problem("", text, "and one of them only")])
 
 
 async def _move(

@@ -10,9 +10,9 @@ from uuid import UUID
 from headgate.clock import unix_s
 from headgate.connectors.webhook import CONNECTOR as WEBHOOK
 from headgate.core.access import ANYONE, Caller, may
-from headgate.core.figures import Figures, InboxBacklog, figures, together
+from headgate.core.figures import Figures, InboxBacklog, Reported, figures, together
 from headgate.core.push import PUSH
-from headgate.core.records import add
+from headgate.core.records import NOTHING, add
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, judged
 from headgate.datasources.planned import Difference
@@ -98,6 +98,7 @@ def summary(facts: Facts, *, has_draft: bool) -> datasources.Summary:
         id=str(found.id),
         name=found.name,
         enabled=found.enabled,
+        paused=found.paused,
         health=verdict.health,
         why=verdict.why,
         worker_status=first.worker_status if first else "INIT",
@@ -124,7 +125,10 @@ def _figures(row: StreamState, facts: Facts) -> Figures:
 
 def _all_figures(facts: Facts) -> Figures:
     """The figures of all streams, those that are not listed among them."""
-    found, others = together([_figures(row, facts) for row in facts.states], facts.others.totals), facts.others
+    others, shown = facts.others, [_figures(row, facts) for row in facts.states]
+    if facts.inbox is not None and not shown:  # Nobody has read it yet, and there may be payloads all the same.
+        shown = [figures(NOTHING, Reported(), facts.now_s, moves=False, inbox=facts.inbox)]
+    found = together(shown, others.totals)
     if others is NO_OTHERS:
         return found
     last_s = max(found.last_record_at_s or 0.0, others.last_record_at_s or 0.0) or None
@@ -206,7 +210,7 @@ class _Around:
         shown, summed = [], others.totals
         for row in states:
             if (row.label is not None) == (source == PUSH):
-                shown.append(self._now(row, is_pushed=source == PUSH))
+                shown.append(self._now(row, found, is_pushed=source == PUSH))
             else:  # Of an earlier source: it counts, and is over.
                 summed = add(summed, row.totals)
         inbox = self.inboxes.get(found.id, EMPTY) if source == WEBHOOK.name else None
@@ -214,12 +218,14 @@ class _Around:
             others = replace(others, totals=summed)
         return Facts(found, published, shown, self.nodes, unix_s(), self.unable.get(found.id, ()), others, inbox)
 
-    def _now(self, row: StreamState, *, is_pushed: bool) -> StreamState:
+    def _now(self, row: StreamState, found: Datasource, *, is_pushed: bool) -> StreamState:
         """A state as it is now: what a node said last holds no longer when the node is gone, or does not beat."""
         handle, node = self.live.get(row.stream), self.node
         if handle is not None and handle.holding.epoch is not None and row.node == node.incarnation:
             totals = max(handle.totals, row.totals, key=lambda one: one.read)
             row = replace(row, totals=totals, reported=handle.stats.reported(totals))
+        if found.paused and (row.worker_status, row.detail) == ("STOPPED", "stopped"):
+            return replace(row, detail="paused")  # Whether it is paused or stopped, its worker was told the same.
         if row.heartbeat is None and is_pushed:
             return replace(row, worker_status="STOPPED", detail="its node is gone")
         if row.worker_status not in ("STARTING", "RUNNING"):
@@ -239,7 +245,7 @@ async def _around(node: Node, datasource: UUID | None = None, nodes: Sequence[No
     return _Around(
         node=node,
         live=_live(node),
-        nodes=await node.nodes.all() if nodes is None else nodes,
+        nodes=[one for one in (await node.nodes.all() if nodes is None else nodes) if not one.ended],
         listing=await states.all() if datasource is None else await states.one(datasource),
         inboxes=await node.inbox.unread(node.inboxes.acked, datasource),
         unable=unable,

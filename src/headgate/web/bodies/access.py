@@ -47,6 +47,7 @@ class Rotated(Answer):
     stuck: list[str]  # Secrets that no key fits.
     letters: int = 0  # Dead letters whose records were rewrapped,
     letters_stuck: int = 0  # and those that no key fits.
+    letters_left: int = 0  # Those whose copy in their sink still needs another key: runs rewrap them.
 
 
 Reachable = Literal["folder", "address", "module"]

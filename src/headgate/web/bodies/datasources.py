@@ -49,6 +49,7 @@ class Summary(Answer):
     id: str
     name: str
     enabled: bool
+    paused: bool  # Nobody reads it, and its doors are open; `enabled` is true then.
     health: str
     why: str  # Why it is so, in one line; empty: there is nothing to say.
     worker_status: str
@@ -108,6 +109,15 @@ class Done(Answer):
 
     name: str
     action: str
+
+
+class Deletion(Answer):
+    """What a delete of a datasource would lose."""
+
+    name: str
+    payloads: int  # Answered 202, and not known to be in the sink.
+    letters: int  # Open ones.
+    dumps: list[str]  # Those that are not over.
 
 
 class BackfillBegun(Done):
@@ -175,6 +185,13 @@ class Events(Answer):
     """Events, oldest first."""
 
     items: list[Event]
+
+
+class EventPage(Answer):
+    """Events of any datasource, oldest first."""
+
+    items: list[Event]
+    before: int | None = None  # Leads to the page before this one. None: there is none.
 
 
 class Line(Answer):

@@ -75,6 +75,7 @@ class GroupDetails(Group):
     # What only groups of programs have.
     lease_s: float | UnsetType = UNSET
     ignored: int | UnsetType = UNSET  # Confirmations that were nobody's or too late.
+    fenced: bool | UnsetType = UNSET  # A program that ends its connection is gone at once: its epoch is refused.
     # What only streams that nodes run have.
     preferred: str | UnsetType | None = UNSET  # The node that should run the stream.
     is_pinned: bool | UnsetType = UNSET  # An operator said so.

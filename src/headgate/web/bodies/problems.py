@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from headgate.web.bodies import Answer
 from headgate.web.bodies.datasources import Problem
 
@@ -16,3 +18,4 @@ class ProblemDetails(Answer, omit_defaults=True):
     code: str = ""  # For programs; `docs/reference/http.md` lists them.
     hint: str = ""
     problems: tuple[Problem, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)  # How much is at stake, where a `yes` is asked for.

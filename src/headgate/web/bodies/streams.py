@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from headgate.web.bodies import Answer, Json, Request
 from headgate.web.bodies.datasources import StreamState
@@ -83,10 +84,12 @@ class History(Answer):
 
 
 class Edit(Request):
-    """Either another position, or the undoing of the last edit."""
+    """Either another position, or one of the stream's history, or the undoing of the last edit."""
 
     position: Json | UnsetType = UNSET  # Null: from the beginning.
+    history: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET  # The `id` of a line of its history.
     undo: bool | UnsetType = UNSET
+    yes: bool = False  # Without, nothing is done, and the answer says what would be.
 
 
 class Edited(Answer):
@@ -128,7 +131,7 @@ class Node(Answer):
     started_at: datetime
     streams: int
     draining: bool
-    status: str  # up, draining or silent.
+    status: str  # up, draining, silent or ended: found dead, and its lease is not over.
     silent_s: float  # For how long the answering node has seen no beat of it.
     is_this: bool  # It is the answering node.
     registry_problem: str | None = None  # What is wrong with its registry file.

@@ -11,7 +11,7 @@ from headgate.datasources.health import ALARMING
 from headgate.web.bodies.datasources import Summary
 
 NOTHING = "–"
-RESTING = ("stopped", "unpublished", "ended", "no_node")
+RESTING = ("paused", "stopped", "unpublished", "ended", "no_node")
 
 
 def count(number: float | None) -> str:
@@ -60,14 +60,16 @@ def other_version(summary: Summary) -> str:
 
 def detail(summary: Summary) -> str:
     """What the worker is about, where that says more than the health does."""
-    found = "" if summary.health in ("unpublished", "ended", "stopped") else summary.detail
+    found = "" if summary.health in ("unpublished", "ended", "stopped", "paused") else summary.detail
     return "" if found in ("running", "stopped", "not started", summary.health) else found
 
 
 def why(summary: Summary) -> str:
     """Why it is as it is, and when the next try comes."""
-    at_s = summary.error.next_try_at_s if summary.error else None
-    return summary.why if at_s is None else f"{summary.why}; {text.tries_again(at_s - unix_s())}"
+    if summary.error is None or (at_s := summary.error.next_try_at_s) is None:
+        return summary.why
+    again = text.tries_again(at_s - unix_s(), awaits_return=summary.error.awaits_return)
+    return f"{summary.why}; {again}"
 
 
 def rate_of(summary: Summary) -> float | None:

@@ -69,7 +69,7 @@ class GroupDoor:
         finally:
             self.open -= 1
             connection.held.close()
-            self._node.groups.closed(session)
+            self._node.groups.closed(session, is_own=socket.has_left)
 
     async def _serve(self, connection: _Consumer, session: Session) -> None:
         within_s, has_joined = HELLO_S, False
@@ -117,6 +117,7 @@ class GroupDoor:
                     frame.label or "",
                     frame.consumer,
                     frame.lease_s,
+                    is_fenced=bool(frame.fenced),
                 )
         except Refused as error:
             raise Over(error.code, error.message) from None

@@ -62,7 +62,7 @@ class Hooks:
         hook = self._known.get(name)
         if entry is None or type(hook) is not Hook or hook.revision != entry.revision:
             return None
-        return hook if entry.enabled and self._lists(name) else None
+        return hook if entry.is_open and self._lists(name) else None
 
     def exists(self, name: str) -> bool:
         """Whether it has not been deleted; one that was published just now may be known here only."""
@@ -84,7 +84,7 @@ class Hooks:
             found = await self._load(entry, entry.wanted.target)
         if isinstance(found, _NoHook):
             raise found.error
-        if not entry.enabled or not self._lists(name):
+        if not entry.is_open or not self._lists(name):
             raise Refused(f"the webhook {name!r} is stopped")
         return found
 

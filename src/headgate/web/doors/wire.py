@@ -97,6 +97,8 @@ class SocketProtocol(asyncio.Protocol):
         self._is_text = False
         self._is_lost = False  # The transport is gone.
         self._is_over = False  # The peer has hung up, or this node goes.
+        self._is_ending = False  # This node has begun to end the connection.
+        self.has_left = False  # The peer has ended it: by a close frame, its FIN or its reset, before this node did.
         self.scope: Scope = {}
 
     # What the event loop and uvicorn call.
@@ -119,12 +121,15 @@ class SocketProtocol(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """It sends nothing more; what it was sent may still be on its way."""
+        self._leave()
         self._hang_up()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._connections.discard(self)
+        if isinstance(exc, ConnectionError):  # Its reset, now or at our last write. A timeout is none.
+            self._leave()
         self._is_lost = True
         self._writable.set()
         self._hang_up()
@@ -141,6 +146,9 @@ class SocketProtocol(asyncio.Protocol):
         """This node stops."""
         self._send_close(CLOSE_GOING)
         self._hang_up()
+
+    def _leave(self) -> None:
+        self.has_left = self.has_left or not self._is_ending
 
     def _hang_up(self) -> None:
         self._is_over = True
@@ -210,6 +218,7 @@ class SocketProtocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """Cut the peer off."""
+        self._is_ending = True
         if not self._is_lost:
             self._transport.abort()
 
@@ -240,8 +249,9 @@ class SocketProtocol(asyncio.Protocol):
         for request in self._frames.events_received():
             assert isinstance(request, Request)
             self.scope = self._scope_of(request)
-            door = self._doors.get(self.scope["path"])
-            response = self._frames.accept(request) if door is not None else self._frames.reject(403, "")
+            door = None if self._doors is None else self._doors.get(self.scope["path"])
+            refusal = 503 if self._doors is None else 403  # Not yet, or never.
+            response = self._frames.accept(request) if door is not None else self._frames.reject(refusal, "")
             door = door if response.status_code == 101 else None
             self._frames.send_response(response)
         self._flush()
@@ -304,6 +314,7 @@ class SocketProtocol(asyncio.Protocol):
     def _note(self, frame: Frame) -> bool:
         """Take in a frame; whether it is idle."""
         if frame.opcode is Opcode.CLOSE:
+            self._leave()
             self._is_over = True
         elif frame.opcode is not Opcode.PING and frame.opcode is not Opcode.PONG:
             self._add(frame)
@@ -324,6 +335,7 @@ class SocketProtocol(asyncio.Protocol):
     # What is sent.
 
     def _send_close(self, code: int) -> None:
+        self._is_ending = True
         if self._frames.state is OPEN:
             self._frames.send_close(code)
             self._flush()

@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.http.answers import Answer, Phrases
 from headgate.web.http.asgi import AsgiExchange, AsgiServer
 from headgate.web.http.census import Census
@@ -63,6 +62,16 @@ class Exchange(Protocol):
         """It has caught up."""
 
 
+class Door(Protocol):
+    """Where webhooks go."""
+
+    def open(self, caller: Any, head: Head) -> Any:
+        """A call whose head has come: an exchange."""
+
+    def begin(self, call: Any) -> None:
+        """Answer it, or have it take its body."""
+
+
 class Phase(enum.Enum):
     """What a connection is about."""
 
@@ -80,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, census: Census, door: WebhookDoor, server: AsgiServer, phrases: Phrases) -> None:
+    def __init__(self, census: Census, door: Door, server: AsgiServer, phrases: Phrases) -> None:
         self._census = census
         self._door = door
         self._server = server

@@ -1,1 +1,2 @@
-UPDATE headgate.datasource SET enabled = $2, revision = $3 WHERE id = $1
+-- To start and to stop both end a pause.
+UPDATE headgate.datasource SET enabled = $2, paused = false, revision = $3 WHERE id = $1

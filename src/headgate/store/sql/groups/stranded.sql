@@ -6,7 +6,7 @@ WITH RECURSIVE named AS (
     SELECT (SELECT c.node FROM headgate.consumer c WHERE c.node > named.node ORDER BY c.node LIMIT 1)
     FROM named WHERE named.node IS NOT NULL
 ), gone AS MATERIALIZED (
-    SELECT node FROM named WHERE node IS NOT NULL AND NOT EXISTS (SELECT FROM headgate.node n WHERE n.id = named.node)
+    SELECT node FROM named WHERE node IS NOT NULL AND NOT EXISTS (SELECT FROM headgate.node n WHERE n.id = named.node AND NOT n.ended)
 )
 SELECT c.id, c."group", c.incarnation FROM gone
 CROSS JOIN LATERAL (SELECT id, "group", incarnation FROM headgate.consumer

@@ -1,1 +1,1 @@
-UPDATE headgate.datasource SET enabled = false, revision = $1 WHERE NOT deleted
+UPDATE headgate.datasource SET enabled = false, paused = false, revision = $1 WHERE NOT deleted

@@ -1,1 +1,1 @@
-SELECT id, beat, lease_s, draining FROM headgate.node
+SELECT id, beat, lease_s, draining, locked, ended FROM headgate.node

@@ -1,7 +1,7 @@
 -- Streams that should run and that nobody has, with the nodes that cannot run them and the one that should. Either all
 -- of them, or those of $4. One whose source has ended has something to do again when letters of it are to be replayed.
 SELECT s.id, s.owner, s.run, s.epoch, s.generation, s.commits, s.position, s.version, s.source_identity, s.sink_identity, s.rests,
-       s.settled, s.records_read, s.records_written, s.records_filtered, s.records_dead_lettered, s.records_skipped,
+       s.settled, s.transactional, s.records_read, s.records_written, s.records_filtered, s.records_dead_lettered, s.records_skipped,
        coalesce(u.nodes, '{}') AS unable, coalesce(u.lately, '{}') AS unable_lately, w.node AS preferred,
        CASE WHEN v.options ->> 'assignment' = 'modulo' THEN s.index END AS number
 FROM headgate.stream s

@@ -1,6 +1,6 @@
 -- Streams that nodes run, as groups: who has each, who should, who cannot. One of them if its datasource and number are
 -- given.
-SELECT s.id, d.name AS datasource, s.index, s.owner, s.run, s.epoch, d.enabled, d.quarantine, d.published_version,
+SELECT s.id, d.name AS datasource, s.index, s.owner, s.run, s.epoch, d.enabled, d.paused, d.quarantine, d.published_version,
        d.dealing, s.index >= d.dealt AS is_surplus,
        s.rests IS NOT NULL AND s.rests = headgate.wanted_key(d, s.index) AS rests,
        w.node AS preferred, coalesce(w.pinned, false) AS pinned,

@@ -7,5 +7,5 @@ SELECT d.name AS datasource,
        sum(s.records_skipped)::bigint AS records_skipped
 FROM headgate.stream s
 JOIN headgate.datasource d ON d.id = s.datasource AND NOT d.deleted
-WHERE s.label IS NOT NULL AND (SELECT o.id FROM headgate.node o ORDER BY o.started_at, o.id LIMIT 1) = $1
+WHERE s.label IS NOT NULL AND (SELECT o.id FROM headgate.node o WHERE NOT o.ended ORDER BY o.started_at, o.id LIMIT 1) = $1
 GROUP BY d.name

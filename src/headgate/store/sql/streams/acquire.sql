@@ -2,11 +2,14 @@
 WITH saved AS (
     UPDATE headgate.stream s
     SET owner = $2, run = u.run, epoch = u.epoch, generation = u.generation, position = u.position, version = u.version,
-        source_identity = u.source_identity, sink_identity = u.sink_identity, rests = NULL, settled = false
+        source_identity = u.source_identity, sink_identity = u.sink_identity, rests = NULL, settled = false,
+        transactional = u.transactional, source_mark = u.source_mark, sink_mark = u.sink_mark
     FROM (
         SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bigint[], $8::integer[],
-                             $9::json[], $10::integer[], $11::text[], $12::text[])
-        AS v (id, was_epoch, was_commits, run, epoch, generation, position, version, source_identity, sink_identity) ORDER BY id
+                             $9::json[], $10::integer[], $11::text[], $12::text[], $13::boolean[], $14::text[], $15::text[])
+        AS v (id, was_epoch, was_commits, run, epoch, generation, position, version, source_identity, sink_identity, transactional,
+              source_mark, sink_mark)
+        ORDER BY id
     ) AS u
     WHERE s.id = ANY ($3::uuid[]) AND s.id = u.id AND s.owner IS NOT DISTINCT FROM $1 AND s.epoch = u.was_epoch AND s.commits = u.was_commits
     RETURNING s.id, s.epoch, s.generation, s.commits, s.position

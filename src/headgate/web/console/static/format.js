@@ -1,9 +1,9 @@
 // How figures and a datasource's state are put into words. `words.py` says the same on the server; keep them alike.
 
 // Worst first.
-export const HEALTHS = ["error", "no_node", "degraded", "starting", "stopped", "unpublished", "ended", "ok"];
+export const HEALTHS = ["error", "no_node", "degraded", "starting", "paused", "stopped", "unpublished", "ended", "ok"];
 export const ALARMING = ["error", "no_node", "degraded"];
-const RESTING = ["stopped", "unpublished", "ended", "no_node"];
+const RESTING = ["paused", "stopped", "unpublished", "ended", "no_node"];
 export const NOTHING = "–";
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -52,11 +52,12 @@ export const rateOf = (one) => (RESTING.includes(one.health) ? null : one.metric
 export function why(one, unix_s) {
   const at_s = one.error?.next_try_at_s;
   if (!at_s) return one.why;
-  return `${one.why}; ${at_s - unix_s >= 0.5 ? `tries again in ${wholeSpan(at_s - unix_s)}` : "tries again now"}`;
+  const back = one.error.awaits_return ? ", or when that is back" : "";
+  return `${one.why}; ${at_s - unix_s >= 0.5 ? `tries again in ${wholeSpan(at_s - unix_s)}${back}` : "tries again now"}`;
 }
 
 function detail(one) {
-  const found = ["unpublished", "ended", "stopped"].includes(one.health) ? "" : one.detail || "";
+  const found = ["unpublished", "ended", "stopped", "paused"].includes(one.health) ? "" : one.detail || "";
   return ["running", "stopped", "not started", one.health].includes(found) ? "" : found;
 }
 

@@ -1,0 +1,1 @@
+UPDATE headgate.datasource SET enabled = true, paused = true, revision = $2 WHERE id = $1

@@ -1,0 +1,1 @@
+UPDATE headgate.dump SET key_id = $2, wrapped = $3 WHERE id = $1

@@ -1,1 +1,0 @@
-SELECT DISTINCT "group" FROM headgate.consumer WHERE id = ANY ($1::uuid[])

@@ -1,0 +1,1 @@
+UPDATE headgate.node SET ended = true WHERE id = $1

@@ -1,0 +1,1 @@
+SELECT id, epoch FROM headgate.stream WHERE owner = $1
