@@ -20,6 +20,7 @@ import httpx
 from bench.rig import cpu_s, report, rss_kb, running
 from bench.scale import quiet, wait_for_running
 from headgate.core.records import Totals
+from headgate.slices import SLICE, sliced
 from headgate.telemetry import exposition
 from headgate.telemetry.metrics import (
     COUNTERS,
@@ -31,7 +32,6 @@ from headgate.telemetry.metrics import (
     StreamFigures,
 )
 from headgate.testing.processes import NodeProcess
-from headgate.web.slices import SLICE, sliced
 
 CONSOLES, WATCHED = 50, 300
 MANY = 5000

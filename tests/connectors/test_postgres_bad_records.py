@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from headgate.connectors.api import Outgoing, Progress
-from headgate.connectors.postgres import culprits
+from headgate.connectors.postgres import culprits, judge, session
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.testing.factories import make_context, make_grant
@@ -502,6 +502,55 @@ async def test_a_search_is_cut_so_that_its_cost_grows_with_the_batch_and_no_fast
     await rows(empty_url, "CREATE TABLE target (id int PRIMARY KEY, v int CHECK (v % 3 > 0))")
     found = await found_in(empty_url, "insert", [{"id": n, "v": n} for n in range(100)])
     assert sorted(found) == [n for n in range(100) if n % 3 == 0]
+
+
+def test_only_values_of_another_class_than_their_column_are_judged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless one of that class may not fit: then nobody knows which."""
+    real, looked_at = judge._whole, 0
+
+    def counted(field: judge.Field, value: Any) -> judge.Verdict:
+        nonlocal looked_at
+        looked_at += 1
+        return real(field, value)
+
+    monkeypatch.setattr(judge, "_whole", counted)
+    field, values = judge.Field("v", "integer", "integer"), [*range(5000)]
+    values[10:40:10] = ["x", True, None]  # type: ignore[list-item]
+    assert judge.judge_column(field, values) == {10: judge.Question("x", "text")}
+    assert looked_at == 2
+    values[50] = 2**31
+    assert list(judge.judge_column(field, values)) == [10, 50]
+    assert looked_at == 2 + 4999
+
+
+async def test_of_a_refused_batch_the_server_is_asked_what_it_alone_knows(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each column: a round trip costs as much as a hundred rows."""
+    asked: list[str] = []
+
+    class Counting(session._Pooled):
+        async def execute(self, query: str, *args: Any, **options: Any) -> str:
+            asked.append(query)
+            return str(await super().execute(query, *args, **options))
+
+        async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+            asked.append(query)
+            return await super().fetch(query, *args, **options)
+
+    monkeypatch.setattr(session, "_Pooled", Counting)
+    columns = ", ".join(f"c{number} int" for number in range(30))
+    await rows(empty_url, f"CREATE TABLE target (id int PRIMARY KEY, {columns})")
+    sink = make_sink(empty_url)
+    await sink.open(make_grant(epoch=1, stream=uuid4()))
+    records = [{"id": id, **{f"c{number}": id for number in range(30)}} for id in range(100)]
+    records[3]["c7"] = "x"  # type: ignore[assignment]
+    asked.clear()
+    with pytest.raises(BadRecords):
+        await sink.write(Outgoing(records, Progress(0, 1, 1)))
+    await sink.close()
+    # Begin, roll back, begin, ask between two lines of a savepoint, and roll back.
+    assert len(asked) == 7, asked
 
 
 async def test_a_search_that_takes_its_time_is_not_cut_off_by_the_server(

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.core.figures import HEALTHS
 from headgate.core.records import Totals
-from headgate.telemetry import exposition
+from headgate.telemetry import exposition, metrics
 from headgate.telemetry.metrics import (
     COUNTERS,
     GAUGES,
@@ -25,7 +25,7 @@ from headgate.telemetry.metrics import (
     PushFigures,
     StreamFigures,
 )
-from headgate.web.api.health import _takes_gzip
+from headgate.web.headers import takes_gzip
 from tests.web_node import Web
 
 MANY = 5000
@@ -141,6 +141,21 @@ async def test_the_text_of_many_streams_is_made_in_slices_and_others_run_in_betw
     assert turns >= series / exposition.SLICE
 
 
+async def test_the_labels_of_a_stream_are_made_once_for_all_its_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And while its figures are gathered, in slices: made for all streams in one go they held the event loop."""
+    made: list[str] = []
+
+    def escaped(value: str) -> str:
+        made.append(value)
+        return exposition.escaped(value)
+
+    monkeypatch.setattr(metrics, "escaped", escaped)
+    streams = [figures(number) for number in range(50)]
+    assert len(made) == 2 * 50
+    await slices(collector(*streams))
+    assert len(made) == 2 * 50 + 1  # And the one datasource that has a health.
+
+
 async def test_a_stream_that_came_here_since_is_reported_once() -> None:
     text = b"".join(await slices(collector(figures(1), resting=(figures(2, "ds-1:0"), figures(3))))).decode()
     counted = {labels: value for (name, labels), value in read(text).items() if name == "headgate_batches_total"}
@@ -166,7 +181,7 @@ async def test_whatever_a_label_holds_a_parser_reads_it_back() -> None:
     ],
 )
 def test_gzip_is_for_callers_that_take_it(header: str, takes: bool) -> None:
-    assert _takes_gzip(header) is takes
+    assert takes_gzip(header) is takes
 
 
 def test_a_node_answers_both_plain_and_zipped(web: Web, name: str) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
+import msgspec
 import pytest
 import uvicorn
 
@@ -19,7 +22,7 @@ from headgate.web import sse
 from headgate.web.bodies.datasources import Overview, Share, Summary
 from headgate.web.doors import asgi
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
-from headgate.web.overview import Overviews, Snapshot
+from headgate.web.overview import SHOWN, Overviews, Snapshot
 from tests.waiting import LONG_S, until
 
 BOUND = Caller(None, "bound", "viewer", Bounds(("orders-*",)))
@@ -82,13 +85,71 @@ class Reading:
 
 async def test_what_differs_is_sent_and_nothing_else() -> None:
     first = await Snapshot.take(overview(summary("orders"), summary("returns"), summary("quotes")), None)
-    second = await Snapshot.take(overview(summary("orders", 7), summary("returns"), summary("new")), first)
+    new = summary("new")
+    second = await Snapshot.take(overview(summary("orders", 7), summary("returns"), new), first)
     event = said(second.event(first.number, ANYONE))
-    assert [(one["name"], one["metrics"]["records_written"]) for one in event["datasources"]] == [
-        ("orders", 7),
-        ("new", 0),
-    ]
-    assert (event["is_whole"], event["gone"]) == (False, ["id-quotes"])
+    orders, added = event["datasources"]
+    assert orders == {"name": "orders", "metrics": {"records_written": 7}}
+    assert added["id"] == "id-new"
+    assert added.keys() == set(Summary.__struct_fields__)
+    assert (event["is_whole"], event["gone"]) == (False, ["quotes"])
+
+
+async def test_another_datasource_of_the_same_name_is_told_by_what_differs() -> None:
+    first = await Snapshot.take(overview(summary("orders", 7)), None)
+    again = msgspec.structs.replace(summary("orders"), id="id-again", health="starting")
+    second = await Snapshot.take(overview(again), first)
+    event = said(second.event(first.number, ANYONE))
+    changed = {"name": "orders", "id": "id-again", "health": "starting", "metrics": {"records_written": 0}}
+    assert (event["datasources"], event["gone"]) == ([changed], [])
+
+
+async def test_figures_that_lists_do_not_show_are_not_sent() -> None:
+    busy = Figures(records_written=1, batches=7, bytes_in=100, write_s=0.5, last_write_s=0.1, last_hour=7)
+    quiet = Figures(records_written=1)
+    first = await Snapshot.take(overview(msgspec.structs.replace(summary("orders"), metrics=quiet)), None)
+    assert set(said(first.event(None, ANYONE))["datasources"][0]["metrics"]) == set(SHOWN)
+    second = await Snapshot.take(overview(msgspec.structs.replace(summary("orders"), metrics=busy)), first)
+    assert second.event(first.number, ANYONE) == sse.ALIVE
+
+
+def moving(second: int) -> Overview:
+    """Many datasources, each of which has written a record since the second before."""
+    now_s, read = 1_794_951_578.0 + second, 1000 + second
+    return overview(
+        *(
+            msgspec.structs.replace(
+                summary(f"steady-{number}"),
+                id=str(uuid5(NAMESPACE_OID, str(number))),
+                metrics=Figures(
+                    read, read, last_record_at_s=now_s + number * 0.777 % 1, batches=read, write_s=read / 7
+                ),
+            )
+            for number in range(300)
+        )
+    )
+
+
+async def test_many_that_move_cost_a_few_bytes_each() -> None:
+    first = await Snapshot.take(moving(0), None)
+    second = await Snapshot.take(moving(1), first)
+    event = second.event(first.number, ANYONE)
+    assert len(said(event)["datasources"]) == 300
+    assert len(event) < 300 * 120
+    assert len(second.event(first.number, ANYONE, zipped=True)) < 300 * 20
+
+
+async def test_zipped_events_are_the_same_for_all_wherever_they_began() -> None:
+    first = await Snapshot.take(moving(0), None)
+    second = await Snapshot.take(moving(1), first)
+    third = await Snapshot.take(overview(summary("orders")), second)
+    for seen in ([None, first.number, second.number], [None, second.number]):
+        snapshots = [first, second, third][-len(seen) :]
+        plain = b"".join(one.event(number, ANYONE) for one, number in zip(snapshots, seen, strict=True))
+        zipped = [one.event(number, ANYONE, zipped=True) for one, number in zip(snapshots, seen, strict=True)]
+        packed = zlib.decompressobj(wbits=31)
+        assert packed.decompress(sse.ZIPPED_HEAD + b"".join(zipped)) == plain
+    assert third.event(second.number, ANYONE, zipped=True) is third.event(second.number, ANYONE, zipped=True)
 
 
 async def test_who_has_missed_a_snapshot_gets_all_of_it() -> None:
@@ -118,7 +179,7 @@ async def test_what_may_not_be_seen_is_neither_shown_nor_said_to_change_nor_to_b
     assert second.event(first.number, BOUND) == sse.ALIVE
     third = await Snapshot.take(overview(summary("orders-de")), second)
     assert third.event(second.number, BOUND) == sse.ALIVE
-    assert said(third.event(second.number, ANYONE))["gone"] == ["id-salaries"]
+    assert said(third.event(second.number, ANYONE))["gone"] == ["salaries"]
 
 
 async def test_all_who_see_the_same_get_the_same_bytes() -> None:

@@ -185,6 +185,8 @@ def together(all_of_them: Sequence[Figures], others: Totals = NOTHING) -> Figure
 
     `others` are the totals of streams that are not among them.
     """
+    if len(all_of_them) == 1 and others == NOTHING:
+        return all_of_them[0]
     newest = max(all_of_them, key=lambda one: one.last_record_at_s or 0.0, default=Figures())
     return Figures(
         sum((one.records_read for one in all_of_them), others.read),

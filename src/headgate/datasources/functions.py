@@ -1,7 +1,7 @@
 """Functions in Python that mappings name, as `module:function`.
 
 A module runs when it is imported, so it is judged first, by the guard of the document that names it. It is imported by
-its name from where the node finds its other modules, in a process of its own (`hosted.py`): to import it may take long,
+its name from where the node finds its other modules, in its own process (`hosted.py`): to import it may take long,
 and whatever it does there, it does not do to the node. Only the process of a test calls it itself, since that is such a
 process already.
 """

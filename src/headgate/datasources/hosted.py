@@ -1,4 +1,4 @@
-"""Functions of an installation's own, in processes of their own: whatever one does, it does to its own process.
+"""An installation's functions, in processes that are theirs: whatever one does, it does to its own process.
 
 A node calls such a function for each record (`headgate.core.mapping.python`), from a thread. The call goes to a process
 that has imported the module, and waits for the answer there. A process has one call at a time, so one that crashes or

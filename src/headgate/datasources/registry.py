@@ -19,6 +19,7 @@ from headgate.core.reach import Kind
 from headgate.core.reconcile import Entry
 from headgate.datasources import functions
 from headgate.datasources.documents import MOST_PROBLEMS, Document, Documents, apart
+from headgate.datasources.listing import Listing
 from headgate.datasources.planned import PlannedChange, planned
 from headgate.datasources.prepared import (
     Prepared,
@@ -67,6 +68,7 @@ class Registry:
         self, database: Database, secrets: Secrets, waker: Waker, *, read_only: str = "", node: NodeReach | None = None
     ) -> None:
         self.datasources = Datasources(database)
+        self.listing = Listing(self.datasources)
         self.allowed = Allowed(database)
         self._node = node or NodeReach()  # What the settings of this node leave of the lists.
         self._reaching: tuple[float, Reaching] | None = None  # Until when.
@@ -99,6 +101,7 @@ class Registry:
         """Forget everything: the next sync reads it all again."""
         self._entries, self._by_name = {}, {}
         self._revision = 0
+        self.listing.forget()
 
     def list_active_datasources(self) -> list[Entry]:
         """Those that should run, as of the last sync."""

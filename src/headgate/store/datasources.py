@@ -17,6 +17,7 @@ from headgate.core.push import PUSH
 from headgate.core.reconcile import Entry
 from headgate.core.removals import LEFT_ALONE_S
 from headgate.ids import as_id, new_id, stream_id
+from headgate.slices import made_of
 from headgate.store.database import Database, Row, Session, sql
 from headgate.store.events import Event, append
 
@@ -263,6 +264,11 @@ class Datasources:
         found: UUID = row["installation"]
         return found
 
+    async def revision(self) -> int:
+        """That of the last change of any datasource."""
+        (row,) = await self._database.fetch(sql("registry/read"))
+        return int(row["revision"])
+
     async def find(self, name: str) -> Datasource | None:
         """By name, or by id as text."""
         row = await self._database.fetchrow(sql("datasources/find"), name)
@@ -272,7 +278,7 @@ class Datasources:
 
     async def all(self) -> list[Datasource]:
         """All, by name."""
-        return [_datasource(row) for row in await self._database.fetch(sql("datasources/list"))]
+        return await made_of(await self._database.fetch(sql("datasources/list")), _datasource)
 
     async def entries_since(self, revision: int) -> list[Entry]:
         """What changed after this revision, for reconciling; deleted ones included."""
@@ -294,8 +300,8 @@ class Datasources:
 
     async def published(self) -> dict[UUID, Version]:
         """The published version of every datasource."""
-        rows = await self._database.fetch(sql("versions/list_published"))
-        return {row["datasource"]: _version(row) for row in rows}
+        found = await made_of(await self._database.fetch(sql("versions/list_published")), _version)
+        return {version.datasource: version for version in found}
 
     async def with_draft(self) -> set[UUID]:
         """Those that have a draft."""

@@ -11,7 +11,7 @@ While a transaction has a place, further commands for it wait.
 What happens to a command happens to it alone:
 
 - A batch waits for no lock. A group that another transaction has locked is left over, and its commands are asked again
-  in a transaction of their own, which waits. So a lock that is never released holds up one group.
+  in a transaction that is theirs, which waits. So a lock that is never released holds up one group.
 - If a batch fails although the database is there (another transaction is in its way, a value is not accepted), nothing
   of it was saved. Each place is then asked alone, and if that fails too, each command.
 - If the database is away, all commands of the batch are told so, and none is repeated: the commit may have happened.

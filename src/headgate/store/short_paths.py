@@ -6,7 +6,7 @@ each time, and what was written down yesterday, such as a URL in a secret, is ri
 
 `/tmp` is everybody's. The folder `headgate-UID` must be this user's own and closed to all others, and `/tmp` itself
 must keep people from renaming what is not theirs. So nobody else can have put the symlink there, nor exchange it. If
-any of that is not so, there is no short path, and whoever asked does without. A short path leads nowhere that its user
+any of that is not so, there is no short path, and the caller does without. A short path leads nowhere that its user
 could not go by the long one: who may pass the last folder, that folder decides.
 
 Programs that clean `/tmp` leave a folder alone that somebody has locked, so it stays locked for as long as it is used.

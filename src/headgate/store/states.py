@@ -11,6 +11,7 @@ import msgspec
 
 from headgate.core.figures import LastFailure, Reported
 from headgate.core.records import NOTHING, Totals
+from headgate.slices import made_of
 from headgate.store.database import Database, Row, sql
 from headgate.store.rows import totals_in
 
@@ -120,7 +121,7 @@ class States:
 
     async def resting(self, node: UUID, most: int) -> list[Resting]:
         """Streams that no node runs and that this node should report: each is one node's."""
-        return [_resting(row) for row in await self._database.fetch(sql("states/resting"), node, most)]
+        return await made_of(await self._database.fetch(sql("states/resting"), node, most), _resting)
 
     async def taken(self, streams: Sequence[UUID]) -> set[UUID]:
         """Those of these that a node has by now."""
@@ -146,8 +147,8 @@ class States:
             listed = await connection.fetch(sql("states/list"), datasource, is_whole)
             summed = await connection.fetch(sql("states/others"), datasource, is_whole)
         states: dict[UUID, list[StreamState]] = {}
-        for row in listed:
-            states.setdefault(row["datasource"], []).append(_state(row))
+        for state in await made_of(listed, _state):
+            states.setdefault(state.datasource, []).append(state)
         return Listing(states, {row["datasource"]: _others(row) for row in summed})
 
 

@@ -101,10 +101,11 @@ class StreamFigures:
     backlog_bytes: int | None = None
     last_write_s: float = 0.0
     last_record_at_s: float | None = None
+    labels: str = field(init=False)  # What each of its series is labelled with: made once for all of them.
 
-    def labels(self, between: str = "") -> str:
-        """What every metric of a stream is labelled with, in the order of the labels' names."""
-        return f'{{datasource="{escaped(self.datasource)}",{between}stream="{escaped(self.stream)}"}}'
+    def __post_init__(self) -> None:
+        labels = f'{{datasource="{escaped(self.datasource)}",stream="{escaped(self.stream)}"}}'
+        object.__setattr__(self, "labels", labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,7 @@ class NodeCollector:
 def _totals(streams: Sequence[StreamFigures], pushed: Mapping[str, Totals]) -> Iterator[Family]:
     """One series for each stream that nodes run, and one for all streams of programs together: those come and go."""
     together = [(labelled({"datasource": name}), totals) for name, totals in sorted(pushed.items())]
-    each = [(one.labels(), one.totals) for one in streams if one.totals is not None]
+    each = [(one.labels, one.totals) for one in streams if one.totals is not None]
     for total, name in TOTALS.items():
         yield _counter(name, _of_all(total, (*together, *each)))
 
@@ -305,7 +306,7 @@ def _stream_counters(streams: Sequence[StreamFigures]) -> Iterator[Family]:
 def _counts(count: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
     for one in streams:
         if count in one.counts:
-            yield one.labels(), one.counts[count]
+            yield one.labels, one.counts[count]
 
 
 def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Family]:
@@ -314,20 +315,20 @@ def _stream_gauges(streams: Sequence[StreamFigures]) -> Iterator[Family]:
     for name, of in OF_STREAMS.items():
         if of:
             yield _gauge(name, _known(of, streams))
-    yield _gauge("headgate_freshness_seconds", ((one.labels(), max(0.0, now_s - last_s)) for one, last_s in seen))
-    yield _gauge("headgate_last_write_seconds", ((one.labels(), one.last_write_s) for one, _ in seen))
+    yield _gauge("headgate_freshness_seconds", ((one.labels, max(0.0, now_s - last_s)) for one, last_s in seen))
+    yield _gauge("headgate_last_write_seconds", ((one.labels, one.last_write_s) for one, _ in seen))
     yield _gauge("headgate_worker_status", (sample for one in streams for sample in _statuses(one)))
 
 
 def _known(of: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, float]]:
     for one in streams:
         if (value := getattr(one, of)) is not None:
-            yield one.labels(), value
+            yield one.labels, value
 
 
 def _statuses(stream: StreamFigures) -> Iterator[tuple[str, float]]:
     for status in STATUSES if stream.status is not None else ():
-        yield stream.labels(f'status="{status}",'), float(status == stream.status)
+        yield f'{stream.labels[:-1]},status="{status}"}}', float(status == stream.status)
 
 
 def _by(label: str, counts: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -13,6 +13,7 @@ from headgate.datasources.health import health, status_at_rest
 from headgate.ids import stream_name
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
+from headgate.slices import SLICE, made_of, sliced
 from headgate.store.states import Resting
 from headgate.telemetry.metrics import (
     COUNTERS,
@@ -26,7 +27,6 @@ from headgate.web.api import views
 from headgate.web.doors.groups import GroupDoor
 from headgate.web.doors.push import PushDoor
 from headgate.web.doors.webhooks import WebhookDoor
-from headgate.web.slices import SLICE, sliced
 
 MOST_RESTING = 10_000  # Streams at rest that a node reports: a scrape must stay small. Failed ones come first.
 
@@ -49,7 +49,7 @@ def collector_of(node: Node, webhooks: WebhookDoor, push: PushDoor, groups: Grou
         inboxes.update(await node.inbox.unread(node.inboxes.acked))
         at_rest.clear()
         at_rest.update({one.stream: stream_name(one.datasource, one.part) for one in found})
-        return [_at_rest(one, inboxes.get(one.datasource_id)) for one in found]
+        return await made_of(found, lambda one: _at_rest(one, inboxes.get(one.datasource_id)))
 
     async def taken() -> set[str]:
         ids = await node.registry.states.taken(list(at_rest)) if at_rest else ()

@@ -6,6 +6,7 @@ static files may say themselves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -42,3 +43,12 @@ class Guarded:
         if not self._is_static:
             headers = [*(one for one in headers if one[0].lower() != NO_STORE[0]), NO_STORE]
         return headers if any(name.lower() == NOTHING[0] for name, _ in headers) else [*headers, NOTHING]
+
+
+def takes_gzip(header: str) -> bool:
+    """Whether `Accept-Encoding` has gzip, and not with a weight of nothing."""
+    for one in header.lower().split(","):
+        name, _, weight = one.partition(";")
+        if name.strip() == "gzip":
+            return re.fullmatch(r"\s*q=0(\.0*)?\s*", weight) is None
+    return False

@@ -1,8 +1,8 @@
 """The overview: read once a second while somebody looks, rendered once, and sent to all who look.
 
-A *snapshot* is every datasource in one line, each encoded once. Who begins to look gets all of it; who has seen the
-snapshot before gets what differs, or a sign of life if nothing does. What a token may not see is left out of the text,
-not read apart: all who see the same share the same bytes.
+A *snapshot* is every datasource in one line. Who begins to look gets all of it; who has seen the snapshot before gets
+what differs: of each datasource that changed its name and the fields that did, or a sign of life if none did. What a
+token may not see is left out of the text, not read apart: all who see the same share the same bytes, zipped or not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -17,49 +18,77 @@ import structlog
 from headgate.clock import boot_s
 from headgate.core.access import Bounds, Caller, may
 from headgate.errors import StoreError
+from headgate.slices import SLICE, sliced
 from headgate.web import sse
-from headgate.web.bodies.datasources import Overview
-from headgate.web.slices import SLICE, sliced
+from headgate.web.bodies.datasources import Overview, Summary
 from headgate.web.subjects import sees
 
 EVERY_S = 1.0
 SHARE = 10.0  # The next snapshot waits for this many times what the last one took,
 MOST_PAUSE_S = 3.0  # though no longer than this: a console takes a node that is silent for 6 s for lost.
 
+# The figures that people compare over all datasources. The others change with every batch, and are shown for one.
+SHOWN = (
+    "records_read",
+    "records_written",
+    "records_filtered",
+    "records_dead_lettered",
+    "records_skipped",
+    "read_per_s",
+    "written_per_s",
+    "lag_s",
+    "backlog_records",
+    "backlog_bytes",
+    "errors",
+    "restarts",
+    "last_record_at_s",
+)
+
+Row: TypeAlias = dict[str, Any]
+"""A datasource in one line, as JSON has it, or what has changed of it."""
+
 log = structlog.get_logger()
 
 
 class Snapshot:
-    """Every datasource at one moment, as bytes."""
+    """Every datasource at one moment."""
 
     number: int
 
-    def __init__(self, overview: Overview, rows: dict[str, bytes], before: Snapshot | None) -> None:
+    def __init__(
+        self, overview: Overview, rows: dict[str, Row], changed: dict[str, bytes], before: Snapshot | None
+    ) -> None:
         self.number = 1 if before is None else before.number + 1
-        self._names = names = {one.id: one.name for one in overview.datasources}
-        self._rows = rows  # By id.
+        self._rows = rows  # By name.
+        self._changed = changed  # What differs from before, as JSON.
         self._nodes = nodes = _encoded(overview.nodes)
         self._at_s = _encoded(overview.at_s)
         old = before or self
-        self._changed = [id for id, row in rows.items() if old._rows.get(id) != row]
-        self._gone = [(id, name) for id, name in old._names.items() if id not in names]
+        self._gone = [name for name in old._rows if name not in rows]
         self._are_nodes_new = old._nodes != nodes
         self._texts: dict[tuple[str, Bounds | None], bytes] = {}
 
     @classmethod
     async def take(cls, overview: Overview, before: Snapshot | None) -> Snapshot:
-        """Encode everything, and let others have the loop in between."""
-        rows: dict[str, bytes] = {}
+        """Compare everything, and let others have the loop in between."""
+        rows: dict[str, Row] = {}
+        changed: dict[str, bytes] = {}
         async for some in sliced(overview.datasources, SLICE):
-            rows.update((one.id, _encoded(one)) for one in some)
-        return cls(overview, rows, before)
+            for one in some:
+                row = rows[one.name] = _row(one)
+                if before is not None and row != (old := before._rows.get(one.name)):
+                    changed[one.name] = _encoded(_difference(old, row))
+        return cls(overview, rows, changed, before)
 
     def whole(self, caller: Caller) -> bytes:
         """All that this caller sees, as JSON. It is rendered once for all whose tokens have the same bounds."""
-        return self._once("whole", caller, lambda: self._text(self._rows, (), caller, is_whole=True))
+        return self._once("whole", caller, lambda: self._whole(caller))
 
-    def event(self, seen: int | None, caller: Caller) -> bytes:
+    def event(self, seen: int | None, caller: Caller, *, zipped: bool = False) -> bytes:
         """The next server-sent event for somebody who last saw the snapshot of this number."""
+        if zipped:
+            what = "zipped changes" if seen == self.number - 1 else "zipped event"
+            return self._once(what, caller, lambda: sse.zipped(self.event(seen, caller)))
         if seen == self.number - 1:
             return self._once("changes", caller, lambda: self._changes(caller))
         return self._once("event", caller, lambda: sse.event(self.whole(caller)))
@@ -70,19 +99,39 @@ class Snapshot:
             self._texts[key] = render()
         return self._texts[key]
 
+    def _whole(self, caller: Caller) -> bytes:
+        rows = (_encoded(row) for name, row in self._rows.items() if sees(caller, name))
+        return self._text(rows, (), caller, is_whole=True)
+
     def _changes(self, caller: Caller) -> bytes:
-        changed = [id for id in self._changed if sees(caller, self._names[id])]
-        gone = [id for id, name in self._gone if sees(caller, name)]
+        changed = [row for name, row in self._changed.items() if sees(caller, name)]
+        gone = [name for name in self._gone if sees(caller, name)]
         if not changed and not gone and not (self._are_nodes_new and may(caller, "see_all")):
             return sse.ALIVE
         return sse.event(self._text(changed, gone, caller, is_whole=False))
 
-    def _text(self, shown: Iterable[str], gone: Iterable[str], caller: Caller, *, is_whole: bool) -> bytes:
+    def _text(self, rows: Iterable[bytes], gone: Iterable[str], caller: Caller, *, is_whole: bool) -> bytes:
         """The JSON of an `Overview`, put together from rows that are encoded already."""
-        rows = b",".join(self._rows[id] for id in shown if sees(caller, self._names[id]))
         nodes = self._nodes if may(caller, "see_all") else b"[]"
-        parts = (rows, nodes, self._at_s, _encoded(is_whole), _encoded(gone))
+        parts = (b",".join(rows), nodes, self._at_s, _encoded(is_whole), _encoded(gone))
         return b'{"datasources":[%b],"nodes":%b,"at_s":%b,"is_whole":%b,"gone":%b}' % parts
+
+
+def _row(one: Summary) -> Row:
+    fields: Row = msgspec.to_builtins(one, enc_hook=str)
+    fields["metrics"] = {figure: fields["metrics"][figure] for figure in SHOWN}
+    return fields
+
+
+def _difference(old: Row | None, new: Row) -> Row:
+    """The name, and what differs."""
+    if old is None:
+        return new
+    found = {"name": new["name"], **{field: value for field, value in new.items() if old[field] != value}}
+    if "metrics" in found:
+        before = old["metrics"]
+        found["metrics"] = {figure: value for figure, value in new["metrics"].items() if before[figure] != value}
+    return found
 
 
 class Overviews:
@@ -101,12 +150,14 @@ class Overviews:
         with self._looking():
             return self._latest or await self._after()
 
-    async def events(self, caller: Caller) -> AsyncIterator[bytes]:
+    async def events(self, caller: Caller, *, zipped: bool = False) -> AsyncIterator[bytes]:
         """All of it, then what changes."""
         with self._looking():
             seen, snapshot = None, self._latest or await self._after()
+            if zipped:
+                yield sse.ZIPPED_HEAD
             while True:
-                yield snapshot.event(seen, caller)
+                yield snapshot.event(seen, caller, zipped=zipped)
                 seen, snapshot = snapshot.number, await self._after()
 
     @contextmanager

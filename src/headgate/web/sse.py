@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ from headgate.web.auth import Req
 POLL_S = 2.0
 MOST_ID = 2**63 - 1
 MEDIA_TYPE = "text/event-stream"
+ZIPPED_HEAD = bytes.fromhex("1f8b08000000000000ff")  # Of gzip, with nothing said about the contents.
 ALIVE = b": \r\n\r\n"  # Finds out whether anyone still listens, and tells who does that the node is alive.
 
 After = Annotated[int, Parameter(ge=0, le=MOST_ID)]
@@ -41,11 +43,20 @@ def event(data: bytes, id: int | None = None) -> bytes:
     return b"data: %b\r\n\r\n" % data if id is None else b"id: %d\r\ndata: %b\r\n\r\n" % (id, data)
 
 
+def zipped(event: bytes) -> bytes:
+    """The same as a piece of a gzip stream that refers to no earlier piece, so that all who get the same event
+    get the same bytes, wherever their streams began."""
+    packer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
+    return packer.compress(event) + packer.flush(zlib.Z_FULL_FLUSH)
+
+
 class Live(Stream):
     """An answer that goes on for as long as its caller reads it."""
 
-    def __init__(self, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], *, zipped: bool = False) -> None:
         headers = {"Cache-Control": "no-cache", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
+        if zipped:
+            headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         super().__init__(events, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -63,9 +74,9 @@ def resumed(request: Req, after: T) -> T:
     return int(seen) if seen.isdecimal() and len(seen) < 19 else after
 
 
-def live(request: Req, events: AsyncIterator[bytes]) -> Live:
+def live(request: Req, events: AsyncIterator[bytes], *, zipped: bool = False) -> Live:
     """These events, until the caller leaves or its token ends."""
-    return Live(_while_valid(request, events))
+    return Live(_while_valid(request, events), zipped=zipped)
 
 
 def items(

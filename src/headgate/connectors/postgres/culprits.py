@@ -15,7 +15,9 @@ its constraint and column.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +40,7 @@ AT_ONCE = 32  # Rows that are tried together. Of a hundred rows one is bad, say:
 ASKS = 16  # The first version of PostgreSQL that says what is wrong with a text, without an error.
 SEARCHED = 1_000  # Rows of one search: what it has found is copied for each that it finds.
 VALUES = 40_000  # What is judged, or sent to the server, in one go.
+HEARD_S = 0.2  # Judging may take long; then the server should see that we are at work.
 FOREIGN_KEY = "23503"
 
 _OF_SERVER = ", ".join(map(literal, OF_SERVER))
@@ -121,14 +124,27 @@ class _Refusal:
 
 
 async def judged(
-    connection: Connection, table: str, fields: Sequence[Field], units: Sequence[Unit], *, as_json: bool = True
+    connection: Connection,
+    table: str,
+    fields: Sequence[Field],
+    indexes: Sequence[int],
+    rows: Sequence[Sequence[Any]],
+    *,
+    as_json: bool = True,
 ) -> list[Bad]:
-    """The records with a value that its column cannot hold. The session is in a transaction, and stays usable."""
+    """The records, by these indexes, with a value that its column cannot hold. The session is in a transaction, and
+    stays usable."""
     found: dict[int, Bad] = {}
     takes_nulls: bool | None = None
-    for some, (place, field) in product(_slices(units, fields), enumerate(fields)):
-        await connection.execute("SELECT")  # Others have turns in between, and the server sees that we are at work.
-        verdicts = judge_column(field, [unit.row[place] for unit in some], as_json=as_json)
+    heard_s = time.monotonic()
+    for first, (place, field) in product(_begins(rows, fields), enumerate(fields)):
+        if time.monotonic() - heard_s > HEARD_S:
+            await connection.execute("SELECT")
+            heard_s = time.monotonic()
+        else:
+            await asyncio.sleep(0)
+        some = rows[first : first + _most(fields)]
+        verdicts = judge_column(field, [row[place] for row in some], as_json=as_json)
         if not verdicts:
             continue
         if field.is_required and takes_nulls is None:
@@ -136,22 +152,25 @@ async def judged(
         questions = {verdict.text: verdict for verdict in verdicts.values() if isinstance(verdict, Question)}
         codes = dict(zip(questions, await _answers(connection, field, list(questions)), strict=True))
         for at, verdict in verdicts.items():
-            index = some[at].index
+            index = indexes[first + at]
             if isinstance(verdict, Question):
                 code = codes[verdict.text]
                 reason = reason_of_answer(field, verdict, code) if code else None
             else:
                 # A trigger may put something in the place of NULL before the server looks.
-                reason = None if takes_nulls and some[at].row[place] is None else verdict
+                reason = None if takes_nulls and some[at][place] is None else verdict
             if reason is not None:
                 found.setdefault(index, Bad(index, field.name, reason))
     return [found[index] for index in sorted(found)]
 
 
-def _slices(units: Sequence[Unit], columns: Sequence[object]) -> list[Sequence[Unit]]:
-    """As many as are looked at in one go."""
-    most = max(1, VALUES // max(1, len(columns)))
-    return [units[begin : begin + most] for begin in range(0, len(units), most)]
+def _most(columns: Sequence[object]) -> int:
+    """How many rows of these columns are looked at in one go."""
+    return max(1, VALUES // max(1, len(columns)))
+
+
+def _begins(rows: Sequence[object], columns: Sequence[object]) -> range:
+    return range(0, len(rows), _most(columns))
 
 
 async def _answers(connection: Connection, field: Field, texts: list[str]) -> list[str | None]:
@@ -188,7 +207,8 @@ async def refused_rows(connection: Connection, statements: Statements, units: Se
     await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     found = list[_Refusal]()
     done = 0
-    for some in _slices(units, statements.columns):
+    for first in _begins(units, statements.columns):
+        some = units[first : first + _most(statements.columns)]
         found += [replace(one, place=one.place + done) for one in await _search(connection, statements, some)]
         done += len(some)
     while again := [refusal.place for refusal in found if refusal.code == FOREIGN_KEY]:

@@ -1,9 +1,9 @@
 """Which records of a refused batch have a value that their column cannot hold, told without writing any.
 
-Nobody pays for this while batches are accepted. A column is judged as a whole first: where all values are of a class
-that always fits, there is nothing to look for. Of the others each value is fine, or is bad for a reason that needs no
-value to be told, or is a text that only the server can read as the column's type: those are `Question`s, and the server
-gets them for a whole column in one query (`culprits.py`).
+Nobody pays for this while batches are accepted. Of a column the values that are of a class that always fits are judged
+together: mostly that is all of them, or all but a few. Of the others each value is fine, or is bad for a reason that
+needs no value to be told, or is a text that only the server can read as the column's type: those are `Question`s, and
+the server gets them for a whole column in one query (`culprits.py`).
 
 A value is bad if it cannot be written as JSON, which is the more lenient way of the two (`values.py`). What is in doubt
 is not bad: then the server refuses the row itself, and is asked for each.
@@ -48,6 +48,12 @@ _KINDS: tuple[tuple[type, str], ...] = (
     (dict, "an object"), (list, "a list"), (bytes, "bytes"), (datetime, "a timestamp"), (date, "a date"),
     (time, "a time"), (timedelta, "a duration"), (UUID, "a UUID"),
 )  # fmt: skip
+_CLASSES: dict[str, type] = {
+    **dict.fromkeys(TIMES[:2], datetime),
+    "double precision": float,
+    "boolean": bool,
+    "uuid": UUID,
+}
 # What the server reads for sure. `\d` alone would match digits of other scripts.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
@@ -112,15 +118,16 @@ def kind_of(value: object) -> str:
 
 
 def judge_column(field: Field, values: Sequence[Any], *, as_json: bool = True) -> dict[int, str | Question]:
-    """What is wrong with values of one column, or to be asked, by their places."""
-    classes = {value.__class__ for value in values}
-    if type(None) in classes and not field.is_required:
-        classes.discard(type(None))
-    if _is_fine(field, classes, values):
-        return {}
+    """What is wrong with values of one column, or to be asked, by their places. Those of the class that the column has
+    are judged together, and one by one only if that leaves a doubt."""
+    kind = _class_of(field)
+    others: Sequence[int] = [place for place, value in enumerate(values) if value.__class__ is not kind]
+    if len(others) < len(values) and not _are_fine(field, [value for value in values if value.__class__ is kind]):
+        others = range(len(values))
     judge = _judge_of(field, as_json)
     found: dict[int, str | Question] = {}
-    for place, value in enumerate(values):
+    for place in others:
+        value = values[place]
         if value is None:
             verdict: Verdict = NULL if field.is_required else None
         else:
@@ -130,21 +137,22 @@ def judge_column(field: Field, values: Sequence[Any], *, as_json: bool = True) -
     return found
 
 
-def _is_fine(field: Field, classes: set[type], values: Sequence[Any]) -> bool:
-    """Whether the whole column is, for sure."""
-    type = field.type
-    if type in TIMES[:2] and classes <= {datetime}:
-        return True
-    if type in TEXTS and not field.sizes and classes <= {str}:
-        text = "".join([value for value in values if value is not None])
+def _class_of(field: Field) -> type | None:
+    """The class whose values always fit, but for what `_are_fine` looks at."""
+    if field.type in TEXTS:
+        return None if field.sizes else str
+    return int if field.type in WHOLE else _CLASSES.get(field.type)
+
+
+def _are_fine(field: Field, values: Sequence[Any]) -> bool:
+    """Whether all these values of the column's class are, for sure."""
+    if field.type in TEXTS:
+        text = "".join(values)
         return text.isascii() and "\0" not in text and len(text) < LONGEST_FIELD
-    if type in WHOLE and classes <= {int}:
-        most = 2 ** BITS[type]
-        present = [value for value in values if value is not None]
-        return not present or (min(present) >= -most and max(present) < most)
-    if type == "double precision" and classes <= {float}:
-        return True
-    return (type == "boolean" and classes <= {bool}) or (type == "uuid" and classes <= {UUID})
+    if field.type in WHOLE:
+        most = 2 ** BITS[field.type]
+        return bool(min(values) >= -most and max(values) < most)
+    return True
 
 
 def _judge_of(field: Field, as_json: bool) -> Callable[[Any], Verdict]:

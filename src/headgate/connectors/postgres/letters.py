@@ -88,9 +88,9 @@ def create(schema: str) -> list[str]:
     return [statement.format(schema=schema) for statement in (_CREATE, *_INDEXES)]
 
 
-def any_with_keys(grant: Grant) -> str:
-    """A query that finds a row if the datasource has open letters with keys."""
-    return _WITH_KEYS.format(installation=f"'{grant.installation}'", datasource=f"'{grant.datasource}'")
+def any_with_keys(installation: str, datasource: str) -> str:
+    """A query that finds a row if the datasource has open letters with keys. Both ids are SQL."""
+    return _WITH_KEYS.format(installation=installation, datasource=datasource)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,80 +1,94 @@
-"""The sessions of a node's streams with one server, handed from write to write.
+"""The sessions that a node's streams share, a few for each URL.
 
-A stream borrows a session for a write and holds none at rest. The driver's pool keeps them, but to take one out of it
-and put it back costs as much as a small write does. So a session that was given back stays at hand for a moment, and
-the next write has it at once. What nobody has wanted since goes back into the pool, which closes what it does not need.
+A stream borrows one for each write and has none at rest. asyncpg's own pool makes a task, a proxy and a survey of all
+its sessions for every loan, which for a single record is a third of the whole write. This one hands sessions out as
+they are: its borrower ends its transaction or the session itself before it comes back, so nothing has to be
+reset or looked after.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from asyncpg import Connection, Pool
+from asyncpg import Connection
 
-from headgate.connectors.postgres.session import CONNECT_S
+SIZE = 8
+WAIT_S = 10.0  # For a session, while all of them are lent.
+IDLE_S = 60.0  # A session that was idle for this long is closed.
+MOST_LOANS = 50_000  # Then a session is closed, because what a server's process keeps of the tables it met only grows.
 
-AT_HAND_S = 2.0
 
+class Pool:
+    """Sessions that are lent, one to each borrower at a time."""
 
-class Sessions:
-    """Those with one server, as one user."""
+    def __init__(self, connect: Callable[[], Awaitable[Connection]]) -> None:
+        self._connect = connect
+        self._free = asyncio.Semaphore(SIZE)
+        self._idle: deque[tuple[float, Connection]] = deque()  # Since when. Used last, lent first: the others may end.
+        self._loans: dict[Connection, int] = {}  # Of every session that is open, how often it was lent.
+        self._tidying: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._at_hand: list[Connection] = []  # The last one that was given back is taken first.
-        self._unused = 0  # How many of them, from the first on, nobody has taken since the last look.
-        self._waiting = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._giving_back: set[asyncio.Task[None]] = set()
-
-    async def take(self) -> Connection:
-        """A session for one user, until it is given back."""
-        while self._at_hand:
-            session = self._at_hand.pop()
-            self._unused = min(self._unused, len(self._at_hand))
-            if not session.is_closed():
-                return session
-            await self._pool.release(session)
-        self._waiting += 1
+    async def acquire(self) -> Connection:
+        """An open session. Raises TimeoutError if none comes back in time, or what connecting raises."""
+        if self._free.locked():
+            async with asyncio.timeout(WAIT_S):
+                await self._free.acquire()
+        else:
+            await self._free.acquire()
         try:
-            return await self._pool.acquire(timeout=CONNECT_S)
-        finally:
-            self._waiting -= 1
+            while self._idle:
+                connection = self._idle.pop()[1]
+                if not connection.is_closed():
+                    self._loans[connection] += 1
+                    return connection
+                del self._loans[connection]
+            connection = await self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+        self._loans[connection] = 1
+        return connection
 
-    async def give_back(self, session: Connection) -> None:
-        """It may be used again, unless it is broken. Whatever transaction it was in has ended."""
-        if self._waiting or session.is_closed() or self._pool.is_closing():
-            await self._pool.release(session)
-            return
-        self._at_hand.append(session)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(AT_HAND_S, self._look)
-
-    def _look(self) -> None:
-        """Give back what nobody has wanted since the last look."""
-        unused, self._at_hand = self._at_hand[: self._unused], self._at_hand[self._unused :]
-        self._unused = len(self._at_hand)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(AT_HAND_S, self._look) if self._at_hand else None
-        for session in unused:
-            task = loop.create_task(self._release(session), name="give a session back")
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
-
-    async def _release(self, session: Connection) -> None:
-        with suppress(Exception):  # Of a session that is broken, or a pool that has ended.
-            await self._pool.release(session)
+    def release(self, connection: Connection) -> None:
+        """Take a session back. One that is in a transaction, or has ended, is lent no more."""
+        is_good = not connection.is_closed() and not connection.is_in_transaction()
+        if not is_good or self._is_closed or self._loans[connection] >= MOST_LOANS:
+            self._end(connection)
+        else:
+            loop = asyncio.get_running_loop()
+            self._idle.append((loop.time(), connection))
+            if self._tidying is None:
+                self._tidying = loop.call_later(IDLE_S, self._tidy)
+        self._free.release()
 
     async def close(self) -> None:
-        """End all of them, when those that are in use have been given back."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        at_hand, self._at_hand = self._at_hand, []
-        await asyncio.gather(*map(self._release, at_hand), *self._giving_back)
-        await self._pool.close()
+        """End all sessions: those that are idle in good order, those that are lent when they come back."""
+        self._is_closed = True
+        if self._tidying is not None:
+            self._tidying.cancel()
+        while self._idle:
+            connection = self._idle.pop()[1]
+            with suppress(Exception):
+                await connection.close()
+            del self._loans[connection]
 
     def terminate(self) -> None:
-        """End all of them now."""
-        self._pool.terminate()
+        """End all sessions at once."""
+        self._is_closed = True
+        for connection in self._loans:
+            connection.terminate()
+
+    def _tidy(self) -> None:
+        """End those that nobody has needed for long, and look again when the next one may be due."""
+        loop = asyncio.get_running_loop()
+        while self._idle and self._idle[0][0] + IDLE_S <= loop.time():
+            self._end(self._idle.popleft()[1])
+        self._tidying = loop.call_at(self._idle[0][0] + IDLE_S, self._tidy) if self._idle else None
+
+    def _end(self, connection: Connection) -> None:
+        del self._loans[connection]
+        connection.terminate()

@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
-from asyncpg import Connection, Pool
+from asyncpg import Connection
 
 from headgate.connectors.api.bulk import StorageGone
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.postgres.errors import DRIVERS, Fault, error_text, fault_of, steer_worker
+from headgate.connectors.postgres.pool import Pool
 from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
 from headgate.errors import ConfigError, HeadgateError, NotConnected
 from headgate.hosts import Hosts
@@ -27,8 +28,6 @@ from headgate.hosts import Hosts
 CONNECT_S = 10.0
 CHOOSE_S = 8.0  # Less than that, so that the error says what each host is and not that it took too long.
 CLOSE_S = 2.0
-POOL_SIZE = 8
-IDLE_S = 60.0  # A pooled session that was idle for this long is closed.
 
 _SETTINGS = {
     "application_name": "headgate dump",
@@ -126,25 +125,22 @@ async def connect(url: str, guard: Guard = OPEN, *, only_reads: bool = False, **
 
 
 class _Pooled(WalledSession):
-    """A pooled session that is not reset between uses: nothing of ours outlives its transaction."""
-
-    def get_reset_query(self) -> str:
-        return ""
+    """A session of a pool."""
 
 
 async def make_pool(url: str, guard: Guard = OPEN) -> Pool:
     """The sessions of a node's streams."""
-    return await asyncpg.create_pool(
-        url,
-        connect=open_session,
-        min_size=0,
-        max_size=POOL_SIZE,
-        timeout=CONNECT_S,
-        connection_class=_Pooled,
-        init=leave_own_schema,
-        loop=guard.loop(),
-        max_inactive_connection_lifetime=IDLE_S,
-    )
+
+    async def connect() -> Connection:
+        connection = await open_session(url, timeout=CONNECT_S, connection_class=_Pooled, loop=guard.loop())
+        try:
+            await leave_own_schema(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    return Pool(connect)
 
 
 async def probe(url: str, guard: Guard) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -29,7 +29,7 @@ from headgate.connectors.postgres.batches import open_only, split
 from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
-from headgate.connectors.postgres.pool import Sessions
+from headgate.connectors.postgres.pool import Pool
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
 from headgate.connectors.postgres.values import as_json_rows
@@ -57,7 +57,7 @@ class PostgresSink:
         self._address = address_of(self._url)
         self._guard = context.guard
         self._share = "postgres " + hashlib.sha256(f"{self._url} {self._guard}".encode()).hexdigest()
-        self._sessions: Sessions | None = None
+        self._pool: Pool | None = None
         self._grant: Grant | None = None
         self._kept = Kept(has_totals=False, has_letters=False)
         self._writing = Writing(options, context)
@@ -75,7 +75,7 @@ class PostgresSink:
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
         self._grant = grant
-        self._sessions = await self._context.shared.get(self._share, self._make_sessions)
+        self._pool = await self._context.shared.get(self._share, self._make_pool)
         with steer_worker(self._address, self._options.table):
             async with asyncio.timeout(OPEN_S), self._session() as connection:
                 await self._keep_out(connection)
@@ -100,8 +100,8 @@ class PostgresSink:
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
         writing = Writing(self._options, self._context)
-        with steer_worker(self._address, self._options.table, writes=self._sessions is not None):
-            async with self._session() if self._sessions is not None else self._own_session() as connection:
+        with steer_worker(self._address, self._options.table, writes=self._pool is not None):
+            async with self._session() if self._pool is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
                 await writing.table.look(connection)
@@ -110,11 +110,11 @@ class PostgresSink:
                 await connection.execute("ROLLBACK")
 
     async def mark(self) -> str | None:
-        """That of the positions next to the data: they move together. The sessions are those of all who write there."""
+        """That of the positions next to the data: they move together. The pool is that of all who write there."""
         with steer_worker(self._address, self._options.table):
-            sessions = await self._context.shared.get(self._share, self._make_sessions)
+            pool = await self._context.shared.get(self._share, self._make_pool)
             try:
-                async with asyncio.timeout(OPEN_S), _borrowed(sessions) as connection:
+                async with asyncio.timeout(OPEN_S), self._session(pool) as connection:
                     return await positions.read_mark(connection)
             finally:
                 await self._context.shared.give_back(self._share)
@@ -166,19 +166,27 @@ class PostgresSink:
                 await positions.forget(connection, installation, streams)
 
     async def close(self) -> None:
-        """Give the sessions back."""
-        if self._sessions is not None:
-            self._sessions = None
+        """Give the pool back."""
+        if self._pool is not None:
+            self._pool = None
             await self._context.shared.give_back(self._share)
 
     # Sessions.
 
-    async def _make_sessions(self) -> Sessions:
-        return Sessions(await make_pool(self._url, self._guard))
-
-    def _session(self) -> AbstractAsyncContextManager[Connection]:
-        assert self._sessions is not None, "the sink is open"
-        return _borrowed(self._sessions)
+    @asynccontextmanager
+    async def _session(self, pool: Pool | None = None) -> AsyncIterator[Connection]:
+        """A borrowed session. Whatever goes wrong inside, its transaction has ended when this returns, and what went
+        wrong is what is raised: leaving a broken session must not hide it."""
+        pool = pool or self._pool
+        assert pool is not None, "the sink is open"
+        connection = await pool.acquire()
+        try:
+            yield connection
+        except BaseException as error:
+            await roll_back(connection, error)
+            raise
+        finally:
+            pool.release(connection)
 
     @asynccontextmanager
     async def _own_session(self) -> AsyncIterator[Connection]:
@@ -191,6 +199,9 @@ class PostgresSink:
             yield connection
         finally:
             await close(connection)
+
+    async def _make_pool(self) -> Pool:
+        return await make_pool(self._url, self._guard)
 
     async def _keep_out(self, connection: Connection) -> None:
         """No stream touches what is Headgate's own, or the server's."""
@@ -281,7 +292,7 @@ class PostgresSink:
     async def _commit_in_steps(
         self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
     ) -> bool:
-        also = letters.any_with_keys(grant) if supersedes else ""
+        also = letters.any_with_keys(f"'{grant.installation}'", f"'{grant.datasource}'") if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
         gone: list[UUID] = []
         if batch.replays and batch.letters:  # They come from another database.
@@ -308,21 +319,6 @@ class PostgresSink:
         if gone:
             self._context.letters_resolved()
         return True
-
-
-@asynccontextmanager
-async def _borrowed(sessions: Sessions) -> AsyncIterator[Connection]:
-    """A session. Whatever goes wrong inside, its transaction has ended when this returns, and what went wrong is what
-    is raised: leaving a broken session must not hide it."""
-    connection = await sessions.take()
-    try:
-        yield connection
-    except BaseException as error:
-        await roll_back(connection, error)
-        raise
-    finally:
-        with suppress(Exception):
-            await sessions.give_back(connection)
 
 
 async def _rehearsed(connection: Connection, writing: Writing, batch: Outgoing) -> bool:

@@ -1,8 +1,8 @@
 """How a conversation with a PostgreSQL server begins, for those who let others through to a socket of it.
 
 A server that hears from a folder that only its owner can enter believes every name, the superuser's too. So only a
-session of the user and the database that a URL names is let through, and no replication: whoever has it could read all
-files of the server. What would ask for TLS, or cancel somebody's query, is not let through either.
+session of the user and the database that a URL names is let through, and no replication, by which
+all files of the server could be read. What would ask for TLS, or cancel somebody's query, is not let through either.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from headgate.connectors.postgres.batches import (
     split,
     units_of,
 )
-from headgate.connectors.postgres.culprits import Unit, judged, refused_rows
+from headgate.connectors.postgres.culprits import judged, refused_rows
 from headgate.connectors.postgres.errors import DRIVERS, Fault, fault_of
 from headgate.connectors.postgres.judge import NOT_OF_TYPE, Field, judge_column
 from headgate.connectors.postgres.options import PostgresOptions
@@ -144,8 +144,8 @@ class Writing:
     async def _try_earlier(self, connection: Connection, columns: list[str], batch: Outgoing) -> None:
         turns = earlier_of(batch, self.key_kinds(batch.key))
         if not await self.table.has_rules(connection):
-            fields, units = self._doubtful(columns, batch, turns)
-            if fields and await judged(connection, self.table.path, fields, units):
+            fields, indexes, rows = self._doubtful(columns, batch, turns)
+            if fields and await judged(connection, self.table.path, fields, indexes, rows):
                 raise Unfit("a value does not fit, of a record that a later one replaces")
             return
         await connection.execute("SAVEPOINT headgate_earlier")
@@ -161,15 +161,14 @@ class Writing:
 
     def _doubtful(
         self, columns: list[str], batch: Outgoing, turns: Sequence[Sequence[int]]
-    ) -> tuple[list[Field], list[Unit]]:
-        """The columns in which some of these may not fit, and what they have there."""
+    ) -> tuple[list[Field], list[int], list[tuple[Any, ...]]]:
+        """The columns in which some of these may not fit, and what each has there."""
         gone = set(batch.deletes)
         indexes = [index for turn in turns for index in turn if index not in gone]
         rows = picked(columns, [batch.records[index] for index in indexes]) if indexes else []
         fields = [self.table.columns[column] for column in columns]
         places = [place for place, field in enumerate(fields) if judge_column(field, [row[place] for row in rows])]
-        units = [Unit(index, tuple(row[at] for at in places)) for index, row in zip(indexes, rows, strict=True)]
-        return [fields[place] for place in places], units
+        return [fields[place] for place in places], indexes, [tuple(row[at] for at in places) for row in rows]
 
     async def _are_taken(
         self, connection: Connection, columns: list[str], batch: Outgoing, turns: Sequence[Sequence[int]]
@@ -236,13 +235,13 @@ class Writing:
         """The records with bad values, if there are any: raised, or returned if a wider column would hold them."""
         found = {bad.index: bad for bad in null_keys(batch)} if self.is_upsert else {}
         if parts.records:
-            units = map(Unit, parts.indexes, picked([field.name for field in fields], parts.records))
-            for bad in await judged(connection, self.table.path, fields, list(units), as_json=self.as_json):
+            rows = picked([field.name for field in fields], parts.records)
+            for bad in await judged(connection, self.table.path, fields, parts.indexes, rows, as_json=self.as_json):
                 found.setdefault(bad.index, bad)
         if batch.deletes:
             keys = [self.table.columns[name] for name in batch.key if name in self.table.columns]
-            gone = [Unit(at, tuple(batch.records[at].get(field.name) for field in keys)) for at in batch.deletes]
-            for bad in await judged(connection, self.table.path, keys, gone):
+            gone = [tuple(batch.records[at].get(field.name) for field in keys) for at in batch.deletes]
+            for bad in await judged(connection, self.table.path, keys, batch.deletes, gone):
                 found.setdefault(bad.index, bad)
         bads = [found[index] for index in sorted(found)]
         if not bads:

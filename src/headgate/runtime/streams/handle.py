@@ -72,7 +72,6 @@ class Handle:
     episode: Episode = field(default_factory=Episode)  # Of failures in a row, as far as people were told.
     awaited: Awaited | None = None  # What has to come back, while it waits for that.
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
-    figures_at_s: float = float("-inf")  # When its figures were last looked at.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
     @property

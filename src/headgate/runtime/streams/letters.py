@@ -106,7 +106,7 @@ class Desk:
                     changed += [found] if found is not None else []
             if changed:
                 await sink.rewrite(changed)
-            # What its own key does not fit is damaged, and would be tried for ever.
+            # What its own key does not fit is damaged, and would be tried forever.
             older = set(keyring.others)
             await self.rows.rewrapped({id: None if key in older else key for id, key in keys.items()})
 

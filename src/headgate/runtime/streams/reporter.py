@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -18,12 +18,13 @@ from headgate.datasources.registry import Registry
 from headgate.errors import StoreError
 from headgate.runtime.streams.batches import Written
 from headgate.runtime.streams.handle import Handle, figures, state_of
+from headgate.runtime.streams.run import Run
 
 FIGURES_S = SAMPLE_S
-ROUNDS = 12  # In which every stream has had its turn: a minute,
-LATELY_S = (ROUNDS - 2) * FIGURES_S  # unless its figures were looked at lately.
+ROUNDS = 12  # In which every stream has had its turn: a minute.
 RETRY_S = 1.0
-ASKED_AT_ONCE = 50  # Sources that are asked for their backlog at a time.
+ASKED_AT_ONCE = 50  # Sources that are asked for their backlog at a time,
+BACKLOG_S = 1.0  # and how long for.
 CULPRITS_S = 60.0  # From one event about records that cannot be handled to the next, of one stream.
 
 
@@ -119,23 +120,22 @@ class Reporter:
 
     async def _with_figures(self) -> set[Handle]:
         """Streams that have moved, and those that have a record in hand; and some of the others in turn, as what they
-        did in the last hour grows less, unless they have moved since their last turn."""
+        did in the last hour grows less. Those are not sampled: that they have not moved is no news."""
         due, self._moved = self._moved, set()
         self._round += 1
-        now_s = boot_s()
+        in_turn = []
         for place, handle in enumerate(self._handles()):
-            is_its_turn = (place + self._round) % ROUNDS == 0 and handle.figures_at_s < now_s - LATELY_S
-            if is_its_turn or handle.stats.waiting_since_s is not None:
+            if handle.stats.waiting_since_s is not None:
                 due.add(handle)
-        asked = []
+            elif (place + self._round) % ROUNDS == 0:
+                in_turn.append(handle)
         for handle in due:
-            handle.figures_at_s = now_s
             if isinstance(handle.state.phase, Running):
                 handle.stats.sample(handle.totals)
-            if handle.run is not None and handle.run.knows_backlog and not handle.run.backlog_at_hand():
-                asked.append(handle)
+        due.update(in_turn)
+        asked = [(handle, handle.run) for handle in due if handle.run is not None and handle.run.knows_backlog]
         for begin in range(0, len(asked), ASKED_AT_ONCE):
-            await asyncio.gather(*map(_see_backlog, asked[begin : begin + ASKED_AT_ONCE]))
+            await _see_backlogs(asked[begin : begin + ASKED_AT_ONCE])
         return due
 
     async def flush(self) -> None:
@@ -192,9 +192,11 @@ def _moment(at_s: float) -> str:
     return datetime.fromtimestamp(unix_s() - boot_s() + at_s, UTC).isoformat(timespec="seconds")
 
 
-async def _see_backlog(handle: Handle) -> None:
-    run = handle.run
-    if run is not None:
-        found = await run.backlog()
+async def _see_backlogs(asked: Sequence[tuple[Handle, Run]]) -> None:
+    """Ask these sources what waits. One that does not answer in time has said nothing."""
+    tasks = [asyncio.ensure_future(run.backlog()) for _, run in asked]
+    await asyncio.wait(tasks, timeout=BACKLOG_S)
+    for (handle, run), task in zip(asked, tasks, strict=True):
         if handle.run is run:
-            handle.stats.sees(found)
+            handle.stats.sees(task.result() if task.done() and not task.cancelled() else None)
+        task.cancel()

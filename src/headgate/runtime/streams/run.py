@@ -52,7 +52,6 @@ from headgate.text import one_line
 
 RETRY_S = 1.0
 TRUST_POLL_S = 0.1
-BACKLOG_S = 1.0
 WHOLE = Share()
 STEERING = (RetryLater, EndOfStream, BadRecords, BatchRefused)  # What a side says while nothing is wrong with it.
 
@@ -109,12 +108,11 @@ class Run:
         self._reading: asyncio.Task[tuple[Batch, Mapped]] | None = None
         self._copier: Copier | None = None  # If the sink keeps letters.
         self._is_asked = False  # Somebody wants replays.
-        self._waiter: asyncio.Future[None] | None = None  # While nothing is read and nobody asks.
+        self._bell: asyncio.Future[None] | None = None  # While nothing is there to be done.
         self._recent, self._stop_after = letters.Recent(), prepared.stop_after
         self._draining = False
         self._has_written = False  # A part of the batch in hand, at least.
         self._source: Source | None = None  # While it is open, and if it knows its backlog.
-        self._backlog_takes_time = False  # To be told by it.
         self.progress: Progress | None = None  # Where the stream stands, once the sink has said so.
         self.is_settled = is_settled  # Whether the sink is known to have just that.
         self._targets: Sequence[str] | None = None  # Found out when somebody waits for something.
@@ -130,7 +128,7 @@ class Run:
     def replay(self) -> None:
         """Somebody wants letters of this stream replayed, or has discarded some: see to it between two batches."""
         self._is_asked = True
-        self._wake()
+        self._ring()
         self._has_new_letters()
 
     async def run(self) -> bool:
@@ -197,35 +195,13 @@ class Run:
         """Whether its source is open and can say how much waits."""
         return self._source is not None
 
-    def backlog_at_hand(self) -> bool:
-        """Note what waits at the source, if it can say so at once, as most can: that takes no task and no timer."""
-        source = self._source
-        if source is None:
-            return True
-        if self._backlog_takes_time:
-            return False
-        asking = source.backlog()  # type: ignore[attr-defined]
-        try:
-            asking.send(None)
-        except StopIteration as answer:
-            self._stats.sees(answer.value)
-            return True
-        except Exception:
-            self._stats.sees(None)
-            return True
-        self._backlog_takes_time = True
-        with contextlib.suppress(RuntimeError):  # It waits for something before it lets go.
-            asking.close()
-        return False
-
     async def backlog(self) -> Backlog | None:
-        """What waits at the source. One that does not answer, or fails, has said nothing."""
+        """What waits at the source. One that fails has said nothing."""
         source = self._source
         if source is None:
             return None
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(BACKLOG_S):
-                return await source.backlog()  # type: ignore[attr-defined, no-any-return]
+            return await source.backlog()  # type: ignore[attr-defined, no-any-return]
         return None
 
     async def _build_source(self) -> Source:
@@ -274,24 +250,18 @@ class Run:
 
     async def _read_or_asked(self) -> tuple[Batch, Mapped]:
         """The next batch. Raises `Asked` if letters are to be replayed before it comes."""
-        reading = self._reading
-        assert reading is not None
-        if not reading.done() and not self._is_asked:
-            waiter = self._waiter = asyncio.get_running_loop().create_future()
-            reading.add_done_callback(self._wake)
-            try:
-                await waiter
-            finally:
-                reading.remove_done_callback(self._wake)
-                self._waiter = None
-        if not reading.done():
-            raise Asked
-        return reading.result()
+        assert self._reading is not None
+        while not self._reading.done():
+            if self._is_asked:
+                raise Asked
+            self._bell = asyncio.get_running_loop().create_future()
+            await self._bell
+        return await self._reading
 
-    def _wake(self, reading: object = None) -> None:
-        """A batch is there, or somebody asks."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _ring(self) -> None:
+        """A batch was read, or replays were asked for."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
 
     def _has_read(self) -> bool:
         """Whether a batch is there to be written. A source that has ended, or wants to be asked later, can wait."""
@@ -300,8 +270,14 @@ class Run:
 
     def _read(self, source: Source) -> asyncio.Task[tuple[Batch, Mapped]]:
         task = asyncio.ensure_future(self._read_and_map(source))
-        task.add_done_callback(_retrieved)
+        task.add_done_callback(self._has_come)
         return task
+
+    def _has_come(self, task: asyncio.Task[tuple[Batch, Mapped]]) -> None:
+        """A batch read ahead may fail after its run has ended; nobody needs the error then."""
+        if not task.cancelled():
+            task.exception()
+        self._ring()
 
     async def _read_and_map(self, source: Source) -> tuple[Batch, Mapped]:
         self._stats.reads()
@@ -408,12 +384,6 @@ def _check_position(position: Any) -> None:
         msgspec.json.encode(position)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConnectorError(f"the source's position cannot be stored: {error}") from None
-
-
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """A batch read ahead may fail after its run has ended; nobody needs the error then."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _is_cancelled() -> bool:

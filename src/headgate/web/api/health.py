@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from litestar import HttpMethod, Response, get, route
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Stream
@@ -18,6 +16,7 @@ from headgate.telemetry.metrics import NodeCollector
 from headgate.web.api import views
 from headgate.web.auth import Needs, Req, address_of
 from headgate.web.bodies import access
+from headgate.web.headers import takes_gzip
 from headgate.web.subjects import sees
 
 METRICS = {200: ResponseSpec(str, description="The text.", media_type="text/plain", generate_examples=False)}
@@ -69,18 +68,9 @@ async def metrics(request: Req) -> Stream:
     await collector.refresh()
     slices = exposition.written(await collector.families())
     headers = {"Vary": "Accept-Encoding"}
-    if _takes_gzip(request.headers.get("accept-encoding", "")):
+    if takes_gzip(request.headers.get("accept-encoding", "")):
         slices, headers = exposition.zipped(slices), {**headers, "Content-Encoding": "gzip"}
     return Stream(slices, media_type=exposition.MEDIA_TYPE, headers=headers)
-
-
-def _takes_gzip(header: str) -> bool:
-    """Whether `Accept-Encoding` has gzip, and not with a weight of nothing."""
-    for one in header.lower().split(","):
-        name, _, weight = one.partition(";")
-        if name.strip() == "gzip":
-            return re.fullmatch(r"\s*q=0(\.0*)?\s*", weight) is None
-    return False
 
 
 ROUTES = [healthz, readyz, installation, metrics]

@@ -18,6 +18,7 @@ from headgate.web.api import harness, views
 from headgate.web.api.documents import Documents
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
+from headgate.web.headers import takes_gzip
 from headgate.web.overview import Overviews
 
 OVERVIEW = {
@@ -100,12 +101,14 @@ async def reload(node: Node, request: Req, id: str) -> datasources.Done:
     responses=OVERVIEW,
 )
 async def overview(request: Req, follow: bool = True) -> Response[bytes] | sse.Live:
-    """Every datasource, then those that changed (`is_whole` is false) and the ids of those that are `gone`, once a
-    second while there is something new."""
+    """Every datasource, with the figures that lists show. Then, once a second while there is something new, what has
+    changed (`is_whole` is false): the `name` of a datasource with the fields and figures that did, and the names of
+    those that are `gone`. Zipped for callers that take gzip."""
     overviews: Overviews = request.app.state.overviews
     if not follow:
         return Response((await overviews.latest()).whole(request.user), media_type=MediaType.JSON)
-    return sse.live(request, overviews.events(request.user))
+    zipped = takes_gzip(request.headers.get("accept-encoding", ""))
+    return sse.live(request, overviews.events(request.user, zipped=zipped), zipped=zipped)
 
 
 def _check(request: Req, action: Action, documents: Mapping[str, Document], *, prune: bool) -> None:

@@ -18,15 +18,15 @@ from headgate.datasources.health import Facts, judged
 from headgate.datasources.planned import Difference
 from headgate.runtime.node import Node
 from headgate.runtime.streams.handle import Handle
+from headgate.slices import SLICE, sliced
 from headgate.store import events, logs
 from headgate.store.datasources import Datasource, Version
 from headgate.store.letters import Numbers
 from headgate.store.listed import Unable
 from headgate.store.nodes import Node as NodeRow
-from headgate.store.states import Listing, StreamState
+from headgate.store.states import NO_OTHERS, Listing, StreamState
 from headgate.web import bodies
 from headgate.web.bodies import datasources, letters
-from headgate.web.slices import SLICE, sliced
 from headgate.web.subjects import sees
 
 EMPTY = InboxBacklog(0, 0, None)
@@ -129,14 +129,16 @@ def _all_figures(facts: Facts) -> Figures:
     if facts.inbox is not None and not shown:  # Nobody has read it yet, and there may be payloads all the same.
         shown = [figures(NOTHING, Reported(), facts.now_s, moves=False, inbox=facts.inbox)]
     found = together(shown, others.totals)
+    if others is NO_OTHERS:
+        return found
     last_s = max(found.last_record_at_s or 0.0, others.last_record_at_s or 0.0) or None
     return replace(found, last_record_at_s=last_s, last_hour=found.last_hour + others.last_hour)
 
 
-async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
-    """Every datasource that this caller sees in one line, by name."""
+async def summaries(node: Node, caller: Caller, nodes: Sequence[NodeRow] | None = None) -> list[datasources.Summary]:
+    """Every datasource that this caller sees in one line, by name. `nodes` are those that were just read."""
     found: list[datasources.Summary] = []
-    async for facts, has_draft in all_facts(node):
+    async for facts, has_draft in all_facts(node, nodes):
         if sees(caller, facts.datasource.name):
             found.append(summary(facts, has_draft=has_draft))
     return found
@@ -144,11 +146,11 @@ async def summaries(node: Node, caller: Caller) -> list[datasources.Summary]:
 
 async def overview(node: Node) -> datasources.Overview:
     """Every datasource and every node, for all who look."""
-    nodes = [
-        datasources.Share(name=one.name, streams=one.streams, registry_problem=one.registry_problem)
-        for one in await node.nodes.all()
+    nodes = await node.nodes.all()
+    shares = [
+        datasources.Share(name=one.name, streams=one.streams, registry_problem=one.registry_problem) for one in nodes
     ]
-    return datasources.Overview(datasources=await summaries(node, ANYONE), nodes=nodes, at_s=unix_s())
+    return datasources.Overview(datasources=await summaries(node, ANYONE, nodes), nodes=shares, at_s=unix_s())
 
 
 async def notices(node: Node, caller: Caller) -> list[str]:
@@ -212,7 +214,8 @@ class _Around:
             else:  # Of an earlier source: it counts, and is over.
                 summed = add(summed, row.totals)
         inbox = self.inboxes.get(found.id, EMPTY) if source == WEBHOOK.name else None
-        others = replace(others, totals=summed)
+        if summed is not others.totals:
+            others = replace(others, totals=summed)
         return Facts(found, published, shown, self.nodes, unix_s(), self.unable.get(found.id, ()), others, inbox)
 
     def _now(self, row: StreamState, found: Datasource, *, is_pushed: bool) -> StreamState:
@@ -234,7 +237,7 @@ class _Around:
         return row
 
 
-async def _around(node: Node, datasource: UUID | None = None) -> _Around:
+async def _around(node: Node, datasource: UUID | None = None, nodes: Sequence[NodeRow] | None = None) -> _Around:
     states = node.registry.states
     unable: dict[UUID, list[Unable]] = {}
     for row in await node.streams.unable(datasource):
@@ -242,22 +245,20 @@ async def _around(node: Node, datasource: UUID | None = None) -> _Around:
     return _Around(
         node=node,
         live=_live(node),
-        nodes=[one for one in await node.nodes.all() if not one.ended],
+        nodes=[one for one in (await node.nodes.all() if nodes is None else nodes) if not one.ended],
         listing=await states.all() if datasource is None else await states.one(datasource),
         inboxes=await node.inbox.unread(node.inboxes.acked, datasource),
         unable=unable,
     )
 
 
-async def all_facts(node: Node) -> AsyncIterator[tuple[Facts, bool]]:
+async def all_facts(node: Node, nodes: Sequence[NodeRow] | None = None) -> AsyncIterator[tuple[Facts, bool]]:
     """Every datasource, with whether it has a draft, in a few queries. Others have the loop every now and then."""
-    found = await node.registry.datasources.all()
-    published = await node.registry.datasources.published()
-    drafts = await node.registry.datasources.with_draft()
-    around = await _around(node)
+    found = await node.registry.listing.all()
+    around = await _around(node, nodes=nodes)
     async for some in sliced(found, SLICE):
         for one in some:
-            yield around.facts(one, published.get(one.id)), one.id in drafts
+            yield around.facts(one.datasource, one.published), one.has_draft
 
 
 async def one_facts(node: Node, found: Datasource) -> Facts:

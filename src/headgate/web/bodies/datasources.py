@@ -224,8 +224,8 @@ class Overview(Answer):
     datasources: list[Summary]
     nodes: list[Share]
     at_s: float  # When it was read, in Unix time.
-    is_whole: bool = True  # False: `datasources` are those that changed since the event before.
-    gone: list[str] = field(default_factory=list)  # The ids of those that were there in the event before.
+    is_whole: bool = True  # False: `datasources` are those that changed since the event before, with what changed.
+    gone: list[str] = field(default_factory=list)  # The names of those that were there in the event before.
 
 
 class Connector(Answer):

@@ -64,7 +64,6 @@ def _row(summary: Summary) -> dict[str, object]:
     metrics = summary.metrics
     last_s = metrics.last_record_at_s
     return {
-        "id": summary.id,
         "name": summary.name,
         "health": summary.health,
         "has_draft": summary.has_draft,
@@ -88,7 +87,7 @@ def _row(summary: Summary) -> dict[str, object]:
 
 # The script fills in copies of this row for datasources that appear later.
 BLANK = {
-    **dict.fromkeys(("id", "name", "detail", "route", "version", "other_version", "rate", "total", "read"), ""),
+    **dict.fromkeys(("name", "detail", "route", "version", "other_version", "rate", "total", "read"), ""),
     **dict.fromkeys(("filtered", "dead", "backlog", "backlog_bytes", "lag", "ago", "node", "why"), ""),
     "health": "starting",
     "has_draft": False,

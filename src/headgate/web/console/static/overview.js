@@ -15,7 +15,7 @@ const table = find("table");
 const filter = find("filter");
 const seconds = () => performance.now() / 1000;
 
-const rows = new Map(); // By datasource id, in the order shown.
+const rows = new Map(); // By name, in the order shown.
 const state = { link: "connecting", heard_s: seconds(), sampled_s: 0, skew_ms: 0, only: "", current: null };
 
 // Rows.
@@ -48,7 +48,9 @@ class Row {
     if (FIGURES.includes(name)) this.cells[name].classList.toggle("zero", ZERO.includes(text));
   }
 
-  update(one, at_s) {
+  // What the node says of it may be only what has changed.
+  update(said, at_s) {
+    const one = { ...this.one, ...said, metrics: { ...this.one.metrics, ...said.metrics } };
     this.one = one;
     this.said_s = at_s;
     const texts = cells(one);
@@ -79,9 +81,9 @@ const inView = new IntersectionObserver((entries) => {
   for (const entry of entries) rowOf.get(entry.target).isInView = entry.isIntersecting;
 }, { rootMargin: "200px" });
 
-function newRow(id) {
+function newRow(name) {
   const body = find("blank").content.querySelector("tbody").cloneNode(true);
-  body.dataset.id = id;
+  body.dataset.name = name;
   table.append(body);
   return new Row(body);
 }
@@ -90,20 +92,19 @@ function newRow(id) {
 
 function show({ datasources, nodes, at_s, is_whole, gone }, skew_ms) {
   state.skew_ms = Math.abs(skew_ms) > SKEW_MS ? skew_ms : 0;
-  const now = new Set(datasources.map((one) => one.id));
-  const left = is_whole ? [...rows.keys()].filter((id) => !now.has(id)) : gone;
-  for (const id of left) {
-    const row = rows.get(id);
+  const now = new Set(datasources.map((one) => one.name));
+  const left = is_whole ? [...rows.keys()].filter((name) => !now.has(name)) : gone;
+  for (const name of left) {
+    const row = rows.get(name);
     if (!row) continue;
     inView.unobserve(row.line);
     row.body.remove();
-    rows.delete(id);
+    rows.delete(name);
   }
   for (const one of datasources) {
-    if (!rows.has(one.id)) rows.set(one.id, newRow(one.id));
-    const row = rows.get(one.id);
+    if (!rows.has(one.name)) rows.set(one.name, newRow(one.name));
+    const row = rows.get(one.name);
     row.update(one, at_s);
-    row.body.dataset.name = one.name;
     if (row.cells.dead.tagName === "A") row.cells.dead.href = `/letters?datasource=${encodeURIComponent(one.name)}`;
   }
   arrange();
@@ -148,8 +149,8 @@ function arrange() {
   const focused = document.activeElement;
   let place = table.tBodies[0] ?? null;
   rows.clear();
-  for (const [id, row] of wanted) {
-    rows.set(id, row);
+  for (const [name, row] of wanted) {
+    rows.set(name, row);
     if (place !== row.body && place?.nextElementSibling === row.body) table.append(place);
     else if (place !== row.body) {
       table.insertBefore(row.body, place);
@@ -264,7 +265,7 @@ function pressed(event) {
 }
 
 function start() {
-  for (const body of table.tBodies) rows.set(body.dataset.id, new Row(body));
+  for (const body of table.tBodies) rows.set(body.dataset.name, new Row(body));
   document.addEventListener("keydown", pressed);
   filter.addEventListener("input", sift);
   table.addEventListener("focusin", (event) => rowOf.has(event.target) && setCurrent(rowOf.get(event.target)));

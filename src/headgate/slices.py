@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+Made = TypeVar("Made")
 
 SLICE = 200  # Datasources or streams in one go: a few milliseconds.
 
@@ -17,3 +18,8 @@ async def sliced(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
         if begin:
             await asyncio.sleep(0)
         yield items[begin : begin + size]
+
+
+async def made_of(items: Sequence[T], make: Callable[[T], Made]) -> list[Made]:
+    """What is made of each of these items."""
+    return [make(one) async for some in sliced(items, SLICE) for one in some]
