@@ -43,6 +43,17 @@ SAME = {
         pa.array([1_500_000], pa.timestamp("us")),
         pa.array(["1970-01-01 00:00:01.5"]),
     ),
+    "a-short-float-by-its-digits": (
+        Type(Kind.FLOAT32),
+        pa.array([0.1, 0.25, None], pa.float32()),
+        pa.array([0.1, 0.25, None], pa.float64()),
+    ),
+    "a-short-float-by-its-number": (Type(Kind.FLOAT32), pa.array([0.1], pa.float32()), pa.array([0.10000000149011612])),
+    "a-document": (
+        Type(Kind.JSON),
+        pa.array(['{"b": 1, "a": [1.50, 100]}']),
+        pa.array(['{"a":[1.5,1e2],"b":1.0}']),
+    ),
 }
 OTHER = {
     "digits": (Type(Kind.DECIMAL, 12, 2), decimals(12, 2, "1.50"), decimals(14, 4, "1.5001")),
@@ -54,6 +65,18 @@ OTHER = {
     "the-sign-of-nought": (Type(Kind.FLOAT64), pa.array([0.0]), pa.array([-0.0])),
     "a-null": (Type(Kind.INT64), pa.array([None], pa.int64()), pa.array([0], pa.int64())),
     "text": (Type(Kind.TEXT), pa.array(["a"]), pa.array(["a "])),
+    "a-short-float": (Type(Kind.FLOAT32), pa.array([0.1], pa.float32()), pa.array([0.1000000001])),
+    "a-number-wider-than-a-word": (
+        Type(Kind.DECIMAL, 30, 0),
+        decimals(30, 0, "1"),
+        decimals(30, 0, str(2**64 + 1)),
+    ),
+    "all-digits-of-a-document": (
+        Type(Kind.JSON),
+        pa.array(['{"a": 1.00000000000000000001}']),
+        pa.array(['{"a": 1.0}']),
+    ),
+    "an-exponent": (Type(Kind.JSON), pa.array(["1e400"]), pa.array(["1e401"])),
 }
 
 
@@ -90,6 +113,16 @@ def test_the_order_of_rows_does_not_matter_and_that_of_columns_does() -> None:
         add(made, pa.RecordBatch.from_arrays([arrays[0], arrays[1]], ["a", "b"]), columns, columns)
         found.append(made.sum)
     assert found[0] != found[1]
+
+
+def test_a_sign_between_two_texts_is_no_border_that_a_text_could_have() -> None:
+    columns = [Column("a", Type(Kind.TEXT)), Column("b", Type(Kind.TEXT))]
+    sums = set()
+    for one, other in (("x\x1f", "y"), ("x", "\x1fy"), ("x\x1fy", ""), ("", "x\x1fy")):
+        found = Digest(nulls={"a": 0, "b": 0})
+        add(found, pa.RecordBatch.from_arrays([pa.array([one]), pa.array([other])], ["a", "b"]), columns, columns)
+        sums.add(found.sum)
+    assert len(sums) == 4
 
 
 def test_what_cannot_be_compared_is_told_with_its_column() -> None:

@@ -18,7 +18,11 @@ from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector
 from headgate.datasources.documents import read_all
 from headgate.runtime.node import Node
+from headgate.store.database import Database
+from headgate.store.dumps import Dumps
+from headgate.store.embedded import EmbeddedServer
 from headgate.store.secrets import Keyring, new_master_key
+from tests.runtime.dump_bench import Bench
 from tests.waiting import until
 
 _node_here: ContextVar[str] = ContextVar("node_here", default="")  # By name: all tasks of a node have it.
@@ -199,3 +203,19 @@ def postgres(url: str, table: str = "target") -> dict[str, Any]:
 
 BLACKHOLE = {"type": "blackhole"}
 IDS = {"set": {"id": "id"}}
+
+
+@pytest.fixture
+async def bench(server: EmbeddedServer, url: str, tmp_path: Path) -> AsyncIterator[Bench]:
+    connection = await asyncpg.connect(server.url)
+    name = url.partition("@/")[2].partition("?")[0]
+    names = [f"{name}_source", f"{name}_target"]
+    for name in names:
+        await connection.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+    database = await Database.open(url)
+    source, target = (server.url.replace("/headgate?", f"/{name}?") for name in names)
+    yield Bench(source, target, url, Dumps(database, Keyring.load(new_master_key(), None)), tmp_path)
+    await database.close()
+    for name in names:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await connection.close()

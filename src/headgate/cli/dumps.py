@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headgate.core.chunks import Bound
-    from headgate.runtime.dumps.views import AttemptList, AttemptView, DumpList, DumpView, VerifiedView
+    from headgate.runtime.dumps.verdicts import VerifiedView
+    from headgate.runtime.dumps.views import AttemptList, AttemptView, DumpList, DumpView
     from headgate.store.dump_rows import DumpRow
     from headgate.store.dumps import Dumps
 
@@ -336,13 +337,4 @@ def _bound(bound: Bound | None) -> str:
 
 
 def _verified(found: VerifiedView) -> str:
-    lines = [
-        one_line(
-            f"{one.table}{'' if one.chunk is None else ', chunk ' + str(one.chunk)}: {one.why}"
-            + ("; repaired" if one.repaired else "")
-        )
-        for one in found.different
-    ]
-    what = f"{counted(found.tables, 'table')}, {counted(found.chunks, 'chunk')}, {counted(found.rows, 'row')}"
-    lines.append(f"{'equal' if found.equal else 'different'}: {what} compared")
-    return "\n".join(lines)
+    return "\n".join([*(one_line(one.text) for one in found.different), found.text])

@@ -120,6 +120,10 @@ class OwnReader:
         """The one table."""
         return [self._table]
 
+    async def name_of(self, target: str) -> str:
+        """The one table, whatever it was called when it was written."""
+        return self._table
+
     async def describe(self, table: str) -> Table:
         """The columns that the user names, or those of the first records."""
         if table != self._table:

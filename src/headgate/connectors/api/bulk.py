@@ -42,6 +42,7 @@ from headgate.errors import HeadgateError
 from headgate.text import counted
 
 __all__ = [
+    "MASK",
     "PLAIN",
     "AlreadyWritten",
     "Bound",
@@ -57,6 +58,7 @@ __all__ = [
     "Language",
     "Links",
     "Mode",
+    "NamesTables",
     "Ordered",
     "Piece",
     "Pieces",
@@ -70,6 +72,9 @@ __all__ = [
     "Writer",
     "target_of",
 ]
+
+
+MASK = (1 << 64) - 1  # Sums of hashes wrap, as in a machine word.
 
 
 class Language(StrEnum):
@@ -258,11 +263,18 @@ class Digest:
                 return f"{name}: {counted(nulls, 'NULL')} in the source, {other.nulls.get(name, 0)} in the target"
         return "" if self.sum == other.sum else "values differ"
 
+    def add(self, other: Digest) -> None:
+        """This range and another one, as one."""
+        self.rows += other.rows
+        self.sum = (self.sum + other.sum) & MASK
+        for name, nulls in other.nulls.items():
+            self.nulls[name] = self.nulls.get(name, 0) + nulls
+        if other.hashes is not None:
+            self.hashes = other.hashes + (self.hashes or Counter())
+
     def missing(self, other: Digest) -> int:
         """How many of these rows the other does not have."""
-        assert self.hashes is not None
-        assert other.hashes is not None
-        return (self.hashes - other.hashes).total()
+        return ((self.hashes or Counter()) - (other.hashes or Counter())).total()
 
 
 class Reader(Protocol):
@@ -315,8 +327,22 @@ class Ordered(Protocol):
 class DigestsInServer(Protocol):
     """What a `Reader` may have besides: the server itself hashes rows, so that only a few numbers travel."""
 
+    async def forms(self, table: Table) -> tuple[str, ...] | None:
+        """How the server hashes each column. Two storages that give the same forms give equal numbers for equal rows,
+        and for others only by chance. None: this server cannot."""
+        ...
+
     async def digest(self, table: Table, range: Range) -> Digest:
-        """What a range holds. Servers of one family give equal numbers for equal rows in columns of equal types."""
+        """What a range holds."""
+        ...
+
+
+@runtime_checkable
+class NamesTables(Protocol):
+    """What a `Reader` may have besides: it calls a table by another name than the one it was written under."""
+
+    async def name_of(self, target: str) -> str:
+        """The reader's name for what a `Writer` with the same URL was given as `target`."""
         ...
 
 

@@ -171,6 +171,10 @@ class FileReader:
             self._guard.path(path)
         return found
 
+    async def name_of(self, target: str) -> str:
+        """What was written into a single file is called by the name of that file."""
+        return self._path.stem if await asyncio.to_thread(self._path.is_file) else target
+
     async def describe(self, table: str) -> Table:
         """What the files of the table look like now."""
         return await asyncio.to_thread(self._describe, table)

@@ -18,6 +18,7 @@ import asyncpg
 from asyncpg import Connection
 
 from headgate.connectors.api.bulk import (
+    MASK,
     Bound,
     By,
     Column,
@@ -44,6 +45,7 @@ from headgate.connectors.postgres.catalog import (
     tables,
 )
 from headgate.connectors.postgres.errors import error_text, translate_errors
+from headgate.connectors.postgres.hashing import LEAST_VERSION, Hashed, hashed
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
 from headgate.connectors.postgres.schema import details
@@ -52,7 +54,6 @@ from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
 from headgate.connectors.postgres.walls import keep_out
 from headgate.connectors.sql.keys import other_kinds, plain_order
 from headgate.connectors.sql.quoting import literal, quoted
-from headgate.connectors.values.digest import MASK
 from headgate.connectors.values.kinds import Kind
 from headgate.errors import NotFound
 
@@ -60,7 +61,6 @@ PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of th
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
 
-_HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")  # Types that have no hash.
 _COLLATION = """
 SELECT concat_ws(' ', datcollate, coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale', ''),
                  datlocprovider, coalesce(datcollversion, ''))
@@ -222,24 +222,31 @@ class PostgresReader:
         async with self._asking("the collation") as connection:
             return f"{FAMILY} {await connection.fetchval(_COLLATION)}"
 
+    async def forms(self, table: Table) -> tuple[str, ...] | None:
+        """How this server hashes the table's columns."""
+        connection = await self.session()
+        if connection.get_server_version() < LEAST_VERSION:
+            return None
+        return tuple(one.form for one in self._hashed(connection, table))
+
     async def digest(self, table: Table, range: Range) -> Digest:
         """One statement, all of whose work is done by the server."""
-        names = [quoted(column.name) for column in table.columns]
-        values = ", ".join(
-            f"{name}::text" if column.native.removesuffix("[]") in _HASHLESS else name
-            for name, column in zip(names, table.columns, strict=True)
-        )
-        nullable = [(name, column) for name, column in zip(names, table.columns, strict=True) if column.nullable]
-        counts = "".join(f", count({name})" for name, _ in nullable)
         async with self._asking(table.name) as connection:
             await keep_out(connection, table.name)
+            values = ", ".join(one.sql for one in self._hashed(connection, table))
+            nullable = [column.name for column in table.columns if column.nullable]
+            counts = "".join(f", count({quoted(name)})" for name in nullable)
             row = await connection.fetchrow(
                 f"SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0)::numeric{counts}"
                 f" FROM {relation(table)} WHERE {condition(table, range)}"
             )
         rows = row[0]
-        nulls = {column.name: rows - row[place + 2] for place, (_, column) in enumerate(nullable)}
+        nulls = {name: rows - row[place + 2] for place, name in enumerate(nullable)}
         return Digest(rows, nulls, int(row[1]) & MASK)
+
+    def _hashed(self, connection: Connection, table: Table) -> list[Hashed]:
+        encoding = connection.get_settings().server_encoding
+        return [hashed(column, table, encoding) for column in table.columns]
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """One range through COPY."""

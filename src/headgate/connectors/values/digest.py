@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from headgate.connectors.api.bulk import PLAIN, Column, Csv, Digest, Language, Range, Reader, Table
+from headgate.connectors.api.bulk import MASK, PLAIN, Column, Csv, Digest, Language, Range, Reader, Table
 from headgate.connectors.values.convert import common, translated
+from headgate.connectors.values.kinds import TEXT
 
-MASK = (1 << 64) - 1
 _ALIKE = Csv(alike=True)
 
 
@@ -40,14 +41,26 @@ async def digest_of_lines(reader: Reader, table: Table, range: Range) -> Digest 
 
 
 async def digest(
-    reader: Reader, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False
+    reader: Reader, table: Table, range: Range, columns: Sequence[Column], *, keep: bool = False, as_text: bool = False
 ) -> Digest:
-    """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash."""
+    """Read a range as for a copy, and hash each row as values of these columns. `keep` also keeps each row's hash;
+    `as_text` hashes the text of each value, of two storages that write CSV, whatever it means."""
     from headgate.connectors.values.hashes import add
 
     found = Digest(nulls={column.name: 0 for column in columns}, hashes=Counter() if keep else None)
-    language = common(reader.languages, (Language.ARROW, Language.CSV, Language.ROWS))
+    language = Language.CSV if as_text else common(reader.languages, (Language.ARROW, Language.CSV, Language.ROWS))
+    have, want = (_texts(table.columns), _texts(columns)) if as_text else (table.columns, columns)
     pieces = reader.query(table, range, language, PLAIN)
-    async for piece in translated(pieces, language, Language.ARROW, table.columns):
-        await asyncio.to_thread(add, found, piece.data, table.columns, columns)
+    async for piece in translated(pieces, language, Language.ARROW, have):
+        await asyncio.to_thread(add, found, piece.data, have, want)
     return found
+
+
+async def rows_in(reader: Reader, table: Table, range: Range) -> int:
+    """How many rows a range has."""
+    language = common(reader.languages, (Language.ARROW, Language.CSV, Language.ROWS))
+    return sum([piece.rows async for piece in reader.query(table, range, language, PLAIN)])
+
+
+def _texts(columns: Sequence[Column]) -> tuple[Column, ...]:
+    return tuple(replace(column, type=TEXT) for column in columns)

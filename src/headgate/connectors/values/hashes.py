@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.connectors.api.bulk import Column, Digest, StorageError
+from headgate.connectors.api.bulk import MASK, Column, Digest, StorageError
 from headgate.connectors.values.arrow import Numbers, arrow_type, raw
-from headgate.connectors.values.digest import MASK
 from headgate.connectors.values.kinds import Kind
 from headgate.text import one_line
 
@@ -36,13 +35,13 @@ def add(found: Digest, batch: pa.RecordBatch, have: Sequence[Column], want: Sequ
             words = _words(array, column)
             if words is None:
                 text = _text(array, column)
-                texts.append(pc.fill_null(text, "\x00") if text.null_count else text)
-                continue
+                texts.append(pc.fill_null(text, "") if text.null_count else text)
+                words = pc.binary_length(texts[-1]).to_numpy().astype("u8")  # So nobody need tell where one text ends.
         if array.null_count:
             words = np.where(array.is_null().to_numpy(zero_copy_only=False), np.uint64(_NULL), words)
         hashes = _mixed(hashes, words)
     if texts:
-        joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
+        joined = pc.binary_join_element_wise(*texts, "") if len(texts) > 1 else texts[0]
         hashes = _mixed(
             hashes, np.fromiter(map(hash, joined.cast("binary").to_pylist()), "i8", batch.num_rows).view("u8")
         )
@@ -80,8 +79,21 @@ def _words(array: pa.Array, column: Column) -> Numbers | None:
         return _mixed(*_digits(array))
     if kind in _FLOATS:
         values = raw(array.cast(wanted), _FLOATS[kind]).astype("f8")
+        if kind is Kind.FLOAT32 and pa.types.is_float64(array.type):
+            values = _short_floats(raw(array, "f8"), values)
         return np.where(np.isnan(values), np.nan, values).view("u8")
     return raw(array.cast(wanted), _WHOLE[kind]).astype("i8").view("u8") if kind in _WHOLE else None
+
+
+def _short_floats(wide: Numbers, short: Numbers) -> Numbers:
+    """Long floats that stand for short ones, as those: the same number, or the one of the same shortest digits. Any
+    other is itself, and so no short one."""
+    wide = wide.copy()
+    others = np.flatnonzero(wide != short)
+    digits = pa.array(short[others].astype("f4")).cast(pa.string()).cast(pa.float64()).to_numpy()
+    same = others[wide[others] == digits]
+    wide[same] = short[same]
+    return wide
 
 
 def _text(array: pa.Array, column: Column) -> pa.Array:
@@ -115,7 +127,8 @@ def _digits(array: pa.Array) -> tuple[Numbers, Numbers]:
 def _pair(text: str | None) -> tuple[int, int]:
     whole, _, rest = (text or "0").partition(".")
     digits = whole + rest
-    return len(rest), (int(digits) if digits.lstrip("-").isdecimal() else hash(digits)) & MASK
+    is_word = digits.lstrip("-").isdecimal() and len(digits) <= _WORD + 1
+    return len(rest), (int(digits) if is_word else hash(digits)) & MASK
 
 
 def _short(text: pa.Array) -> pa.Array:
@@ -133,7 +146,19 @@ def _moment(array: pa.Array) -> pa.Array:
 
 
 def _ordered(document: object) -> str:
-    if not isinstance(document, str):
-        return repr(document)
-    value = msgspec.json.decode(document)
-    return msgspec.json.encode(value, order="sorted").decode()
+    """A document as one text: keys in order, and numbers by all of their digits."""
+    return _ENCODER.encode(_DECODER.decode(document)).decode() if isinstance(document, str) else repr(document)
+
+
+def _number(text: str) -> int | Decimal:
+    """1.0, 1 and 1e0 are one number."""
+    number = _EXACT.normalize(Decimal(text))
+    exponent = number.as_tuple().exponent
+    is_whole = isinstance(exponent, int) and exponent >= 0 and number.adjusted() < _WHOLE_DIGITS
+    return int(number) if is_whole else number
+
+
+_WHOLE_DIGITS = 400  # More than a float has. A longer number with an exponent is left as it is written.
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_DECODER = msgspec.json.Decoder(float_hook=_number)
+_ENCODER = msgspec.json.Encoder(order="sorted", decimal_format="number")

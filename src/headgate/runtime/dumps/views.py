@@ -142,49 +142,6 @@ class AttemptList(msgspec.Struct, frozen=True):
     items: list[AttemptView]
 
 
-class DifferenceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk, or a table as a whole, that is not the same at the target."""
-
-    table: str
-    chunk: int | None
-    why: str
-    repaired: bool
-
-
-class VerifiedView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison found."""
-
-    tables: int
-    chunks: int
-    rows: int
-    equal: bool
-    repaired: int
-    different: list[DifferenceView]
-
-
-class VerifyRunning(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="running"):
-    """A comparison under way."""
-
-    repair: bool
-    table: str | None = None
-    chunks_done: int = 0
-    chunks: int = 0
-
-
-class VerifyDone(VerifiedView, frozen=True, kw_only=True, tag_field="state", tag="done"):
-    """A comparison that has ended."""
-
-    repair: bool
-
-
-class VerifyFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="failed"):
-    """A comparison that could not be made."""
-
-    repair: bool
-    error: str
-    hint: str
-
-
 class Square(msgspec.Struct, frozen=True):
     """A square of the map of a table: one chunk, or several."""
 

@@ -20,6 +20,7 @@ from headgate.core.access import Caller, may
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
 from headgate.hidden import hide
 from headgate.runtime.dumps import control, plan, views
+from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.runtime.dumps.verify import verify, view
 from headgate.runtime.dumps.views import (
     AttemptList,
@@ -27,9 +28,6 @@ from headgate.runtime.dumps.views import (
     DumpList,
     DumpSummary,
     DumpView,
-    VerifyDone,
-    VerifyFailed,
-    VerifyRunning,
 )
 from headgate.runtime.node import Node
 from headgate.web import subjects

@@ -17,15 +17,13 @@ from headgate.core.access import Caller, OfDatasource, may
 from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
 from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused, Unauthorized
 from headgate.runtime.dumps import control, views
+from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.runtime.dumps.views import (
     ChunkView,
     DumpSummary,
     DumpView,
     Square,
     TableView,
-    VerifyDone,
-    VerifyFailed,
-    VerifyRunning,
 )
 from headgate.runtime.node import Node
 from headgate.text import counted
@@ -268,12 +266,8 @@ def _verified(found: VerifyRunning | VerifyDone | VerifyFailed | None) -> _Verif
             hint = f" ({found.hint})" if found.hint else ""
             return _Verified("error", f"Could not compare: {found.error}{hint}", [])
         case VerifyDone():
-            lines = [
-                f"{one.table}{'' if one.chunk is None else ', chunk ' + str(one.chunk)}: {one.why}"
-                for one in found.different[:20]
-            ]
-            word = "Equal" if found.equal else "Different"
-            text = f"{word}: {counted(found.rows, 'row')} in {counted(found.chunks, 'chunk')} compared"
+            lines = [one.text for one in found.different[:20]]
+            text = f"{found.text[:1].upper()}{found.text[1:]}"
             return _Verified("ok" if found.equal else "error", text, lines)
 
 
