@@ -23,6 +23,7 @@ Url = Annotated[
     str | None,
     typer.Option("--url", envvar="HEADGATE_URL", metavar="URL", help="The node to ask."),
 ]
+On = Annotated[str | None, typer.Option("--on", metavar="URL", help="The node that does it, in place of this process.")]
 Token = Annotated[
     str | None,
     typer.Option("--token", envvar="HEADGATE_TOKEN", metavar="TOKEN", help="Who asks."),
@@ -50,6 +51,11 @@ class Call:
         self._url = url
         self._token = token
         self._ca = ca
+
+    @property
+    def is_at_node(self) -> bool:
+        """Whether somebody has said which node to ask."""
+        return bool(self._url)
 
     @cached_property
     def node(self) -> Client:
@@ -88,19 +94,27 @@ def show_help(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def command(app: typer.Typer, name: str, *, asks_node: bool = True) -> Callable[[Run], Run]:
-    """Register a command under this name, with the shared options. One that asks no node needs not be told which."""
+def command(app: typer.Typer, name: str, *, asks_node: bool = True, may_ask_node: bool = False) -> Callable[[Run], Run]:
+    """Register a command under this name, with the shared options. One that asks no node needs not be told which; one
+    that may ask one does so only if it is told by `--on`."""
 
     def register(run: Run) -> Run:
         signature = inspect.signature(run, eval_str=True)
-        shared = inspect.signature(_shared if asks_node else _straight, eval_str=True).parameters
+        options = _on if may_ask_node else _shared if asks_node else _straight
+        shared = inspect.signature(options, eval_str=True).parameters
         own = list(signature.parameters.values())[1:]
         keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared.values())]
 
         def invoke(
-            *, as_json: bool, url: str | None = None, token: str | None = None, ca: str | None = None, **given: Any
+            *,
+            as_json: bool,
+            url: str | None = None,
+            on: str | None = None,
+            token: str | None = None,
+            ca: str | None = None,
+            **given: Any,
         ) -> None:
-            run(Call(url, token, as_json, ca), **given)
+            run(Call(url or on, token, as_json, ca), **given)
 
         invoke.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
         invoke.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
@@ -113,6 +127,10 @@ def command(app: typer.Typer, name: str, *, asks_node: bool = True) -> Callable[
 
 def _shared(url: Url = None, token: Token = None, ca: Ca = None, as_json: Json = False) -> None:
     """The options of every command."""
+
+
+def _on(on: On = None, token: Token = None, ca: Ca = None, as_json: Json = False) -> None:
+    """The options of a command that this process does, or a node."""
 
 
 def _straight(as_json: Json = False) -> None:

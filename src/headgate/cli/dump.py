@@ -10,6 +10,7 @@ import typer
 
 from headgate.cli import dumping
 from headgate.cli.call import Call
+from headgate.cli.dump_places import refuse
 from headgate.cli.dumping import Database, Desk
 from headgate.errors import ConfigError, Refused
 
@@ -130,6 +131,13 @@ def dump(
         place="nodes" if for_nodes else "here",
         actor=dumping.actor(),
     )
+
+    if call.is_at_node:
+        from headgate.cli.dump_on import dump_on
+
+        refuse(processes=processes, storage=storage, database=database)
+        dump_on(call, request, detach=detach)
+        return
 
     async def act(desk: Desk) -> None:
         if for_nodes:

@@ -18,6 +18,7 @@ import typer
 
 from headgate.cli import progress
 from headgate.cli.call import Call
+from headgate.cli.client import Reply
 from headgate.cli.failures import FAILED, INTERRUPTED
 from headgate.cli.output import complain, say, to_json, visible
 from headgate.cli.up import stopping_signals
@@ -203,7 +204,7 @@ async def follow(desk: Desk, dump: UUID) -> None:
         before: Status | None = None
         while (status := views.status_of(await desk.dumps.find(str(dump)))) not in OVER | RESUMABLE - {Status.PAUSED}:
             if status not in (before, Status.RUNNING):
-                shown.say(f"{short_of(dump)} is {status}" + (" for a node" if status is Status.WAITING else ""))
+                shown.say(status_line(short_of(dump), status))
             before = status
             await watch.look()
             await asyncio.sleep(LOOK_S)
@@ -216,6 +217,11 @@ async def follow(desk: Desk, dump: UUID) -> None:
     finally:
         shown.close()
     await _conclude(desk, dump)
+
+
+def status_line(dump: str, status: str) -> str:
+    """What is said when a dump that others run does something else than run."""
+    return f"{dump} is {status}" + (" for a node" if status == "waiting" else "")
 
 
 def short_of(dump: UUID) -> str:
@@ -239,12 +245,18 @@ async def _show_as_json(desk: Desk, dump: UUID) -> None:
 
 
 async def _conclude(desk: Desk, dump: UUID) -> None:
-    """One line for each table, one for all, and the exit code."""
-    from headgate.core.chunks.outcome import Status
     from headgate.runtime.dumps import views
 
     found = await views.describe(desk.dumps, str(dump))
-    desk.call.show(found, conclusion)
+    conclude(desk.call, Reply(found, found), _resume(desk, dump))
+
+
+def conclude(call: Call, reply: Reply[DumpView], resume: str) -> None:
+    """One line for each table, one for all, and the exit code. `resume` is the command that goes on with it."""
+    from headgate.core.chunks.outcome import Status
+
+    found = reply.value
+    call.relay(reply, conclusion)
     if found.fuzzy:
         complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
     if found.status is Status.COMPLETED:
@@ -257,7 +269,7 @@ async def _conclude(desk: Desk, dump: UUID) -> None:
         bad = [one.name for one in found.tables if one.state != "done"]
         what = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} could not be copied"
         error = found.error if found.status is not Status.INCOMPLETE else what
-        complain(f"headgate: {found.status}: {error} ({_resume(desk, dump)})")
+        complain(f"headgate: {found.status}: {error} ({resume})")
     raise typer.Exit(FAILED)
 
 

@@ -1,14 +1,16 @@
-"""`headgate dumps`: what became of dumps, and what operators ask of them. Directly on the database, without a node."""
+"""`headgate dumps`: what became of dumps, and what operators ask of them; at a node, or straight on the database."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headgate.cli import dumping
-from headgate.cli.call import Call, command, noun
+from headgate.cli.call import Call, Yes, command, confirm, noun
+from headgate.cli.dump_places import AtNode, is_at_node, place_of, refuse
 from headgate.cli.dumping import Database, Desk
 from headgate.cli.failures import FAILED
 from headgate.cli.output import DASH, ago, complain, one_line, pairs, table
@@ -17,20 +19,22 @@ from headgate.errors import Refused
 from headgate.text import counted, duration, size
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from uuid import UUID
+    from collections.abc import Callable
 
+    from headgate.cli.client import Reply
     from headgate.core.chunks import Bound
     from headgate.runtime.dumps.verdicts import VerifiedView
-    from headgate.runtime.dumps.views import AttemptList, AttemptView, DumpList, DumpView
+    from headgate.runtime.dumps.views import AttemptList, AttemptView, DumpList, DumpSummary, DumpView
     from headgate.store.dump_rows import DumpRow
-    from headgate.store.dumps import Dumps
+
+MOST = 10_000  # Dumps that are looked at.
 
 app = noun("Dumps: tables that are copied, or were, from one storage to another.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The dump, by its id or the beginning of it.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="How many to show.")]
 After = Annotated[int, typer.Option("--after", min=0, metavar="N", help="Only attempts after this one.")]
+OlderDays = Annotated[int, typer.Option("--older", min=0, metavar="DAYS", help="Only those that ended before that.")]
 RateText = Annotated[str, typer.Argument(metavar="RATE", help="5000 or 20k rows, or 20MB, a second; max: no limit.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Copy again the chunks that differ.")]
 Source = Annotated[str | None, typer.Option("--source", metavar="URL", help="The source, if its URL was not kept.")]
@@ -42,75 +46,65 @@ Table = Annotated[str | None, typer.Option("--table", "-t", metavar="TABLE", hel
 Here = Annotated[bool, typer.Option("--here", help="Run it in this process, also if it is for nodes.")]
 
 
-@command(app, "list", asks_node=False)
+@command(app, "list")
 def list_(call: Call, limit: Limit = 50, database: Database = None) -> None:
     """All dumps, the newest first."""
-
-    async def act(desk: Desk) -> DumpList:
-        from headgate.runtime.dumps import views
-
-        return views.DumpList(await views.listed(desk.dumps, limit))
-
-    call.show(dumping.straight(call, database, act), _table)
+    call.relay(place_of(call, database).all(limit), _table)
 
 
-@command(app, "show", asks_node=False)
+@command(app, "show")
 def show(call: Call, id: Id, database: Database = None) -> None:
     """One dump and its tables."""
-
-    async def act(desk: Desk) -> DumpView:
-        from headgate.runtime.dumps import views
-
-        return await views.describe(desk.dumps, id)
-
-    call.show(dumping.straight(call, database, act), _page)
+    call.relay(place_of(call, database).one(id), _page)
 
 
-@command(app, "pause", asks_node=False)
+@command(app, "pause")
 def pause(call: Call, id: Id, database: Database = None) -> None:
     """Have a dump begin no more chunks; those under way are finished."""
-    from headgate.runtime.dumps import control
-
-    _ask(call, id, database, control.pause, "is paused")
+    _say(call, place_of(call, database).pause(id), "is paused")
 
 
-@command(app, "cancel", asks_node=False)
+@command(app, "cancel")
 def cancel(call: Call, id: Id, database: Database = None) -> None:
     """Give a dump up. Tables that it was building are removed; rows that it appended stay."""
-    from headgate.runtime.dumps import control
-
-    _ask(call, id, database, control.cancel, "is {status}")
+    _say(call, place_of(call, database).cancel(id), "is {status}")
 
 
-@command(app, "delete", asks_node=False)
+@command(app, "delete")
 def delete(call: Call, id: Id, database: Database = None) -> None:
     """Forget a dump that is completed or cancelled, and its history. What it copied stays."""
-
-    async def act(desk: Desk) -> DumpView:
-        from headgate.runtime.dumps import control
-
-        return await control.delete(desk.dumps, id, desk.settings.home)
-
-    found = dumping.straight(call, database, act)
+    found = place_of(call, database).delete(id)
     call.say({"id": found.id, "action": "delete"}, f"deleted dump {found.short}")
 
 
-@command(app, "rate", asks_node=False)
+@command(app, "clean")
+def clean(call: Call, older: OlderDays = 0, yes: Yes = False, database: Database = None) -> None:
+    """Forget all dumps that are completed or cancelled, and their histories. What they copied stays."""
+    place = place_of(call, database)
+    found = [one for one in place.all(MOST).value.items if _is_over(one, older)]
+    if found:
+        confirm(f"Forget {counted(len(found), 'dump')}?", yes=yes)
+    for one in found:
+        place.delete(one.id)
+    ids = [one.id for one in found]
+    call.say({"ids": ids, "action": "delete"}, f"deleted {counted(len(ids), 'dump')}")
+
+
+@command(app, "rate")
 def rate(call: Call, id: Id, rate: RateText, database: Database = None) -> None:
     """Have a dump go faster or slower; one that runs does so at once."""
-    from headgate.runtime.dumps import control
-
-    async def set_rate(dumps: Dumps, id: str) -> DumpView:
-        return await control.set_rate(dumps, id, rate)
-
-    _ask(call, id, database, set_rate, "may copy {rate} a second")
+    _say(call, place_of(call, database).set_rate(id, rate), "may copy {rate} a second")
 
 
-@command(app, "resume", asks_node=False)
+@command(app, "resume")
 def resume(
     call: Call, id: Id, source: Source = None, target: Target = None, here: Here = False, database: Database = None
 ) -> None:
     """Go on with a dump: one that is paused goes on where it runs; one that no process runs is run here."""
+    if is_at_node(call, database):
+        refuse(source=source, target=target, here=here)
+        _say(call, AtNode(call).resume(id), "is {status}")
+        return
 
     async def act(desk: Desk) -> None:
         from headgate.core.chunks.outcome import OVER
@@ -127,7 +121,7 @@ def resume(
     dumping.straight(call, database, act)
 
 
-@command(app, "retry", asks_node=False)
+@command(app, "retry")
 def retry(
     call: Call,
     id: Id,
@@ -139,6 +133,10 @@ def retry(
     database: Database = None,
 ) -> None:
     """Copy only some chunks of a dump that failed or was interrupted; `resume` copies everything that is left."""
+    if is_at_node(call, database):
+        refuse(source=source, target=target, here=here)
+        _say(call, AtNode(call).retry(id, chunks, table), "is {status}")
+        return
 
     async def act(desk: Desk) -> None:
         from headgate.runtime.dumps import control
@@ -171,7 +169,7 @@ async def _run_here(desk: Desk, row: DumpRow, source: str | None, target: str | 
     await dumping.run_here(desk, row.id, storages)
 
 
-@command(app, "verify", asks_node=False)
+@command(app, "verify")
 def verify(
     call: Call,
     id: Id,
@@ -180,42 +178,28 @@ def verify(
     target: Target = None,
     database: Database = None,
 ) -> None:
-    """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs."""
-
-    async def act(desk: Desk) -> tuple[UUID, VerifiedView]:
-        from headgate.connectors.plugins import whole
-        from headgate.runtime.dumps import control
-        from headgate.runtime.dumps.verify import verify as compare
-        from headgate.runtime.dumps.verify import view
-
-        row = await desk.dumps.find(id)
-        given, to = source and whole(source), target and whole(target)
-        storages = await control.storages_of(desk.dumps, row, given, to)
-        found = await desk.signals.guard(compare(desk.dumps, row.id, storages, repair=repair, notify=_progress()))
-        return row.id, view(found)
-
-    dump, found = dumping.straight(call, database, act)
-    import msgspec
-
-    call.say({"id": str(dump), **msgspec.to_builtins(found)}, _verified(found))
-    if not found.equal:
+    """Compare the target with the source of now, chunk by chunk. The exit code is 1 if something differs, or could not
+    be compared."""
+    place = place_of(call, database, source, target)
+    try:
+        found = place.verify(id, repair, _progress())
+    except KeyboardInterrupt:
+        complain(f"headgate: the node goes on comparing without us (headgate dumps show {id})")
+        raise
+    call.say(found.sent, _verified(found.value))
+    if not found.value.equal:
         raise typer.Exit(FAILED)
 
 
-@command(app, "history", asks_node=False)
+@command(app, "history")
 def history(call: Call, id: Id, limit: Limit = 1000, after: After = 0, database: Database = None) -> None:
     """Every attempt of every chunk, oldest first: worker, range, rows, time, error."""
-
-    async def act(desk: Desk) -> AttemptList:
-        from headgate.runtime.dumps import views
-
-        return views.AttemptList(await views.history(desk.dumps, id, after, limit))
-
-    found = dumping.straight(call, database, act)
-    call.show(found, _attempts)
-    if len(found.items) == limit:
-        last = found.items[-1].id
-        complain(f"headgate: perhaps not all are shown, only {counted(limit, 'attempt')} (--limit, --after {last})")
+    found = place_of(call, database).history(id, after, limit)
+    call.relay(found, _attempts)
+    items = found.value.items
+    if len(items) == limit:
+        shown = counted(limit, "attempt")
+        complain(f"headgate: perhaps not all are shown, only {shown} (--limit, --after {items[-1].id})")
 
 
 def _progress() -> Callable[[str, int, int], None]:
@@ -231,18 +215,20 @@ def _progress() -> Callable[[str, int, int], None]:
     return tell
 
 
-def _ask(
-    call: Call, id: str, database: str | None, act: Callable[[Dumps, str], Awaitable[DumpView]], text: str
-) -> None:
-    """Ask something of a dump, and say what became of that."""
-
-    async def work(desk: Desk) -> DumpView:
-        return await act(desk.dumps, id)
-
-    found = dumping.straight(call, database, work)
+def _say(call: Call, reply: Reply[DumpView], text: str) -> None:
+    """What became of something that was asked of a dump."""
+    found = reply.value
     said = text.format(status=found.status, rate=found.rate or "as much as it can")
     remark = f"; {found.error}" if found.status == "cancelled" and found.error else ""
-    call.say(found, f"dump {found.short} {said}{remark}")
+    call.say(reply.sent, f"dump {found.short} {said}{remark}")
+
+
+def _is_over(one: DumpSummary, days: int) -> bool:
+    """Whether a dump may be forgotten, and ended this long ago."""
+    if one.status not in ("completed", "cancelled"):
+        return False
+    ended = datetime.fromisoformat(one.ended_at or one.created_at)
+    return datetime.now(UTC) - ended >= timedelta(days=days)
 
 
 # How it looks.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from headgate.runtime.dumps.process import Notification
+    from headgate.runtime.dumps.views import TableView
     from headgate.runtime.dumps.worker import Progress
-    from headgate.store.dump_rows import TableRow
     from headgate.store.dumps import Dumps
 
 BARS_S = 0.25
@@ -65,26 +65,23 @@ class Speed:
 class Table:
     """One table, as it is shown."""
 
-    def __init__(self, row: TableRow) -> None:
-        from headgate.runtime.dumps.plan import plan_of
-
-        plan = plan_of(row)
-        self.name = row.name
-        self.target = row.target
-        self.expected: int | None = None if plan.since else plan.job.source.rows
-        self.expected_bytes: int | None = None if plan.since else plan.job.source.size
+    def __init__(self, seen: TableView) -> None:
+        self.name = seen.name
+        self.target = seen.target
+        self.expected = seen.expected_rows
+        self.expected_bytes = seen.expected_bytes
         self.state = ""
         self.rows = self.bytes = 0.0
         self.speed = Speed()
 
-    def learn(self, row: TableRow, under_way: float) -> None:
+    def learn(self, seen: TableView, under_way: float = 0.0) -> None:
         """What the database has, and bytes that are on their way there."""
-        self.state = row.state
-        each = row.bytes / row.rows if row.rows and row.bytes else ROW_BYTES
-        rows = row.rows + under_way / each
+        self.state = seen.state
+        each = seen.bytes / seen.rows if seen.rows and seen.bytes else ROW_BYTES
+        rows = seen.rows + under_way / each
         # What was under way and is being counted must not make the bar go back.
-        self.rows = row.rows if self.state in ("done", "failed") else max(self.rows, rows)
-        self.bytes = max(self.bytes, row.bytes + under_way)
+        self.rows = seen.rows if self.state in ("done", "failed") else max(self.rows, rows)
+        self.bytes = max(self.bytes, seen.bytes + under_way)
         self.speed.learn(self.rows, self.bytes, self.share)
 
     @property
@@ -207,6 +204,11 @@ def chosen() -> Shown:
     return Bars() if sys.stderr.isatty() else Lines()
 
 
+def failure(table: str, chunk: int, error: str) -> str:
+    """A line for a chunk that failed, or for a table."""
+    return f"{table}: {error}" if chunk < 0 else f"{table}, chunk {chunk}: {error}"
+
+
 class Watch:
     """Looks at a dump again and again, and shows it."""
 
@@ -218,10 +220,8 @@ class Watch:
 
     def notify(self, notification: Notification) -> None:
         """What a worker reported: only what went wrong is worth a line."""
-        if notification.kind != "error":
-            return
-        where = notification.table if notification.chunk < 0 else f"{notification.table}, chunk {notification.chunk}"
-        self._shown.say(f"{where}: {notification.error}")
+        if notification.kind == "error":
+            self._shown.say(failure(notification.table, notification.chunk, notification.error))
 
     async def run(self, under_way: Callable[[], Sequence[Progress]] = tuple) -> None:
         """Until cancelled."""
@@ -232,7 +232,10 @@ class Watch:
 
     async def look(self, under_way: Sequence[Progress] = ()) -> None:
         """Once."""
+        from headgate.runtime.dumps.views import table_view
+
         for row in await self._dumps.tables(self._dump):
-            table = self._tables.setdefault(row.number, Table(row))
-            table.learn(row, sum(one.bytes for one in under_way if one.table == row.number))
+            seen = table_view(row)
+            table = self._tables.setdefault(row.number, Table(seen))
+            table.learn(seen, sum(one.bytes for one in under_way if one.table == row.number))
         self._shown.show(list(self._tables.values()))

@@ -86,6 +86,13 @@ class Reaching:
         """For what somebody names, who is an admin or is not."""
         return self._guard(None if is_trusted else self.lists)
 
+    def secret_guard(self) -> Guard:
+        """For what a secret's URL names: it counts as it stands, but this node connects to nothing that its own
+        settings leave out."""
+        bound = self.node.bound
+        kept = None if bound is None else replace(bound, reach=Reach(addresses=bound.reach.addresses))
+        return Guard(() if kept is None else (kept,))
+
     def guarded(self, prepared: Prepared, content: Content, *, is_trusted: bool) -> Prepared:
         """A version with the guards of its source and its sink."""
         source = prepared.source_kind.reaches(prepared.source_options)
@@ -120,10 +127,7 @@ class Reaching:
     def _side(self, places: Sequence[Place], raw: Mapping[str, Any], is_trusted: bool) -> Guard:
         from_secrets = [place for place in places if _is_secret(raw, place.option)]
         if places and len(from_secrets) == len(places):
-            # As it stands; but this node connects to nothing that its own settings leave out.
-            bound = self.node.bound
-            kept = None if bound is None else replace(bound, reach=Reach(addresses=bound.reach.addresses))
-            return Guard(() if kept is None else (kept,))
+            return self.secret_guard()
         if is_trusted:
             return self._guard(None)
         rules = tuple(_rule(place) for place in from_secrets if place.kind is Kind.ADDRESS)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 from headgate.connectors.api.bulk import By
-from headgate.connectors.guard import OPEN
 from headgate.core.chunks import outcome
 from headgate.core.chunks.outcome import ALLOWED, RESUMABLE, DumpWanted, Status
-from headgate.datasources.reaching import Reaching
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.hidden import hide
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
+from headgate.runtime.dumps.addresses import Addresses, written
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Rate, Storages, file_of, parse_rate, plan_of, short
 from headgate.runtime.dumps.processes import is_dead, process_name
 from headgate.runtime.dumps.views import DumpView, describe, is_run, options_of, status_of
@@ -35,9 +35,9 @@ async def storages_of(
     source: str | None = None,
     target: str | None = None,
     source_timeout_s: float = SOURCE_TIMEOUT_S,
-    reaching: Reaching | None = None,
+    addresses: Addresses | None = None,
 ) -> Storages:
-    """Where a dump reads and writes; what was not kept has to be given. `reaching`: what a node may reach for it."""
+    """Where a dump reads and writes; what was not kept has to be given. `addresses`: what a node may reach for it."""
     kept = await dumps.urls(row.id) or Urls("", "")
     source, target = source or kept.source, target or kept.target
     if not source or not target:
@@ -47,9 +47,12 @@ async def storages_of(
             hint="give them with --source URL --target URL",
         )
     options = options_of(row)
-    guard = OPEN if reaching is None else reaching.guard(is_trusted=not options.is_bounded)
+    if addresses is None:
+        sides = written(source), written(target)
+    else:
+        sides = await addresses.both(source, target, is_trusted=not options.is_bounded)
     timeout_s = options.source_timeout_s or source_timeout_s
-    return Storages(source, target, options.own, None, timeout_s, source_guard=guard, target_guard=guard)
+    return replace(Storages.of(*sides, options.own), source_timeout_s=timeout_s)
 
 
 async def pause(dumps: Dumps, id: str) -> DumpView:
@@ -141,13 +144,13 @@ async def set_rate(dumps: Dumps, id: str, rate: str | None) -> DumpView:
     return await describe(dumps, str(row.id))
 
 
-async def cancel(dumps: Dumps, id: str, reaching: Reaching | None = None) -> DumpView:
+async def cancel(dumps: Dumps, id: str, addresses: Addresses | None = None) -> DumpView:
     """Give it up. Tables that were being built are removed; rows that were appended stay."""
     row = await _allowed(dumps, id, "cancelled")
     if status_of(row) is not Status.CANCELLED:
         await dumps.set_wanted(row.id, DumpWanted.CANCEL)
         if not is_run(row):
-            await _give_up(dumps, row, reaching)
+            await _give_up(dumps, row, addresses)
     return await describe(dumps, str(row.id))
 
 
@@ -164,7 +167,7 @@ async def delete(dumps: Dumps, id: str, home: Path) -> DumpView:
     return found
 
 
-async def _give_up(dumps: Dumps, row: DumpRow, reaching: Reaching | None) -> None:
+async def _give_up(dumps: Dumps, row: DumpRow, addresses: Addresses | None) -> None:
     """Cancel a dump that no process runs. A process that begins to run it meanwhile sees that it should not."""
     me, dump = new_id(), row.id
     dead = row.process if is_dead(row.process) else None
@@ -172,19 +175,19 @@ async def _give_up(dumps: Dumps, row: DumpRow, reaching: Reaching | None) -> Non
         return
     try:
         if (await dumps.find(str(dump))).status is not Status.COMPLETED:
-            left = await _remove(dumps, row, reaching)
+            left = await _remove(dumps, row, addresses)
             await dumps.set_status(dump, Status.CANCELLED, left)
     finally:
         await dumps.release(dump, me)
 
 
-async def _remove(dumps: Dumps, row: DumpRow, reaching: Reaching | None) -> str:
+async def _remove(dumps: Dumps, row: DumpRow, addresses: Addresses | None) -> str:
     """Remove tables that were being built. Returns what could not be removed."""
     rows = await dumps.tables(row.id)
     if not tables.begun(rows) or row.datasource_id is not None:  # A backfill builds no tables.
         return ""
     try:
-        writer = (await storages_of(dumps, row, reaching=reaching)).write()
+        writer = (await storages_of(dumps, row, addresses=addresses)).write()
     except HeadgateError as error:
         return f"{tables.LEFT}: {hide(error.message)}"
     try:

@@ -20,6 +20,7 @@ import structlog
 from headgate.core.chunks.outcome import Status, is_for_me
 from headgate.datasources.registry import Registry
 from headgate.errors import HeadgateError, NotFound, Refused, StoreError
+from headgate.runtime.dumps.addresses import Addresses
 from headgate.runtime.dumps.backfill import running_version, storages_of, transform_of
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Options, Storages
@@ -117,9 +118,11 @@ class DumpKeeper:
                 "the dump's URLs cannot be decrypted here",
                 hint="give this node the master key that it was created with",
             )
-        guard = (await self._registry.reaching()).guard(is_trusted=not options.is_bounded)
+        is_trusted = not options.is_bounded
         if backfilled is not None:
             name, prepared = backfilled
+            guard = (await self._registry.reaching()).guard(is_trusted=is_trusted)
             storages, _ = storages_of(name, prepared, urls.source, guard)
             return storages, transform_of(name, prepared)
-        return Storages(urls.source, urls.target, options.own, source_guard=guard, target_guard=guard), None
+        sides = await Addresses(self._registry).both(urls.source, urls.target, is_trusted=is_trusted)
+        return Storages.of(*sides, options.own), None

@@ -18,12 +18,12 @@ import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
 from headgate.connectors.guard import OPEN, Guard
-from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
-from headgate.connectors.urls import redacted
+from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
 from headgate.core.chunks.outcome import Status
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
+from headgate.runtime.dumps.addresses import Address, written
 from headgate.store.dump_rows import NewDump, TableRow
 from headgate.store.dumps import Dumps
 from headgate.text import has_zero_byte
@@ -77,6 +77,11 @@ class Storages:
     source_guard: Guard = OPEN  # What each side may reach. A command in somebody's own process reaches what they may.
     target_guard: Guard = OPEN
 
+    @classmethod
+    def of(cls, source: Address, target: Address, own: tuple[str, ...]) -> Storages:
+        """Those of two addresses."""
+        return cls(source.url, target.url, own, source_guard=source.guard, target_guard=target.guard)
+
     def read(self, snapshot: str | None = None) -> Reader:
         """A session that reads."""
         if self.history is not None:
@@ -123,29 +128,31 @@ def as_json(plan: Plan) -> object:
     return msgspec.to_builtins(plan)
 
 
-async def create(dumps: Dumps, request: Request, guard: Guard = OPEN) -> UUID:
-    """Look at everything, refuse what cannot be, and write the dump down. Nothing is copied yet."""
-    request = replace(request, source=absolute(whole(request.source)), target=absolute(whole(request.target)))
+async def create(dumps: Dumps, request: Request, source: Address | None = None, target: Address | None = None) -> UUID:
+    """Look at everything, refuse what cannot be, and write the dump down. Nothing is copied yet. `source` and `target`:
+    what the URLs stand for, if not only for themselves."""
+    source, target = source or written(request.source), target or written(request.target)
+    request = replace(request, source=source.url, target=target.url)
     _check(request)
-    storages = Storages(request.source, request.target, request.options.own, source_guard=guard, target_guard=guard)
+    storages = Storages.of(source, target, request.options.own)
     dump = new_id()
     reader, writer = storages.read(), storages.write()
     async with aclosing(_Closing(reader)), aclosing(_Closing(writer)):
         names = list(request.tables) or await reader.tables()
         if not names:
-            raise NotFound(f"{redacted(request.source)} has no tables")
+            raise NotFound(f"{source.shown} has no tables")
         tables = [await _described(name, request, reader, writer) for name in names]
-        targets = [target for _, target in tables]
-        await _refuse_unfinished(dumps, request, targets)
-        plans = [await _plan(dumps, dump, request, table, target, writer) for table, target in tables]
+        targets = [into for _, into in tables]
+        await _refuse_unfinished(dumps, target.shown, targets)
+        plans = [await _plan(dumps, dump, request, table, into, writer) for table, into in tables]
     if twice := {name for name in targets if targets.count(name) > 1}:
         raise ConfigError(f"two tables would go into {min(twice)}", hint="rename one: --table name=target")
     await dumps.create(
         NewDump(
             id=dump,
-            source=redacted(request.source),
-            target=redacted(request.target),
-            urls={"source": request.source, "target": request.target},
+            source=source.shown,
+            target=target.shown,
+            urls={"source": source.kept, "target": target.kept},
             options=msgspec.to_builtins(request.options),
             tables=[(plan.job.source.name, plan.job.target, as_json(plan)) for plan in plans],
             rows=request.rows,
@@ -223,10 +230,10 @@ async def _is_given_up(dumps: Dumps, dump: UUID) -> bool:
     return False
 
 
-async def _refuse_unfinished(dumps: Dumps, request: Request, targets: Sequence[str]) -> None:
-    for other in await dumps.unfinished(redacted(request.target), targets):
+async def _refuse_unfinished(dumps: Dumps, shown: str, targets: Sequence[str]) -> None:
+    for other in await dumps.unfinished(shown, targets):
         raise Refused(
-            f"a dump into {redacted(request.target)} is not finished",
+            f"a dump into {shown} is not finished",
             code="unfinished",
             hint=f"headgate dumps resume {short(other)}, or headgate dumps cancel {short(other)}",
         )

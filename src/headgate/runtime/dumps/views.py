@@ -13,6 +13,7 @@ from headgate.core.chunks.locks import State
 from headgate.core.chunks.outcome import RESUMABLE, Notice, Status, TableState
 from headgate.runtime.dumps.plan import Options, plan_of, short
 from headgate.runtime.dumps.processes import is_dead
+from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.store.dump_rows import AttemptRow, ChunkRow, DumpRow, Pace, TableRow
 from headgate.store.dumps import Dumps
 
@@ -89,6 +90,12 @@ class DumpView(_Dump, frozen=True, kw_only=True):
     rows_per_s: float | None
     bytes_per_s: float | None
     eta_s: float | None
+
+
+class VerifiedDump(DumpView, frozen=True, kw_only=True):
+    """One dump, and what a node has compared of it."""
+
+    verify: VerifyRunning | VerifyDone | VerifyFailed | None
 
 
 class ChunkView(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from headgate.core.access import Caller, may
 from headgate.errors import ConfigError, HeadgateError, Problem, Refused
 from headgate.hidden import hide
 from headgate.runtime.dumps import control, plan, views
+from headgate.runtime.dumps.addresses import Addresses
 from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.runtime.dumps.verify import verify, view
 from headgate.runtime.dumps.views import (
@@ -28,6 +29,7 @@ from headgate.runtime.dumps.views import (
     DumpList,
     DumpSummary,
     DumpView,
+    VerifiedDump,
 )
 from headgate.runtime.node import Node
 from headgate.web import subjects
@@ -40,12 +42,6 @@ PATH = "/api/dumps/{id:str}"
 LIMIT, MOST = 100, 10_000
 
 log = structlog.get_logger()
-
-
-class VerifiedDump(DumpView, frozen=True, kw_only=True):
-    """One dump, and what this node has compared of it."""
-
-    verify: VerifyRunning | VerifyDone | VerifyFailed | None
 
 
 class Verifications:
@@ -65,7 +61,7 @@ class Verifications:
         dump = row.id
         if row.datasource_id is not None:
             raise Refused("a backfill leaves rows as they are; there is nothing to compare", code="backfill")
-        storages = await control.storages_of(node.dumps, row, reaching=await node.registry.reaching())
+        storages = await control.storages_of(node.dumps, row, addresses=Addresses(node.registry))
         if (task := self._tasks.get(dump)) is not None and not task.done():
             raise Refused("this dump is being verified", code="verifying", hint="look again in a while")
         self._found[dump] = VerifyRunning(repair=repair)
@@ -96,8 +92,8 @@ async def list_dumps(node: Node, request: Req, limit: int = LIMIT) -> DumpList:
 
 @post("/api/dumps", guards=[Needs("operate_all")], tags=["dumps"], summary="Begin a dump that nodes run")
 async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpView:
-    """`source` and `target` are URLs as a node sees them; the rest is as in `headgate dump`. Who is no admin may name
-    only what is allowed."""
+    """`source` and `target` are URLs as a node sees them, or `${secret:NAME}`; the rest is as in `headgate dump`. Who
+    is no admin may name only what is allowed, and secrets."""
     asked = _request(data, request.user)
     if node.registry.secrets.keyring is None:
         raise Refused(
@@ -105,9 +101,10 @@ async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpVi
             code="no_master_key",
             hint="set HEADGATE_MASTER_KEY, the same on all nodes",
         )
-    guard = (await node.registry.reaching()).guard(is_trusted=not asked.options.is_bounded)
+    addresses = Addresses(node.registry)
     try:
-        made = await plan.create(node.dumps, asked, guard)
+        sides = await addresses.both(asked.source, asked.target, is_trusted=not asked.options.is_bounded)
+        made = await plan.create(node.dumps, asked, *sides)
     except (StorageError, OutOfReach) as error:  # The node is well; what it was sent to is not.
         raise Refused(error.message, code=error.code, hint=error.hint) from None
     return await views.describe(node.dumps, str(made))
@@ -152,7 +149,7 @@ async def retry_dump(node: Node, id: str, data: bodies.Retry) -> DumpView:
 @post(f"{PATH}/cancel", guards=OPERATE, status_code=200, tags=["dumps"], summary="Give a dump up")
 async def cancel_dump(node: Node, id: str) -> DumpView:
     """Tables that it was building are removed; rows that it appended stay."""
-    return await control.cancel(node.dumps, id, await node.registry.reaching())
+    return await control.cancel(node.dumps, id, Addresses(node.registry))
 
 
 @delete(PATH, guards=OPERATE, tags=["dumps"], summary="Forget a dump that is over")

@@ -17,6 +17,7 @@ from headgate.core.access import Caller, OfDatasource, may
 from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
 from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused, Unauthorized
 from headgate.runtime.dumps import control, views
+from headgate.runtime.dumps.addresses import Addresses
 from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.runtime.dumps.views import (
     ChunkView,
@@ -87,7 +88,7 @@ async def act(node: Node, request: Req, id: str) -> dict[str, Any]:
         case {"do": "resume"}:
             await control.resume(node.dumps, id)
         case {"do": "cancel"}:
-            await control.cancel(node.dumps, id, await node.registry.reaching())
+            await control.cancel(node.dumps, id, Addresses(node.registry))
         case {"do": "delete"}:
             await control.delete(node.dumps, id, node.settings.home)
         case {"do": "rate", "rate": str(rate)}:
