@@ -35,10 +35,8 @@ TYPES = {
     "tsquery": ("tsquery", "'a & b'", "'a | b'"),
     "array": ("integer[]", "'{1,2}'", "'{{1},{2}}'"),
     "range": ("numrange", "'[1,2)'", "'[1,2]'"),
-    "xml": ("xml", "'<a/>'", "'<a></a>'"),
     "point": ("point", "'(1,2)'", "'(2,1)'"),
     "inet": ("inet", "'10.0.0.1/8'", "'10.0.0.1/9'"),
-    "case": ('text COLLATE "fold"', "'Straße'", "'STRASSE'"),
     "padded": ("bpchar", "'a'", "'a '"),
     "bytes": ("bytea", r"'\x00ff'", r"'\x00fe'"),
     "timetz": ("time with time zone", "'12:00+01'", "'11:00+00'"),
@@ -48,7 +46,6 @@ MADE = """
 CREATE TYPE mood AS ENUM ({moods});
 CREATE TYPE pair AS (n integer, mood mood);
 CREATE DOMAIN span AS interval;
-CREATE COLLATION fold (provider = icu, locale = 'de-u-ks-level1', deterministic = false);
 """
 
 
@@ -113,7 +110,7 @@ async def test_one_table_that_cannot_be_compared_leaves_the_others_and_is_not_eq
 async def test_a_table_that_was_not_copied_is_not_equal(bench: Bench) -> None:
     await bench.make(100)
     await bench.make(100, "others")
-    await bench.at(bench.source, "CREATE TYPE odd AS (a integer); ALTER TABLE others ADD COLUMN o odd")
+    await bench.at(bench.target, "CREATE VIEW others AS SELECT 1::bigint AS id, '' AS name, '' AS note WHERE false")
     dump = await bench.create("items", "others")
     assert await bench.process(dump).run() == "incomplete"
     found = await verify(bench.dumps, dump, Storages(bench.source, bench.target))

@@ -1,45 +1,24 @@
-"""The command line: this module only assembles; each noun is its own module."""
+"""The command line: this module only assembles; each noun is its own module, imported when it is called."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from headgate import __version__
-from headgate.cli import (
-    allow,
-    apply,
-    connectors,
-    console,
-    dlq,
-    doctor,
-    drafts,
-    ds,
-    dump,
-    dumps,
-    fixtures,
-    groups,
-    history,
-    installation,
-    nodes,
-    secrets,
-    streams,
-    tap,
-    testing,
-    tokens,
-    top,
-)
 from headgate.cli.call import command, show_help
 from headgate.cli.failures import guarded, tolerate_any_terminal
 from headgate.cli.output import say
-from headgate.cli.sql import sql
-from headgate.cli.up import up
 
-__all__ = ["app", "drafts", "history", "main", "tap", "testing"]  # These modules add their commands to `ds`.
+_HERE = "headgate.cli"
 
 
 class Root(TyperGroup):
@@ -59,23 +38,12 @@ class Root(TyperGroup):
         raise SystemExit(guarded(lambda: run(args, "headgate", complete_var, False, windows_expand_args, **extra)))
 
 
-app = typer.Typer(
-    cls=Root,
-    invoke_without_command=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         say(f"headgate {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="The version.")] = False,
@@ -84,35 +52,92 @@ def root(
     show_help(context)
 
 
-app.command("up")(up)
-app.add_typer(ds.app, name="ds")
-command(app, "plan")(apply.plan)
-command(app, "apply")(apply.apply)
-command(app, "import")(apply.import_)
-command(app, "export")(apply.export)
-command(app, "schema", asks_node=False)(apply.schema)
-command(app, "explain")(ds.explain)
-command(app, "events")(history.all_events)
-command(app, "top")(top.top)
-command(app, "console")(console.console)
-app.add_typer(fixtures.app, name="fixtures")
-app.add_typer(streams.app, name="streams")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(groups.app, name="groups")
-app.add_typer(nodes.app, name="nodes")
-command(app, "dump", may_ask_node=True)(dump.dump)
-app.add_typer(dumps.app, name="dumps")
-app.add_typer(installation.app, name="installation")
-app.add_typer(secrets.app, name="secrets")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(allow.app, name="allow")
-app.add_typer(connectors.app, name="connectors")
-app.command("sql")(sql)
-command(app, "doctor")(doctor.doctor)
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A word that may follow `headgate`, and where what it means is found."""
+
+    module: str
+    name: str = "app"  # A noun's commands; else a function, which is one command.
+    more: tuple[str, ...] = ()  # Modules that add their commands to the noun's.
+    is_plain: bool = False  # It has none of the options that commands share.
+    options: Mapping[str, bool] = field(default_factory=dict)  # How it is registered.
+
+    def add(self, app: typer.Typer, word: str) -> None:
+        """Import it, and add it to the commands."""
+        for module in self.more:
+            import_module(f"{_HERE}.{module}")
+        found = getattr(import_module(f"{_HERE}.{self.module}"), self.name)
+        if self.name == "app":
+            app.add_typer(found, name=word)
+        elif self.is_plain:
+            app.command(word)(found)
+        else:
+            command(app, word, **self.options)(found)
+
+
+# In the order of the help.
+ENTRIES = {
+    "up": Entry("up", "up", is_plain=True),
+    "ds": Entry("ds", more=("drafts", "history", "tap", "testing")),
+    "plan": Entry("apply", "plan"),
+    "apply": Entry("apply", "apply"),
+    "import": Entry("apply", "import_"),
+    "export": Entry("apply", "export"),
+    "schema": Entry("apply", "schema", options={"asks_node": False}),
+    "explain": Entry("ds", "explain"),
+    "events": Entry("history", "all_events"),
+    "top": Entry("top", "top"),
+    "console": Entry("console", "console"),
+    "fixtures": Entry("fixtures"),
+    "streams": Entry("streams"),
+    "dlq": Entry("dlq"),
+    "groups": Entry("groups"),
+    "nodes": Entry("nodes"),
+    "dump": Entry("dump", "dump", options={"may_ask_node": True}),
+    "dumps": Entry("dumps"),
+    "installation": Entry("installation"),
+    "secrets": Entry("secrets"),
+    "tokens": Entry("tokens"),
+    "allow": Entry("allow"),
+    "connectors": Entry("connectors"),
+    "sql": Entry("sql", "sql", is_plain=True),
+    "doctor": Entry("doctor", "doctor"),
+}
+
+
+def assemble(words: Iterable[str]) -> typer.Typer:
+    """The commands of these words. Each that is there costs the start some milliseconds, whether it is called or
+    not."""
+    app = typer.Typer(
+        cls=Root,
+        invoke_without_command=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(root)
+    for word in words:
+        ENTRIES[word].add(app, word)
+    return app
+
+
+@cache
+def _whole() -> typer.Typer:
+    return assemble(ENTRIES)
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`headgate.cli.app`, all commands, is made when it is first asked for."""
+    if name == "app":
+        return _whole()
+    raise AttributeError(name)
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point. Only the command that is called is made; anything else, such as help, needs them all."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses.
     tolerate_any_terminal()
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    app = assemble([word]) if word in ENTRIES else _whole()
     app()

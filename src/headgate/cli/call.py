@@ -7,6 +7,7 @@ can be without them. Modules that only a few commands need are imported inside t
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from functools import cached_property
@@ -56,6 +57,11 @@ class Call:
     def is_at_node(self) -> bool:
         """Whether somebody has said which node to ask."""
         return bool(self._url)
+
+    @property
+    def is_by_environment(self) -> bool:
+        """Whether `HEADGATE_URL` has said so."""
+        return self._url == os.environ.get("HEADGATE_URL")
 
     @cached_property
     def node(self) -> Client:

@@ -12,9 +12,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
 from headgate.config import Settings, load
+from headgate.log import configure_by
 from headgate.store.database import Database, refusals_in_words
 from headgate.store.lineage import Witness
 from headgate.store.migrate import migrate
@@ -131,10 +130,16 @@ async def opened(url: str, size: int = 2, *, any_lineage: bool = False) -> Async
 
 def quiet() -> None:
     """Logs are for nodes: here only what cannot be said otherwise, and never on stdout."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+
+    def configure() -> None:
+        import structlog
+
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )
+
+    configure_by(configure)
 
 
 def actor(doing: str) -> str:

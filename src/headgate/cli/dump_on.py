@@ -92,8 +92,8 @@ def _followed(call: Call, found: DumpView) -> Reply[DumpView]:
                 seen = one.id
                 if one.notification == "error":
                     shown.say(progress.failure(one.table, one.chunk, one.error))
-            for one in reply.value.tables:
-                tables.setdefault(one.target, progress.Table(one)).learn(one)
+            for table in reply.value.tables:
+                tables.setdefault(table.target, progress.Table(table)).learn(table)
             shown.show(list(tables.values()))
             status = reply.value.status
             if status in OVER | RESUMABLE - {Status.PAUSED}:

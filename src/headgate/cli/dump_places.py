@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-import click
 import typer
 
 from headgate.cli import dumping
@@ -76,9 +75,7 @@ def place_of(call: Call, database: str | None, source: str | None = None, target
 
 def is_at_node(call: Call, database: str | None) -> bool:
     """Whether a node is meant, and not a database."""
-    context = click.get_current_context()
-    is_said = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
-    if database is not None and is_said:
+    if database is not None and call.is_at_node and not call.is_by_environment:
         raise typer.BadParameter("give --url or --database, and not both")
     return call.is_at_node and database is None
 

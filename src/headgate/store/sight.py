@@ -16,15 +16,14 @@ import math
 import threading
 from weakref import WeakValueDictionary
 
-import structlog
-
 from headgate.clock import boot_s
 from headgate.core import awaited
 from headgate.core.awaited import Target
+from headgate.log import get_logger
 
 MOMENT_S = 1.0
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Sight:

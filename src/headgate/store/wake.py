@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import asyncpg
-import structlog
 
 from headgate.errors import StoreError
+from headgate.log import get_logger
 from headgate.store.database import Database, connect
 
 CHANNEL = "headgate"
@@ -26,7 +26,7 @@ PING_S = 5.0  # A half-open connection is found within this time and the next.
 ANSWER_S = 3.0
 RETRY_S = 1.0
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Waker:

@@ -47,7 +47,7 @@ _SQL_NAMES = {
     "timestamp without time zone": "timestamp",
     "timestamp with time zone": "timestamptz",
 }
-_ONE_LONG = ("bpchar", "bit")  # Without a length SQL means one character.
+_ONE_LONG = ("char", "character", "bit")  # Without a length SQL means one character. `bpchar` is of any length.
 _FIELDS = ("year", "month", "day", "hour", "minute", "second")
 _INTERVALS = {"interval", *(f"interval {one}" for one in _FIELDS)} | {
     f"interval {first} to {last}"
@@ -135,7 +135,7 @@ class _Parser:
         if " " in words and words not in _SQL_NAMES:
             raise self._wrong()
         name = _SQL_NAMES.get(words, words)
-        if name in _ONE_LONG and not modifiers:
+        if words in _ONE_LONG and not modifiers:
             modifiers = (1,)
         if words == "float" and modifiers:
             name, modifiers = _float_of(modifiers), ()

@@ -19,14 +19,13 @@ from pathlib import Path
 from time import monotonic
 from uuid import UUID
 
-import structlog
-
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.hidden import error_said
 from headgate.ids import new_id
+from headgate.log import get_logger
 from headgate.runtime.dumps import tables
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.history import History
@@ -43,7 +42,7 @@ TICK_S = 0.2
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
 LEAVE_S = 3.0  # Longer than a database that answers needs, and short enough for somebody who pressed Ctrl-C.
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class DumpFailed(HeadgateError):

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from uuid import UUID
 
-import structlog
-
 from headgate.connectors.api.bulk import (
     AlreadyWritten,
     By,
@@ -28,6 +26,7 @@ from headgate.connectors.api.bulk import (
 from headgate.core.chunks.outcome import Notice, is_silent, notice
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.hidden import error_said
+from headgate.log import get_logger
 from headgate.runtime.dumps.copying import Transform, copy
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import silent
@@ -39,7 +38,7 @@ RENEW_S = 4.0  # Well within a chunk's lease.
 LOOK_S = 0.2  # How often a worker without a chunk asks for one.
 TARGET_S = 300.0  # A target that takes nothing for this long is gone. It may have waited for locks of others.
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from contextlib import suppress
 from uuid import UUID
 
 import msgspec
-import structlog
 
 from headgate.core.chunks.outcome import DumpWanted, takes_part
 from headgate.errors import StoreError
 from headgate.ids import new_id
+from headgate.log import get_logger
 from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.plan import Storages, parse_rate
 from headgate.runtime.dumps.processes import process_name
@@ -33,7 +33,7 @@ from headgate.store.lineage import Witness
 LOOK_S = 1.0  # How often a pool of another process than the planning one looks at what is wanted.
 END_S = 5.0
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class WorkersManager:
