@@ -39,7 +39,7 @@ def test_every_connector_and_each_of_its_options_is_documented(name: str) -> Non
     page = text(f"reference/connectors/{name}.md")
     connector = registry.get(name)
     for kind in (connector.source, connector.sink):
-        for option, info in kind.options.model_fields.items() if kind else ():
+        for option, info in kind.model.model_fields.items() if kind else ():
             assert f"`{info.alias or option}`" in page, f"{name}: {option}"
 
 

@@ -283,7 +283,7 @@ class TestGeneratorReader(ReaderContract):
     def _history(self) -> Any:
         assert GENERATOR.source is not None
         assert GENERATOR.reader is not None
-        options = GENERATOR.source.options.model_validate({"count": 23, "fields": {"id": "sequence", "name": "word"}})
+        options = GENERATOR.source.model.model_validate({"count": 23, "fields": {"id": "sequence", "name": "word"}})
         return GENERATOR.reader.of_source(options)
 
     def make_reader(self) -> Reader:

@@ -91,7 +91,7 @@ def every_place() -> Iterator[Any]:
         for side, kind in (("source", connector.source), ("sink", connector.sink)):
             if kind is None:
                 continue
-            schema = kind.options.model_json_schema()
+            schema = kind.model.model_json_schema()
             found: dict[tuple[str | int, ...], bool] = {}
             for path, is_secret in places(schema, schema):
                 found[path] = found.get(path, False) or is_secret

@@ -132,7 +132,7 @@ def test_every_side_of_every_connector_is_described_option_by_option() -> None:
                 options = found[f"{side}-{connector.name}"]
                 assert set(options["properties"]) == {
                     "type",
-                    *(info.alias or name for name, info in kind.options.model_fields.items()),
+                    *(info.alias or name for name, info in kind.model.model_fields.items()),
                 }
                 assert options["additionalProperties"] is False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -19,6 +20,7 @@ from headgate.cli.failures import guarded, tolerate_any_terminal
 from headgate.cli.output import say
 
 _HERE = "headgate.cli"
+AT_ONCE = ("dump", "dumps")  # Taking the interpreter apart, object by object, is time that somebody waits for.
 
 
 class Root(TyperGroup):
@@ -140,4 +142,12 @@ def main() -> None:
     tolerate_any_terminal()
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     app = assemble([word]) if word in ENTRIES else _whole()
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if word not in AT_ONCE:
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(end.code if isinstance(end.code, int) else 0)

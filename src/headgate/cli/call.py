@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +19,9 @@ from headgate.cli.client import Client, Reply, refuse_unknown_settings
 from headgate.cli.output import complain, say, to_json, visible
 from headgate.errors import NotFound, Refused
 from headgate.ids import is_name
+
+if TYPE_CHECKING:
+    from headgate.cli.early import EarlyServer
 
 Url = Annotated[
     str | None,
@@ -49,6 +52,7 @@ class Call:
         self, url: str | None = None, token: str | None = None, as_json: bool = False, ca: str | None = None
     ) -> None:
         self.as_json = as_json
+        self.early: EarlyServer | None = None  # The embedded server, if the command has begun to join it.
         self._url = url
         self._token = token
         self._ca = ca

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headgate.config import Settings, load
 from headgate.log import configure_by
 from headgate.store.database import Database, refusals_in_words
 from headgate.store.lineage import Witness
@@ -21,6 +20,7 @@ from headgate.store.secrets import Secrets, load_keyring
 from headgate.store.wake import Waker
 
 if TYPE_CHECKING:
+    from headgate.config import Settings
     from headgate.datasources.registry import Registry
     from headgate.runtime.harness.gate import Gate
 
@@ -70,6 +70,7 @@ async def recover(url: str) -> tuple[str, str]:
 
 
 async def _with_registry(url: str, act: Callable[[Registry, Gate], Awaitable[T]]) -> T:
+    from headgate.config import load
     from headgate.connectors.api import INBOX_IDENTITY
     from headgate.datasources.registry import Registry
     from headgate.runtime.harness.fixtures import FixtureShelf

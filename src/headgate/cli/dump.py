@@ -12,6 +12,7 @@ from headgate.cli import dumping
 from headgate.cli.call import Call
 from headgate.cli.dump_places import refuse
 from headgate.cli.dumping import Database, Desk
+from headgate.cli.early import begins_early
 from headgate.errors import ConfigError, Refused
 
 MOST_WORKERS = 64
@@ -86,6 +87,7 @@ Spread = Annotated[bool, typer.Option("--spread", help="Let all nodes work on it
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it to the nodes, and end.")]
 
 
+@begins_early
 def dump(
     call: Call,
     source: Source,

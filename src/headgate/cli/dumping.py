@@ -28,6 +28,7 @@ from headgate.text import counted, duration, size
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from headgate.cli.early import Defaults
     from headgate.config import Settings
     from headgate.runtime.dumps.plan import Storages
     from headgate.runtime.dumps.views import DumpView, TableView
@@ -57,7 +58,7 @@ class Desk:
     """What a command works with."""
 
     call: Call
-    settings: Settings
+    settings: Settings | Defaults
     url: str
     database: Store
     keyring: Keyring | None
@@ -121,26 +122,37 @@ def straight(call: Call, database: str | None, act: Callable[[Desk], Awaitable[T
 @asynccontextmanager
 async def _opened(call: Call, given: str | None, *, make: bool) -> AsyncIterator[Desk]:
     from headgate.cli.direct import opened
-    from headgate.cli.up import database_url, make_home
-    from headgate.config import load
     from headgate.store.dumps import Dumps
     from headgate.store.migrate import migrate
+    from headgate.store.secrets import load_keyring
 
     signals = Signals()
+    async with AsyncExitStack() as stack:
+        settings: Settings | Defaults
+        if call.early is not None:
+            settings, server = call.early.settings, await call.early.take()
+            stack.push_async_callback(asyncio.to_thread, server.leave)
+            url = server.url
+        else:
+            settings, url = await _reached(given, stack, make=make)
+        database = await stack.enter_async_context(opened(url, SESSIONS))
+        await migrate(database)
+        keyring = load_keyring(settings, embedded=settings.database is None)
+        yield Desk(call, settings, url, database, keyring, Dumps(database, keyring), signals, given)
+
+
+async def _reached(given: str | None, stack: AsyncExitStack, *, make: bool) -> tuple[Settings, str]:
+    """The settings, and the database that they say."""
+    from headgate.cli.up import database_url, make_home
+    from headgate.config import load
+
     settings = load(database=given)
     embedded = settings.database is None
     if embedded and make:
         make_home(settings.home)
     elif embedded and not (settings.home / "postgres").exists():
         raise NotFound(f"{settings.home} has no database", hint="no dump has begun here; or --database URL")
-    async with AsyncExitStack() as stack:
-        url = await database_url(settings, stack)
-        database = await stack.enter_async_context(opened(url, SESSIONS))
-        await migrate(database)
-        from headgate.store.secrets import load_keyring
-
-        keyring = load_keyring(settings, embedded=embedded)
-        yield Desk(call, settings, url, database, keyring, Dumps(database, keyring), signals, given)
+    return settings, await database_url(settings, stack)
 
 
 def actor() -> str:

@@ -13,9 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import BaseModel, SecretStr
-from pydantic_core import PydanticCustomError
-
 from headgate.connectors.urls import path_and_options, path_of, scheme_of
 from headgate.core.reach import Kind
 from headgate.errors import ConfigError
@@ -121,6 +118,9 @@ def _of_host(text: str, usual: int, ports: list[str]) -> Iterator[Place]:
 
 def places_in(options: Any, option: str = "") -> list[Place]:
     """All that the URLs among a connector's options name, however deep they stand."""
+    from pydantic import BaseModel, SecretStr  # Who has options has it already.
+    from pydantic_core import PydanticCustomError
+
     match options:
         case BaseModel():
             pairs = [(name, getattr(options, name)) for name in type(options).model_fields]

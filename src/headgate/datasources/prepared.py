@@ -279,7 +279,7 @@ def _options_model(side: str, raw: dict[str, Any]) -> type[Options] | None:
     except HeadgateError:
         return None
     kind = connector.source if side == "source" else connector.sink
-    return kind.options if kind is not None else None
+    return kind.model if kind is not None else None
 
 
 def _own_options(content: Content, path: str, problems: list[Problem]) -> DatasourceOptions | None:
@@ -358,7 +358,7 @@ def _side(
     if kind is None:
         problems.append(Problem(f"{path}.type", f"{name} is not a {side}", f"headgate connectors show {name}"))
         return None, None
-    return connector, _options(kind.options, raw, secrets, path, problems)
+    return connector, _options(kind.model, raw, secrets, path, problems)
 
 
 def _options(

@@ -142,7 +142,7 @@ def _side(definitions: dict[str, Any], side: str) -> dict[str, Any]:
         if kind is None:
             continue
         name = f"{side}-{connector.name}"
-        definitions[name] = _options(definitions, name, kind.options)
+        definitions[name] = _options(definitions, name, kind.model)
         definitions[name]["properties"]["type"] = {"const": connector.name}
         types.append({"const": connector.name, "description": connector.summary})
         named = {"properties": {"type": {"const": connector.name}}, "required": ["type"]}

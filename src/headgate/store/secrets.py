@@ -17,15 +17,18 @@ import secrets as random
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from headgate.config import Settings
 from headgate.errors import ConfigError
 from headgate.hidden import remember
 from headgate.store.database import Database, sql
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -109,7 +112,21 @@ def sealed_name(noun: str, owner: UUID, name: str) -> str:
     return f"{noun}/{owner}/{name}"
 
 
-def load_keyring(settings: Settings, *, embedded: bool) -> Keyring | None:
+class KeySettings(Protocol):
+    """The settings that say where the master keys are."""
+
+    @property
+    def master_key(self) -> SecretStr | None:
+        """The keys themselves."""
+        ...
+
+    @property
+    def home(self) -> Path:
+        """Where the file is."""
+        ...
+
+
+def load_keyring(settings: KeySettings, *, embedded: bool) -> Keyring | None:
     """The master keys. With an embedded database a key file is made; with your own, you bring the key."""
     text = settings.master_key.get_secret_value() if settings.master_key else None
     file: Path = settings.home / "master.key"

@@ -13,12 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from headgate.connectors.api.options import Options
-from headgate.connectors.api.streaming import Context, Position, Sink, Source
-from headgate.connectors.guard import Guard
 from headgate.connectors.places import Place, places_in
+
+if TYPE_CHECKING:
+    from headgate.connectors.api.options import Options
+    from headgate.connectors.api.streaming import Context, Position, Sink, Source
+    from headgate.connectors.guard import Guard
+
+    # The model of the options, or a function that imports it: who copies tables has no use for it.
+    OptionsModel: TypeAlias = type[Options] | Callable[[], type[Options]]
 
 __all__ = ["Connector", "Landing", "LocalSocket", "ReaderKind", "SinkKind", "SourceKind", "WriterKind"]
 
@@ -27,7 +32,7 @@ __all__ = ["Connector", "Landing", "LocalSocket", "ReaderKind", "SinkKind", "Sou
 class SourceKind:
     """How to build a source."""
 
-    options: type[Options]
+    options: OptionsModel
     build: Callable[[Any, Context], Source]
     knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
@@ -41,6 +46,11 @@ class SourceKind:
     # that a running source holds. Raises `NotConnected` while it is away; whatever else it raises is an answer. None:
     # it answers if one of its addresses accepts a connection.
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None
+
+    @property
+    def model(self) -> type[Options]:
+        """The model of its options."""
+        return _model(self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class LocalSocket:
 class SinkKind:
     """How to build a sink."""
 
-    options: type[Options]
+    options: OptionsModel
     build: Callable[[Any, Context], Sink]
     transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
@@ -68,6 +78,11 @@ class SinkKind:
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
     # The sockets in folders that options name. The process of a test may not be able to open them by itself.
     sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
+
+    @property
+    def model(self) -> type[Options]:
+        """The model of its options."""
+        return _model(self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +127,7 @@ class Connector:
     is_local: bool = False  # Its URLs are paths: they mean something on this machine, and relative to a folder.
     endings: dict[str, str] = field(default_factory=dict)  # Of files, with the scheme that each stands for: `.csv`.
     runs: Literal["async", "thread"] = "async"  # A connector whose source and sink block says "thread".
+
+
+def _model(options: OptionsModel) -> type[Options]:
+    return options if isinstance(options, type) else options()

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headgate.connectors.api import (
     Connector,
-    Context,
     Landing,
     LocalSocket,
     Reader,
     ReaderKind,
-    Sink,
     SinkKind,
     Writer,
     WriterKind,
 )
-from headgate.connectors.guard import Guard
-from headgate.connectors.postgres.options import PostgresOptions
+
+if TYPE_CHECKING:
+    from headgate.connectors.api import Context, Sink
+    from headgate.connectors.guard import Guard
+    from headgate.connectors.postgres.options import PostgresOptions
+
+
+def _options() -> type[PostgresOptions]:
+    from headgate.connectors.postgres.options import PostgresOptions
+
+    return PostgresOptions
 
 
 def _sink(options: PostgresOptions, context: Context) -> Sink:
@@ -60,7 +68,7 @@ CONNECTOR = Connector(
     name="postgres",
     summary="Write rows into a PostgreSQL table, exactly once",
     sink=SinkKind(
-        PostgresOptions,
+        _options,
         _sink,
         transactional=True,
         keeps_letters=True,

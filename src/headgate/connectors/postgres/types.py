@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from asyncpg import Record
 
-from headgate.connectors.api import KeyKind
 from headgate.connectors.api.bulk import Column, Table
 from headgate.connectors.values.kinds import TEXT, Kind, Type, decimal_type
+
+if TYPE_CHECKING:
+    from headgate.connectors.api import KeyKind
 
 FAMILY = "postgresql"
 WHOLE = ("smallint", "integer", "bigint")

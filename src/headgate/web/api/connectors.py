@@ -30,8 +30,8 @@ def show(name: str) -> datasources.ConnectorOptions:
         name=found.name,
         summary=found.summary,
         runs=found.runs,
-        source=None if found.source is None else found.source.options.model_json_schema(),
-        sink=None if found.sink is None else found.sink.options.model_json_schema(),
+        source=None if found.source is None else found.source.model.model_json_schema(),
+        sink=None if found.sink is None else found.sink.model.model_json_schema(),
         transactional=None if found.sink is None else found.sink.transactional,
         schemes=None if found.reader is None and found.writer is None else list(found.schemes),
     )
