@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "headgate"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What each package may know. A module at the top of the package is known to all.
-TOP = {"errors", "ids", "config", "clock", "text", "slices", "credentials", "hidden", "hosts"}
+TOP = {"errors", "ids", "config", "clock", "text", "slices", "credentials", "hidden", "hosts", "log"}
 LAYERS = {
     "core": set(),
     "client": {"core"},

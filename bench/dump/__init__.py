@@ -21,7 +21,7 @@ from bench.dump.scene import mariadb, missing, scene
 from bench.rig import machine
 from bench.scale import fetch
 
-JOBS = ("postgres", "memory", "from-mariadb", "to-mariadb", "parquet", "verify", "faults")
+JOBS = ("start", "postgres", "memory", "from-mariadb", "to-mariadb", "parquet", "verify", "faults")
 _WITH_MARIADB = {"from-mariadb", "to-mariadb", "verify"}
 _WITH_DLT = {"postgres", "from-mariadb", "to-mariadb", "parquet"}
 
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] = ()) -> Figures:
                 figures |= jobs.verify(here, asked, database)
             else:
                 figures |= {
+                    "start": jobs.start,
                     "postgres": jobs.postgres,
                     "memory": jobs.memory,
                     "parquet": jobs.parquet,

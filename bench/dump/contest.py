@@ -28,6 +28,7 @@ class Took:
     wall_s: float  # The whole process.
     peak_mb: float = 0.0
     dump: str = ""
+    first_s: float = 0.0  # From the command to the first chunk leased.
     stolen: float = 0.0  # Share of the machine that others had meanwhile,
     busy: float = 0.0  # and that was used here, by the servers as well.
 

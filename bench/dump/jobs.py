@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,9 @@ from bench.dump.contest import Bar, Contestant, Figures, Took, contest, judged
 from bench.dump.scene import MARIADB_SHAPE, Database, Scene, load
 from bench.scale import fetch
 
-SMALL = 1_000_000  # Rows of every job but the first.
+SMALL = 1_000_000  # Rows of every job but the first,
+FEW = 2_000_000  # and of the one that measures the start.
+FIRST_S = 0.5
 ONE, TWO, PROCESSES = "Headgate, one worker", "Headgate, two workers", "Headgate, two processes"
 MADE = "Headgate, two workers, makes the table"  # As dlt does; its key comes after the rows, and after the copy's time.
 PIPE, PIPES = "psql | psql, binary", "two such pipes, half of the rows each"
@@ -95,21 +98,38 @@ def postgres(scene: Scene, asked: Asked) -> Figures:
     return figures | _from_nothing(scene, asked, check)
 
 
+def start(scene: Scene, asked: Asked) -> Figures:
+    """What a short copy waits for: from the command to the first chunk, and to the prompt."""
+    rows = min(asked.rows, FEW)
+    scene.fill("few", rows)
+    want = scene.hashed(scene.source, "few")
+    scene.empty()
+    peers.binary_pipe(scene, "few")  # Once unmeasured.
+    one, *others = _whole_time(scene, "few", rows, lambda: scene.hashed(scene.target, "items") == want)
+    title = "PostgreSQL → PostgreSQL, from no table to one with its key, few rows, the whole time"
+    figures = contest(title, rows, [one, *others], asked.runs, [Bar(ONE, PIPE, 0.95), Bar(TWO, PIPE, 0.95)])
+    first_s = statistics.median(took.first_s for took in one.took)
+    return figures | judged("from the command to the first chunk", first_s, at_most=FIRST_S, unit=" s")
+
+
 def _from_nothing(scene: Scene, asked: Asked, check: Callable[[], bool]) -> Figures:
     """What somebody waits for whose target is empty: until the table is there, with its rows and its key."""
-
-    def whole(workers: str) -> Callable[[], Took]:
-        run = dump_of(scene, "items", asked.rows, "-w", workers)
-        return lambda: _all_of(run())
-
-    contestants = [
-        Contestant(ONE, whole("1"), scene.drop, check),
-        Contestant(PIPE, lambda: peers.binary_pipe(scene, "items"), scene.empty, check),
-        Contestant(TWO, whole("2"), scene.drop, check),
-        Contestant(PIPE_THEN_KEY, lambda: peers.keyed_pipe(scene, "items"), lambda: scene.empty(key=False), check),
-    ]
+    contestants = _whole_time(scene, "items", asked.rows, check)
     title = "PostgreSQL → PostgreSQL, from no table to one with its key, the whole time"
     return contest(title, asked.rows, contestants, asked.runs, [Bar(ONE, PIPE, 0.95), Bar(TWO, PIPE, 1.1)])
+
+
+def _whole_time(scene: Scene, table: str, rows: int, check: Callable[[], bool]) -> list[Contestant]:
+    def whole(workers: str) -> Callable[[], Took]:
+        run = dump_of(scene, table, rows, "-w", workers)
+        return lambda: _all_of(run())
+
+    return [
+        Contestant(ONE, whole("1"), scene.drop, check),
+        Contestant(PIPE, lambda: peers.binary_pipe(scene, table), scene.empty, check),
+        Contestant(TWO, whole("2"), scene.drop, check),
+        Contestant(PIPE_THEN_KEY, lambda: peers.keyed_pipe(scene, table), lambda: scene.empty(key=False), check),
+    ]
 
 
 def _all_of(took: Took) -> Took:

@@ -18,7 +18,8 @@ from bench.scale import fetch
 LOOK_S = 0.05
 
 _COPY = """
-SELECT extract(epoch FROM max(at) - min(at - make_interval(secs => seconds)))::float8, sum(rows)::bigint
+SELECT extract(epoch FROM max(at) - min(at - make_interval(secs => seconds)))::float8, sum(rows)::bigint,
+       extract(epoch FROM min(at - make_interval(secs => seconds)))::float8
 FROM headgate.dump_attempt WHERE dump = $1 AND kind = 'completed'
 """
 
@@ -37,7 +38,7 @@ def environment(home: Path) -> dict[str, str]:
 def dump(scene: Scene, source: str, target: str, *flags: str, rows: int) -> Took:
     """Copy, to the end. The copy's time is that of its attempts: from the first lease to the last commit."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        began = time.perf_counter()
+        began, clock_s = time.perf_counter(), time.time()
         process = subprocess.Popen(
             command("dump", source, target, "--json", *flags),
             env=environment(scene.home),
@@ -54,9 +55,9 @@ def dump(scene: Scene, source: str, target: str, *flags: str, rows: int) -> Took
         errors.seek(0)
         assert process.returncode == 0, errors.read()[-2000:]
         id = json.loads(out.read())["id"]
-    copy_s, written = fetch(scene.own, _COPY, id)[0]
+    copy_s, written, first_s = fetch(scene.own, _COPY, id)[0]
     assert written == rows, f"{written} of {rows} rows"
-    return Took(copy_s, wall_s, peak_kb / 1024, id)
+    return Took(copy_s, wall_s, peak_kb / 1024, id, first_s - clock_s)
 
 
 def _peak_kb(pid: int) -> int:

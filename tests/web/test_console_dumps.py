@@ -115,7 +115,7 @@ def test_a_dump_is_watched_paused_slowed_resumed_and_verified(
     expect(page.locator("#percent")).to_have_text("100 %")
     assert page.locator(".map i").count() == ROWS // 50
     page.get_by_role("button", name="Verify").click()
-    expect(page.get_by_label("Verification")).to_contain_text("Equal: 3,000 rows")
+    expect(page.get_by_label("Verification")).to_contain_text("Equal: 1 table, 60 chunks, 3,000 rows compared")
     assert complaints == []
 
 

@@ -263,8 +263,8 @@ def test_a_secret_stands_for_a_url_that_nobody_sees(
 @pytest.mark.parametrize(
     ("value", "url", "said"),
     [
-        ("just-a-key-9142", "${secret:NAME}", "secret 'NAME' is not the URL of a storage"),
-        ("just-a-key-9142", "postgresql://me:${secret:NAME}@evil.example/db", "a secret stands for a whole URL"),
+        ("just-a-key-of-mine", "${secret:NAME}", "secret 'NAME' is not the URL of a storage"),
+        ("just-a-key-of-mine", "postgresql://me:${secret:NAME}@evil.example/db", "a secret stands for a whole URL"),
         ("csv:/etc", "${secret:NAME}", "/etc is in no folder that may be reached"),
         (None, "${secret:NAME}", "secret 'NAME' does not exist"),
     ],
@@ -278,7 +278,7 @@ def test_a_secret_is_sent_nowhere_and_leads_to_no_file(
     refused = dump("--token", web.token("operator"), source=url.replace("NAME", name))
     assert refused.exit_code in (3, 4)
     assert said.replace("NAME", name) in one_line(refused)
-    assert "9142" not in refused.output + web.node.log()
+    assert "just-a-key" not in refused.output + web.node.log()
 
 
 def test_a_secret_is_read_by_nodes_only(run: Command, web: Web, target: str) -> None:

@@ -11,9 +11,10 @@ Such a factory becomes a connector too, for that one dump.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from pathlib import Path
 
 from headgate.connectors import own
@@ -24,6 +25,15 @@ from headgate.errors import ConfigError, NotFound
 from headgate.hidden import remember_url
 
 GROUP = "headgate.connectors"
+
+# Schemes and endings of built-in connectors that are not their names. To know them here spares looking at all.
+_SCHEMES = {
+    "postgresql": "postgres",
+    "mariadb": "mysql",
+    **dict.fromkeys(("csv", "json", "jsonl", "parquet"), "files"),
+    "mongodb+srv": "mongodb",
+}
+_FIRST = ("files", "sqlite")  # Where endings are looked for first.
 
 
 # By name.
@@ -54,13 +64,16 @@ def module_of(name: str) -> str:
 
 def all() -> list[Connector]:
     """Every connector that can be loaded here; `get` says why another one cannot."""
-    loaded = []
+    return list(_one_by_one())
+
+
+def _one_by_one() -> Iterator[Connector]:
     for name in names():
         try:
-            loaded.append(get(name))
+            found = get(name)
         except ConfigError:
             continue
-    return loaded
+        yield found
 
 
 @cache
@@ -102,7 +115,7 @@ def whole(url: str) -> str:
     if scheme_of(url):
         return url
     ending = Path(url.partition("?")[0]).suffix.lower()
-    for connector in all():
+    for connector in chain(map(get, _FIRST), _one_by_one()):
         if ending in connector.endings:
             return f"{connector.endings[ending]}:{url}"
     raise ConfigError(
@@ -124,8 +137,9 @@ def absolute(url: str) -> str:
 
 def by_scheme(scheme: str) -> Connector | None:
     """The connector whose reader and writer understand such URLs."""
-    if scheme in _entries() and scheme in get(scheme).schemes:
-        return get(scheme)
+    name = _SCHEMES.get(scheme, scheme)
+    if name in _entries() and scheme in get(name).schemes:
+        return get(name)
     return next((connector for connector in all() if scheme in connector.schemes), None)
 
 
