@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 SOURCE = Path(__file__).parents[2] / "src/headgate"
 SHARED = {"--url", "--token", "--ca", "--json"}
 WITHOUT_NODE = (
-    *("headgate up", "headgate sql", "headgate dump", "headgate schema"),
+    *("headgate up", "headgate sql", "headgate schema"),
     *("headgate tokens recover", "headgate installation"),
 )
 
@@ -52,7 +52,12 @@ def test_every_option_of_a_command_is_in_its_row(path: str) -> None:
     assert documented - SHARED == options(COMMANDS[path]) - SHARED
 
 
-@pytest.mark.parametrize("path", sorted(path for path in COMMANDS if not path.startswith(WITHOUT_NODE)))
+BY_ON = "headgate dump"  # Asks a node only if it is told to by `--on`.
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path for path in COMMANDS if not path.startswith(WITHOUT_NODE) and path != BY_ON)
+)
 def test_every_command_has_the_shared_options(path: str) -> None:
     assert options(COMMANDS[path]) >= SHARED
 
@@ -60,6 +65,10 @@ def test_every_command_has_the_shared_options(path: str) -> None:
 @pytest.mark.parametrize("path", sorted(path for path in COMMANDS if path.startswith(WITHOUT_NODE[1:])))
 def test_a_command_that_asks_no_node_is_not_told_which(path: str) -> None:
     assert options(COMMANDS[path]) & SHARED == {"--json"}
+
+
+def test_a_dump_asks_a_node_only_if_it_is_told_to() -> None:
+    assert options(COMMANDS[BY_ON]) & {*SHARED, "--on"} == {"--on", "--token", "--ca", "--json"}
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -186,7 +186,7 @@ async def test_values_that_both_sides_write_alike_are_compared_as_text(
 ) -> None:
     dump, storages = await from_mariadb(world, *ALIKE)
     with monkeypatch.context() as patch:
-        patch.delattr("headgate.runtime.dumps.verify.digest")
+        patch.delattr("headgate.runtime.dumps.comparing.digest")
         found = await verify(world.dumps, dump, storages)
     assert (found.is_equal, found.rows) == (True, 3)
 
@@ -238,7 +238,7 @@ async def test_where_equal_values_are_written_otherwise_text_is_compared_once(
         asked.append(given)
         return await digest_of_lines(*given)
 
-    monkeypatch.setattr("headgate.runtime.dumps.verify.digest_of_lines", lines)
+    monkeypatch.setattr("headgate.runtime.dumps.comparing.digest_of_lines", lines)
     found = await verify(world.dumps, dump, storages)
     assert found.is_equal
     assert found.chunks > 2  # As many are compared at a time; each has two sides.

@@ -35,7 +35,7 @@ class Defaults:
 
 
 class EarlyServer:
-    """Joins the server of the home at once. Whoever does not take it leaves it again."""
+    """Joins the server of the home at once. A command that ends without taking it leaves it again."""
 
     def __init__(self) -> None:
         from headgate.cli.up import make_home
