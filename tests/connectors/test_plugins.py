@@ -57,6 +57,21 @@ def test_a_connector_is_found_by_its_name_and_loaded_once(name: str) -> None:
     assert registry.get(name) is registry.get(name)
 
 
+def test_the_scheme_of_a_built_in_connector_is_found_without_looking_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    built_in = [one for one in registry.all() if registry.module_of(one.name).startswith("headgate.connectors.")]
+    known = {scheme: one.name for one in built_in for scheme in one.schemes}
+    assert {"postgresql", "mariadb", "parquet", "mongodb+srv", "sqlite"} <= known.keys()
+
+    def refuse() -> list[object]:
+        raise AssertionError("all connectors were looked at")
+
+    monkeypatch.setattr(registry, "all", refuse)
+    for scheme, name in known.items():
+        found = registry.by_scheme(scheme)
+        assert found is not None
+        assert found.name == name
+
+
 def test_loading_one_connector_imports_no_other() -> None:
     code = (
         "import sys; from headgate.connectors import plugins; plugins.names(); plugins.get('blackhole');"

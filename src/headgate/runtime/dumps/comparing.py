@@ -122,6 +122,7 @@ class Comparison:
     async def run(self) -> None:
         """Compare it. Raises `Missing`, or another error if it cannot be compared."""
         async with self._pairs.one() as (reader, other):
+            await self._check_source(reader)
             target = await self._find(other)
             self._by_numbers = await self._have_equal_forms(reader, other, target)
             is_alike = await self._is_cut_alike(reader, other, target)
@@ -132,6 +133,13 @@ class Comparison:
 
     # What is compared with what.
 
+    async def _check_source(self, reader: Reader) -> None:
+        """What the source no longer has cannot be compared; it is said once, and not of every chunk."""
+        if self._read.by is By.KEY:
+            there = await reader.describe(self._read.name)
+            if absent := _names(self._read) - _names(there):
+                raise StorageError(f"the source's table {self._read.name} has no column {min(absent)}")
+
     async def _find(self, other: Reader) -> Table:
         """The target's table, by its name."""
         name = self._plan.job.target
@@ -139,8 +147,7 @@ class Comparison:
             there = await other.describe(await other.name_of(name) if isinstance(other, NamesTables) else name)
         except NotFound:
             raise Missing(f"the target has no table {name}") from None
-        absent = {column.name for column in self._columns} - {column.name for column in there.columns}
-        if absent:
+        if absent := {column.name for column in self._columns} - _names(there):
             raise Missing(f"the target's table {name} has no column {min(absent)}")
         return there.with_columns(there.named([column.name for column in self._columns]))
 
@@ -327,6 +334,10 @@ class Comparison:
             return ""
         finally:
             await _close(reader, writer)
+
+
+def _names(table: Table) -> set[str]:
+    return {column.name for column in table.columns}
 
 
 async def _close(*sessions: Reader | Writer) -> None:

@@ -111,14 +111,17 @@ async def _judge(bench: _Bench, row: TableRow, found: Verified) -> None:
     there = [one.chunk for one in await bench.dumps.chunks.all(bench.dump, row.number)]
     chunks = [chunk for chunk in there if chunk.state is State.DONE]
 
+    compared = 0
+
     def hear(one: Compared) -> None:
+        nonlocal compared
+        compared += one.chunks
         found.chunks += one.chunks
         found.rows += one.rows
         if one.why:
             found.different.append(Difference(row.name, one.chunk, one.finding, one.why, one.repaired, one.unrepaired))
-        bench.notify(row.name, min(found_here.add(one.chunks), len(chunks)), len(chunks))
+        bench.notify(row.name, compared, len(chunks))
 
-    found_here = _Counter()
     try:
         await Comparison(bench.storages, bench.pairs, plan_of(row), chunks, bench.repair, hear).run()
         found.tables += 1
@@ -131,17 +134,6 @@ async def _judge(bench: _Bench, row: TableRow, found: Verified) -> None:
         why = f"it cannot be compared: {error_said(error)}"
         unrepaired = "what cannot be compared is not copied again" if bench.repair else ""
         found.different.append(Difference(row.name, None, Finding.UNKNOWN, why, unrepaired=unrepaired))
-
-
-@dataclass(slots=True)
-class _Counter:
-    """Chunks that were compared."""
-
-    chunks: int = 0
-
-    def add(self, more: int) -> int:
-        self.chunks += more
-        return self.chunks
 
 
 def view(found: Verified) -> VerifiedView:
