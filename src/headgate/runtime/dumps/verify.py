@@ -110,7 +110,6 @@ async def _judge(bench: _Bench, row: TableRow, found: Verified) -> None:
     """One table. If it cannot be compared the others still are, unless a storage no longer answers."""
     there = [one.chunk for one in await bench.dumps.chunks.all(bench.dump, row.number)]
     chunks = [chunk for chunk in there if chunk.state is State.DONE]
-
     compared = 0
 
     def hear(one: Compared) -> None:
