@@ -247,17 +247,34 @@ def test_a_secret_stands_for_a_url_that_nobody_sees(
     dump: Command, run: Command, web: Web, source: str, target: str, table: str
 ) -> None:
     name = f"place-{next(numbers)}"
-    secret = target.replace("headgate@", "headgate:hunter2@")
-    web.call("PUT", f"/api/secrets/{name}", {"value": secret})
-    operator = web.token("operator")
     web.call("PUT", f"/api/secrets/{name}-source", {"value": source})
-    done = dump("--token", operator, "--json", source=f"${{secret:{name}-source}}", target=f"${{secret:{name}}}")
+    web.call("PUT", f"/api/secrets/{name}", {"value": target.replace("headgate@", "headgate:hunter2@")})
+    urls = {"source": f"${{secret:{name}-source}}", "target": f"${{secret:{name}}}"}
+    refused = dump("--token", web.token("operator"), **urls)
+    assert refused.exit_code == 4
+    assert f"with secret '{name}-source' no datasource could read" in one_line(refused)
+    done = dump("--json", **urls)
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["source"], found["target"]) == (f"${{secret:{name}-source}}", f"${{secret:{name}}}")
+    assert (found["source"], found["target"]) == (urls["source"], urls["target"])
     assert rows(target, table) == rows(source, "orders")
     assert run("dumps", "verify", found["id"]).exit_code == 0
     assert "hunter2" not in web.node.log()
+
+
+def test_an_operator_writes_by_a_secret_where_a_sink_could(
+    dump: Command, web: Web, source: str, target: str, table: str
+) -> None:
+    name = f"sink-{next(numbers)}"
+    web.call("PUT", f"/api/secrets/{name}", {"value": target})
+    outside = web.node.home.parent / f"in-{next(numbers)}"  # A node's own folder is out of reach.
+    outside.mkdir()
+    (outside / "orders.csv").write_text("id,name\n1,a\n")
+    web.call("POST", "/api/allowed", {"kind": "folder", "value": str(outside)})
+    token = web.token("operator")
+    done = dump("--token", token, source=f"csv:{outside}", target=f"${{secret:{name}}}")
+    assert done.exit_code == 0, done.stderr
+    assert [tuple(map(str, row)) for row in rows(target, table)] == [("1", "a")]
 
 
 @pytest.mark.parametrize(
@@ -266,6 +283,7 @@ def test_a_secret_stands_for_a_url_that_nobody_sees(
         ("just-a-key-of-mine", "${secret:NAME}", "secret 'NAME' is not the URL of a storage"),
         ("just-a-key-of-mine", "postgresql://me:${secret:NAME}@evil.example/db", "a secret stands for a whole URL"),
         ("csv:/etc", "${secret:NAME}", "/etc is in no folder that may be reached"),
+        ("mysql://db.example/shop", "${secret:NAME}", "with secret 'NAME' no datasource could read"),
         (None, "${secret:NAME}", "secret 'NAME' does not exist"),
     ],
 )

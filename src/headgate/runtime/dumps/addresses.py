@@ -2,16 +2,17 @@
 
 `${secret:NAME}` in the place of a URL is the URL that an admin has put into the secret of that name. A node reads it
 each time it opens a storage, so a password that was changed meanwhile is known. The whole URL is the secret's, or
-nothing: a secret inside a URL would be sent to a host that somebody else has named. What it names may be reached as it
-stands, as it may for a datasource, except for files, which a document cannot name by a secret either. Nothing of it is
-shown.
+nothing: a secret inside a URL would be sent to a host that somebody else has named. Nothing of it is shown.
+
+An admin may name any. For others a dump reaches what a datasource would with the same secret: they may write where a
+sink of theirs could, read where a source could, and name no file, because no document can name one by a secret.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, by_scheme, whole
@@ -63,9 +64,12 @@ class Addresses:
 
     async def both(self, source: str, target: str, *, is_trusted: bool) -> tuple[Address, Address]:
         """Those of a dump."""
-        return await self.of(source, is_trusted=is_trusted), await self.of(target, is_trusted=is_trusted)
+        return (
+            await self._of(source, "read", is_trusted=is_trusted),
+            await self._of(target, "write", is_trusted=is_trusted),
+        )
 
-    async def of(self, text: str, *, is_trusted: bool) -> Address:
+    async def _of(self, text: str, purpose: Literal["read", "write"], *, is_trusted: bool) -> Address:
         """The address, with what may be reached for it by somebody who is an admin or is not."""
         reaching = await self._registry.reaching()
         name = secret_in(text)
@@ -80,5 +84,11 @@ class Addresses:
         connector = by_scheme(scheme_of(url))
         if connector is None:
             raise Refused(f"secret {name!r} is not the URL of a storage", code="no_storage")
+        if not is_trusted and (connector.source if purpose == "read" else connector.sink) is None:
+            raise Refused(
+                f"with secret {name!r} no datasource could {purpose}, and so no operator can",
+                code="out_of_reach",
+                hint="an admin may, or may allow the address",
+            )
         guard = reaching.guard(is_trusted=is_trusted) if connector.is_local else reaching.secret_guard()
         return Address(url, text, text, guard)

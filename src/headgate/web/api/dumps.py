@@ -93,7 +93,7 @@ async def list_dumps(node: Node, request: Req, limit: int = LIMIT) -> DumpList:
 @post("/api/dumps", guards=[Needs("operate_all")], tags=["dumps"], summary="Begin a dump that nodes run")
 async def begin_dump(node: Node, request: Req, data: bodies.BeginDump) -> DumpView:
     """`source` and `target` are URLs as a node sees them, or `${secret:NAME}`; the rest is as in `headgate dump`. Who
-    is no admin may name only what is allowed, and secrets."""
+    is no admin may name only what is allowed, and secrets where a datasource could use them."""
     asked = _request(data, request.user)
     if node.registry.secrets.keyring is None:
         raise Refused(
