@@ -45,6 +45,7 @@ CODES = {
     "nothing": "There is nothing to do it with: no table is finished, or the mapping keeps no record.",
     "nothing_to_undo": "The position was never edited, or what it was is forgotten.",
     "other_stream": "Another stream reads this part.",
+    "out_of_reach": "What was named may not be reached; the hint says who may allow it.",
     "pushed": "A program pushes this stream; nodes do not run it.",
     "read_only": "The registry is a file; edit the file.",
     "refused": "Not now; `detail` says why.",
