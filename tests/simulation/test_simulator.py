@@ -14,8 +14,8 @@ from simulation.shell_mutations import SHELL
 from simulation.worker_mutations import WORKERS
 from tests.simulation.seen_by import SEEN_BY
 
-SEEDS = 100  # `make sim` runs thousands.
-A_LOT = 25
+SEEDS = 60  # `make sim` runs thousands.
+A_LOT = 20
 MOST_TRIES = 120  # Of the kind of run that exposes a planted bug.
 
 
