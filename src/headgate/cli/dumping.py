@@ -157,10 +157,10 @@ def actor() -> str:
 async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
     """Run a dump in this process until its end, and say how that was. Ends the command if it was not all done."""
     from headgate.core.chunks.outcome import DumpWanted
-    from headgate.runtime.dumps import views
+    from headgate.runtime.dumps.plan import options_of
     from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 
-    options = views.options_of(await desk.dumps.find(str(dump)))
+    options = options_of(await desk.dumps.find(str(dump)))
     await desk.dumps.set_wanted(dump, DumpWanted.RUN)
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)

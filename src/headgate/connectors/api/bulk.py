@@ -187,6 +187,8 @@ class Job:
     aside: bool = False  # Build `<target>__hg_<dump>` and put it in place at the end; `replace` always does.
     key: tuple[str, ...] = ()  # By which `upsert` and `absent` find a row. Default: the source's key.
     created: bool = False  # The dump made the table: indexes, constraints and sequences are its business, too.
+    whole: bool = False  # A definition of the whole database makes the table, and others what belongs to it.
+    quiet: bool = False  # Triggers of the target do not see the rows.
 
     @property
     def is_apart(self) -> bool:

@@ -31,7 +31,8 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
-from headgate.connectors.guard import present
+from headgate.connectors.api.whole import Definition, Left, Wanted
+from headgate.connectors.guard import OPEN, present
 from headgate.connectors.postgres.catalog import (
     about_rows,
     columns_of,
@@ -50,6 +51,7 @@ from headgate.connectors.postgres.schema import details
 from headgate.connectors.postgres.session import close, connect, where_is
 from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
 from headgate.connectors.postgres.walls import keep_out
+from headgate.connectors.postgres.whole import WholeDatabase
 from headgate.connectors.sql.keys import other_kinds, plain_order
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.digest import MASK
@@ -80,6 +82,7 @@ class PostgresReader:
         self._snapshot = snapshot
         self._connection: Connection | None = None
         self._holds = False  # The snapshot that others read.
+        self._database = WholeDatabase(self.session, url, snapshot)
         self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
 
     async def session(self) -> Connection:
@@ -259,6 +262,32 @@ class PostgresReader:
             async with flowing as pieces:
                 async for piece in pieces:
                     yield piece
+
+    async def why_not_whole(self) -> str:
+        """Why the definitions of the database cannot be had here. Empty: they can."""
+        if self._guard is not OPEN:
+            return "a dump of somebody who is no admin reaches the database only itself"
+        return await self._database.why_not_whole()
+
+    async def has(self, pattern: str) -> bool:
+        """Whether a pattern means a schema or anything in one."""
+        return await self._database.has(pattern)
+
+    async def whole_tables(self, wanted: Wanted) -> list[str]:
+        """The tables that have rows to copy."""
+        return await self._database.whole_tables(wanted)
+
+    async def definitions(self, wanted: Wanted) -> tuple[list[Definition], list[Left]]:
+        """The database in its own words."""
+        return await self._database.definitions(wanted)
+
+    def statements(self, definition: Definition) -> AsyncIterator[str]:
+        """The statements of a long definition."""
+        return self._database.statements(definition)
+
+    async def last_definitions(self, wanted: Wanted, after: int) -> list[Definition]:
+        """How far sequences have counted."""
+        return await self._database.last_definitions(wanted, after)
 
     async def close(self) -> None:
         """End the session."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from uuid import UUID
@@ -26,10 +26,11 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
+from headgate.connectors.api.whole import Definition
 from headgate.connectors.guard import present
-from headgate.connectors.postgres import links, schema
+from headgate.connectors.postgres import links, making, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
-from headgate.connectors.postgres.errors import translate_errors
+from headgate.connectors.postgres.errors import Fault, error_text, fault_of, translate_errors
 from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
 from headgate.connectors.postgres.ranges import condition
 from headgate.connectors.postgres.relay import copy_in
@@ -41,7 +42,10 @@ from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.convert import Normalizes, json_text
 from headgate.errors import Refused
+from headgate.hidden import hide
 from headgate.text import counted
+
+TRIES = 5  # For a definition that meets a deadlock, or a lock that it does not get.
 
 _LEDGER = ledger.Statements(
     lambda number: f"${number}",
@@ -113,6 +117,8 @@ class PostgresWriter(Normalizes):
                         await schema.make_table(connection, job, apart)
                     into = await self._table(connection, apart)
                 else:
+                    if found is None and job.whole:
+                        raise StorageError(f"{job.target} could not be made", hint="headgate dumps show says why")
                     if found is None:
                         await schema.make_table(connection, job, name)
                     into = await self._table(connection, name)
@@ -194,7 +200,9 @@ class PostgresWriter(Normalizes):
                 async with self._transaction() as connection:
                     await keep_out(connection, table.name)
                     await self._announce(connection, job, range)
+                    await self._hush(connection, job)
                     if again:
+                        await self._make_ledger(connection)  # A whole dump has left none.
                         await self._erase(connection, job, table, range)
                     rows = await self._copied(connection, job, table, language, pieces)
                     await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.line_of(range), rows)
@@ -204,6 +212,11 @@ class PostgresWriter(Normalizes):
                 if again or not await self._has_line(job, range):
                     raise
                 raise AlreadyWritten(f"{job.target} already has this chunk") from None
+
+    async def _hush(self, connection: Connection, job: Job) -> None:
+        """Let no trigger of the target see what this transaction writes."""
+        if job.quiet:
+            await connection.execute("SET LOCAL session_replication_role = replica")
 
     async def _announce(self, connection: Connection, job: Job, range: Range) -> None:
         """Say which chunk and which attempt this transaction is, and end earlier ones."""
@@ -304,6 +317,10 @@ class PostgresWriter(Normalizes):
             if await self._is_finished(connection, job):
                 return
             name, apart = await proper(connection, job.target), await self._apart(connection, job)
+            if job.whole:
+                await connection.execute(_END_WRITERS, name)
+                await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.last_line())
+                return
             suffix = job.dump.hex[:8]
             exists = await find(connection, name) is not None
             if job.is_apart:
@@ -316,6 +333,7 @@ class PostgresWriter(Normalizes):
                 await connection.execute(_END_WRITERS, name)
                 await schema.complete(connection, job, name)
             async with self._transaction() as connection:
+                await self._hush(connection, job)
                 if job.is_apart and (job.mode is Mode.REPLACE or not exists):
                     await swap(connection, name, apart, suffix)
                 elif job.is_apart:
@@ -348,13 +366,54 @@ class PostgresWriter(Normalizes):
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
             await keep_out(connection, await proper(connection, job.target))
-            if not job.is_apart or await self._is_finished(connection, job):
+            if not (job.is_apart or job.whole) or await self._is_finished(connection, job):
                 return
-            apart = await self._apart(connection, job)
-            await connection.execute(_END_WRITERS, apart)
+            name = await proper(connection, job.target) if job.whole else await self._apart(connection, job)
+            if job.whole and await find(connection, name) is None:
+                return
+            await connection.execute(_END_WRITERS, name)
             async with self._transaction() as connection:
-                await connection.execute(f"DROP TABLE IF EXISTS {apart}")
+                await connection.execute(f"TRUNCATE ONLY {name}" if job.whole else f"DROP TABLE IF EXISTS {name}")
                 await connection.execute(_LEDGER.forget, job.dump, job.target)
+
+    async def made(self, dump: UUID) -> set[str]:
+        """The definitions that the ledger has."""
+        connection = await self.session()
+        with translate_errors(where_is(self._url), ledger.TABLE):
+            return await making.made(connection, dump)
+
+    async def make(
+        self, dump: UUID, definition: Definition, statements: AsyncIterator[str] | None = None
+    ) -> Sequence[Left]:
+        """Make one of the source's definitions."""
+        for tried in range(1, TRIES + 1):
+            try:
+                async with self._transaction() as connection:
+                    await self._make_ledger(connection)
+                    return await making.make(connection, dump, definition, statements)
+            except Exception as error:
+                fault = fault_of(error)
+                if fault is None or fault is Fault.GONE:
+                    with translate_errors(where_is(self._url), definition.name):
+                        raise
+                if making.is_retried(error) and statements is None and tried < TRIES:
+                    continue
+                if await making.has_line(await self.session(), dump, definition):
+                    return []
+                return [definition.left(hide(error_text(error)))]
+        raise AssertionError("the last try returns")
+
+    async def existing(self, tables: Collection[str]) -> list[str]:
+        """Which of these tables are there."""
+        connection = await self.session()
+        with translate_errors(where_is(self._url), "look for tables"):
+            return await making.existing(connection, tables)
+
+    async def tidy_up(self, dump: UUID) -> None:
+        """Leave nothing of the dump but what it copied."""
+        with translate_errors(where_is(self._url), ledger.TABLE):
+            async with self._transaction() as connection:
+                await making.tidy_up(connection, dump)
 
     async def close(self) -> None:
         """End the session."""

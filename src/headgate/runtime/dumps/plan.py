@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
+from headgate.connectors.api.whole import Wanted
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
@@ -24,7 +26,8 @@ from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_
 from headgate.core.chunks.outcome import Status
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
-from headgate.store.dump_rows import NewDump, TableRow
+from headgate.runtime.dumps import choice
+from headgate.store.dump_rows import DumpRow, NewDump, TableRow
 from headgate.store.dumps import Dumps
 from headgate.text import has_zero_byte
 
@@ -43,6 +46,7 @@ class Options:
     own: tuple[str, ...] = ()  # Factories of the user's own storages.
     source_timeout_s: float | None = None  # None: as the settings of the process that runs it say.
     is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
+    whole: Wanted | None = None  # A whole database, or the part of it that is wanted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,12 @@ class Request:
     rows: int | None = None  # Of a chunk; None: as many as take about three seconds.
     rate: str | None = None
     key: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()  # Columns that stay behind: `name`, or `table.name`.
+    exclude: tuple[str, ...] = ()  # What stays behind: tables and schemas, by patterns, or columns.
+    include: tuple[str, ...] = ()  # Only these tables and schemas, by patterns.
+    schema_only: bool = False
+    data_only: bool = False
+    owners: bool = True
+    privileges: bool = True
     columns: Mapping[str, str] = field(default_factory=dict)  # Types: `price` → `decimal(12,2)`.
     since: tuple[str, ...] = ()  # Only what comes after this key.
     yes: bool = False  # Append to a table that has rows.
@@ -108,6 +117,11 @@ class Plan:
         return self.reads or self.job.source
 
 
+def options_of(row: DumpRow) -> Options:
+    """How a dump is done."""
+    return msgspec.json.decode(row.options, type=Options)
+
+
 def plan_of(row: TableRow) -> Plan:
     """The plan in a table's row."""
     return msgspec.json.decode(row.job, type=Plan)
@@ -131,8 +145,9 @@ async def create(dumps: Dumps, request: Request, guard: Guard = OPEN) -> UUID:
     dump = new_id()
     reader, writer = storages.read(), storages.write()
     async with aclosing(_Closing(reader)), aclosing(_Closing(writer)):
-        names = list(request.tables) or await reader.tables()
-        if not names:
+        refuse = partial(_refuse_unfinished, dumps, request)
+        request, names = await choice.chosen(request, reader, writer, refuse)
+        if not names and request.options.whole is None:
             raise NotFound(f"{redacted(request.source)} has no tables")
         tables = [await _described(name, request, reader, writer) for name in names]
         targets = [target for _, target in tables]
@@ -185,6 +200,7 @@ def _check(request: Request) -> None:
         raise ConfigError(
             "a storage from a file is on this machine only", hint="make it a module that nodes can import"
         )
+    choice.check(request)
     parse_rate(request.rate)
 
 
@@ -210,7 +226,21 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     key = request.key or table.key
     if mode is Mode.UPSERT and not key:
         raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
-    job = Job(dump, table, target, mode, aside=table.by is By.BLOCK, key=key, created=there is None)
+    whole = request.options.whole
+    if whole is not None and not whole.schema and there is None:
+        raise Refused(f"{target} is not there", code="no_table", hint="without --data-only the tables are made, too")
+    is_made = whole is not None and whole.schema
+    job = Job(
+        dump,
+        table,
+        target,
+        mode,
+        aside=table.by is By.BLOCK and not is_made,
+        key=key,
+        created=there is None and not is_made,
+        whole=is_made,
+        quiet=whole is not None and not whole.schema,
+    )
     reads = None if table == read else read
     had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE
     return Plan(job, since=request.since, had_rows=had_rows, reads=reads)

@@ -12,7 +12,7 @@ plan is in the database, what was written is in the target's ledger, and the led
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ import structlog
 
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
+from headgate.core.chunks.left import is_complete
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.hidden import error_said
@@ -32,8 +33,9 @@ from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.history import History
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim
-from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
+from headgate.runtime.dumps.plan import Plan, Storages, as_json, options_of, plan_of, short
 from headgate.runtime.dumps.processes import is_dead, process_name
+from headgate.runtime.dumps.restoring import Restoring
 from headgate.runtime.dumps.tables import CopiedTable, Tables
 from headgate.runtime.dumps.workers import WorkersManager
 from headgate.store.dump_rows import Attempt, AttemptRow
@@ -41,6 +43,7 @@ from headgate.store.dumps import Dumps
 
 TICK_S = 0.2
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
+CLAIMED_S = 2.0  # How often a claim is renewed while something else takes long.
 LEAVE_S = 3.0  # Longer than a database that answers needs, and short enough for somebody who pressed Ctrl-C.
 
 log = structlog.get_logger()
@@ -94,6 +97,7 @@ class StreamProcess:
         self._finishing: dict[int, asyncio.Task[None]] = {}
         self._seen = 0  # The last attempt that we have read.
         self._woken = asyncio.Event()
+        self._restoring: Restoring | None = None  # Of a whole database.
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         self._history = History(home, dump)
@@ -150,11 +154,17 @@ class StreamProcess:
 
     async def _start(self) -> None:
         rows = await self._dumps.tables(self.dump)
-        if all(row.state is TableState.DONE for row in rows):
+        wanted = options_of(await self._dumps.find(str(self.dump))).whole
+        is_restored = wanted is not None and wanted.schema
+        if all(row.state is TableState.DONE for row in rows) and not is_restored:
             return
         self._reader, self._writer = self._storages.read(), self._storages.write()
         snapshot = await self._reader.begin()
         await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=any(row.done for row in rows))
+        if wanted is not None and is_restored:
+            self._restoring = Restoring(self._storages, self.dump, wanted, self._count, self._wake)
+            await self._claimed(self._restoring.begin(snapshot))
+            self._restoring.fill(row.target for row in rows if row.state is TableState.DONE)
         timeout_s = self._storages.source_timeout_s
         ready = Tables(self._dumps, self._claim, self._reader, self._writer, self._count, timeout_s)
         for row in rows:
@@ -167,6 +177,18 @@ class StreamProcess:
             except HeadgateError as error:
                 await self._give_up(row.number, row.name, plan_of(row), error_said(error))
         self.workers.start(snapshot)
+
+    async def _claimed(self, work: Coroutine[object, object, None]) -> None:
+        """Do something that may take long, while the dump stays ours."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([task], timeout=CLAIMED_S))[0]:
+                if await self._dumps.renew(self.dump, self._claim.owner, self._claim.epoch) is None:
+                    raise Refused("another process runs this dump now", code="taken")
+            task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _give_up(self, number: int, name: str, plan: Plan, error: str) -> None:
         """The table fails; the others go on."""
@@ -191,16 +213,23 @@ class StreamProcess:
             if state.wanted is DumpWanted.RUN:
                 await self._plan_ahead()
             await self._look()
-            if not self._tables:
+            if not self._tables and await self._is_restored():
                 self._announce(await self._read_on())  # What was reported between the last look at it and the end.
                 return True
-            if self.workers.ended:
+            if self._tables and self.workers.ended:
                 await self._hear()  # The last of them may have said why since we last looked.
                 raise self.workers.error() or StorageGone("no worker is left")
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._woken.wait()
             self._woken.clear()
+
+    async def _is_restored(self) -> bool:
+        """Whether what follows the rows has been made, as far as it can be. It is begun here."""
+        if self._restoring is None:
+            return True
+        await self._restoring.end()
+        return self._restoring.is_over
 
     async def _read_on(self) -> list[AttemptRow]:
         """Attempts since we last looked, of workers here and elsewhere."""
@@ -267,6 +296,8 @@ class StreamProcess:
             await writer.finish(table.plan.job)
             await self._dumps.set_table(self.dump, table.number, TableState.DONE, as_json(table.plan))
             self._tables.pop(table.number, None)
+            if self._restoring is not None:
+                self._restoring.fill([table.plan.job.target])
         except (StorageGone, StoreError) as error:
             failure = Attempt(table.number, -1, process_name(), Notice.FAILURE, error=error_said(error))
             await self._dumps.chunks.record(self.dump, failure)
@@ -290,7 +321,12 @@ class StreamProcess:
     async def _end(self) -> Status:
         rows = await self._dumps.tables(self.dump)
         status, text = outcome.ended([(row.name, row.state, row.error) for row in rows])
-        if status is Status.COMPLETED:
+        if self._restoring is not None:
+            left = self._restoring.left_behind()
+            await self._dumps.set_left(self.dump, left)
+            if status is Status.COMPLETED and is_complete(left):
+                await self._restoring.tidy_up()
+        elif status is Status.COMPLETED:
             await self._dumps.set_left(self.dump, await tables.link(self._writer, rows))
         await self._dumps.set_status(self.dump, status, text)
         if status is Status.COMPLETED:
@@ -331,6 +367,8 @@ class StreamProcess:
 
     async def _close(self) -> None:
         self._history.close()
+        if self._restoring is not None:
+            await self._restoring.close()
         for session in (self._reader, self._writer):
             if session is not None:
                 with suppress(Exception):

@@ -12,7 +12,7 @@ from headgate.core.chunks import Bound, outcome
 from headgate.core.chunks.left import Excuse, is_complete
 from headgate.core.chunks.locks import State
 from headgate.core.chunks.outcome import RESUMABLE, Notice, Status, TableState
-from headgate.runtime.dumps.plan import Options, plan_of, short
+from headgate.runtime.dumps.plan import options_of, plan_of, short
 from headgate.runtime.dumps.processes import is_dead
 from headgate.store.dump_rows import AttemptRow, ChunkRow, DumpRow, Pace, TableRow
 from headgate.store.dumps import Dumps
@@ -85,8 +85,8 @@ class TableView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the source has and the target does not. The excuse says that it was `asked` for, or that the target
-    is another `kind` of database."""
+    """Something that the source has and the target does not. The excuse: it was `asked` for, or the target is another
+    `kind` of database."""
 
     kind: str
     name: str
@@ -286,11 +286,6 @@ def status_of(row: DumpRow) -> Status:
 def is_run(row: DumpRow) -> bool:
     """Whether a process that lives runs it, as far as can be seen from this host."""
     return row.is_run and not is_dead(row.process)
-
-
-def options_of(row: DumpRow) -> Options:
-    """How a dump is done."""
-    return msgspec.json.decode(row.options, type=Options)
 
 
 def table_view(row: TableRow) -> TableView:
