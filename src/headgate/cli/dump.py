@@ -57,9 +57,7 @@ Modes = Annotated[ModeName, typer.Option("--mode", help="What happens with rows 
 Key = Annotated[str | None, typer.Option("--key", metavar="COLUMN,…", help="What identifies a row.")]
 Include = Annotated[
     list[str] | None,
-    typer.Option(
-        "--include", metavar="PATTERN", help="Only these tables or schemas: orders, sales.*. May be repeated."
-    ),
+    typer.Option("--include", metavar="PATTERN", help="Only these tables or schemas, as sales.*. May be repeated."),
 ]
 Exclude = Annotated[
     list[str] | None,

@@ -248,9 +248,9 @@ async def _conclude(desk: Desk, dump: UUID) -> None:
     desk.call.show(found, conclusion)
     if found.fuzzy:
         complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
+    for line in left_lines(found):
+        complain(f"headgate: {line}")
     if found.status is Status.COMPLETED:
-        for line in left_lines(found):
-            complain(f"headgate: {line}")
         if not found.complete:
             raise typer.Exit(FAILED)
         return
@@ -258,7 +258,8 @@ async def _conclude(desk: Desk, dump: UUID) -> None:
         complain(f"headgate: dump {found.short} was cancelled" + (f"; {found.error}" if found.error else ""))
     else:
         bad = [one.name for one in found.tables if one.state != "done"]
-        what = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} could not be copied"
+        some = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''}"
+        what = f"{some} could not be copied" if bad else "not all that belongs to the tables could be made"
         error = found.error if found.status is not Status.INCOMPLETE else what
         complain(f"headgate: {found.status}: {error} ({_resume(desk, dump)})")
     raise typer.Exit(FAILED)

@@ -14,7 +14,7 @@ from uuid import UUID
 from headgate.core.chunks.definitions import Definition, Moment
 from headgate.core.chunks.left import Left
 
-__all__ = ["Definition", "Left", "Moment", "Wanted", "WholeReader", "WholeWriter"]
+__all__ = ["Around", "Definition", "Left", "Moment", "Wanted", "WholeReader", "WholeWriter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,16 @@ class Wanted:
     exclude: tuple[str, ...] = ()
     owners: bool = True
     privileges: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """How rows come into tables that are there."""
+
+    tables: tuple[str, ...]  # In the order of their foreign keys.
+    after: dict[str, tuple[str, ...]]  # The tables that one is filled after; none if no foreign key looks at rows.
+    definitions: tuple[Definition, ...]  # What is done before and after.
+    quiet: bool  # No trigger sees the rows.
 
 
 @runtime_checkable
@@ -76,6 +86,10 @@ class WholeWriter(Protocol):
 
     async def existing(self, tables: Collection[str]) -> list[str]:
         """Which of these tables the target has."""
+        ...
+
+    async def around(self, tables: Sequence[str]) -> Around:
+        """How rows come into these tables, which are there. Raises `Refused` if triggers would see them."""
         ...
 
     async def tidy_up(self, dump: UUID) -> None:

@@ -11,7 +11,9 @@ would act on what we do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from headgate.connectors.api.bulk import Excuse
 from headgate.connectors.api.whole import Definition, Left, Moment, Wanted
 from headgate.connectors.postgres.archive import Entry, Section
 from headgate.connectors.postgres.chosen import RELATIONS, chosen
@@ -88,7 +90,7 @@ def definitions_of(
                 )
             )
     left = [left_of(one, {each.number: each for each in objects}, why) for one, why in removed]
-    return _ordered(made, by_number), left
+    return made, left
 
 
 def _is_of_database(one: Entry) -> bool:
@@ -130,9 +132,10 @@ def _definition(
     )
 
 
-def _ordered(made: Sequence[Definition], entries: Mapping[int, Entry]) -> list[Definition]:
-    """Contents of materialized views after all grants, and event triggers after all else."""
-    kinds = {one.number: entries[one.number].kind if one.number in entries else "" for one in made}
+def ordered(made: Sequence[Definition], entries: Sequence[Entry]) -> list[Definition]:
+    """The same with contents of materialized views after all grants, and event triggers after all else."""
+    by_number = {one.number: one.kind for one in entries}
+    kinds = {one.number: by_number.get(one.number, "") for one in made}
     rights = tuple(number for number, kind in kinds.items() if kind in _OF_RIGHTS)
     triggers = {number for number, kind in kinds.items() if kind == "EVENT TRIGGER"}
     triggers |= {one.number for one in made if any(number in triggers for number in one.needs)}
@@ -150,8 +153,6 @@ def _ordered(made: Sequence[Definition], entries: Mapping[int, Entry]) -> list[D
 
 
 def _needing(one: Definition, more: tuple[int, ...]) -> Definition:
-    from dataclasses import replace
-
     return replace(one, needs=one.needs + more, moment=Moment.AFTER)
 
 
@@ -171,8 +172,6 @@ def kind_of(one: Entry) -> str:
 
 def left_of(one: Entry, entries: Mapping[int, Entry], why: str) -> Left:
     """That an entry is not made because of something that was excluded."""
-    from headgate.connectors.api.bulk import Excuse
-
     name, of = _names(one, [entries[number] for number in one.needs if number in entries])
     return Left(kind_of(one), name, of, why, Excuse.ASKED)
 

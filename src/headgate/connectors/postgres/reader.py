@@ -32,7 +32,7 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.api.whole import Definition, Left, Wanted
-from headgate.connectors.guard import OPEN, present
+from headgate.connectors.guard import present
 from headgate.connectors.postgres.catalog import (
     about_rows,
     columns_of,
@@ -265,7 +265,7 @@ class PostgresReader:
 
     async def why_not_whole(self) -> str:
         """Why the definitions of the database cannot be had here. Empty: they can."""
-        if self._guard is not OPEN:
+        if self._guard.bounds:
             return "a dump of somebody who is no admin reaches the database only itself"
         return await self._database.why_not_whole()
 

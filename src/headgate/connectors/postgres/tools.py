@@ -62,11 +62,10 @@ def _tools() -> list[tuple[int, Path]]:
 
 
 def _places() -> Iterator[Path]:
-    for path in sorted(DEBIAN.glob("*/bin/pg_dump")):
-        yield path
+    yield from sorted(DEBIAN.glob("*/bin/pg_dump"))
     spec = importlib.util.find_spec(WHEEL)
-    if spec is not None and spec.origin and (path := Path(spec.origin).parent / "pginstall/bin/pg_dump").exists():
-        yield path
+    if spec is not None and spec.origin:
+        yield from sorted(Path(spec.origin).parent.glob("pginstall*/bin/pg_dump"))
     if on_path := shutil.which("pg_dump"):
         yield Path(on_path)
 

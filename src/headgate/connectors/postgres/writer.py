@@ -26,9 +26,9 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
-from headgate.connectors.api.whole import Definition
+from headgate.connectors.api.whole import Around, Definition
 from headgate.connectors.guard import present
-from headgate.connectors.postgres import links, making, schema
+from headgate.connectors.postgres import links, making, rows_only, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
 from headgate.connectors.postgres.errors import Fault, error_text, fault_of, translate_errors
 from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
@@ -408,6 +408,12 @@ class PostgresWriter(Normalizes):
         connection = await self.session()
         with translate_errors(where_is(self._url), "look for tables"):
             return await making.existing(connection, tables)
+
+    async def around(self, tables: Sequence[str]) -> Around:
+        """How rows come into these tables, which are there."""
+        connection = await self.session()
+        with translate_errors(where_is(self._url), "look for foreign keys"):
+            return await rows_only.around(connection, tables)
 
     async def tidy_up(self, dump: UUID) -> None:
         """Leave nothing of the dump but what it copied."""

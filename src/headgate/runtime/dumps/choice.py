@@ -27,7 +27,7 @@ def check(request: Request) -> None:
     """Refuse what contradicts itself."""
     if request.schema_only and request.data_only:
         raise ConfigError("schema only and data only exclude each other", hint="without either, both are copied")
-    if request.tables and (request.include or request.schema_only):
+    if request.tables and (request.include or request.schema_only or request.data_only):
         raise ConfigError("tables are either named or chosen by patterns", hint="--include instead of --table")
     for text in request.include:
         pattern_of(text)
@@ -37,7 +37,7 @@ async def chosen(
     request: Request, reader: Reader, writer: Writer, refuse_unfinished: Callable[[Sequence[str]], Awaitable[None]]
 ) -> tuple[Request, list[str]]:
     """The request with its options settled, and the tables that have rows to copy."""
-    if request.tables and not request.data_only:
+    if request.tables:
         return request, list(request.tables)
     if isinstance(reader, WholeReader) and isinstance(writer, WholeWriter):
         return await _between_alike(request, reader, writer, refuse_unfinished)
@@ -67,13 +67,19 @@ async def _between_alike(
         owners=request.owners,
         privileges=request.privileges,
     )
-    tables = list(request.tables) or await reader.whole_tables(wanted)
+    tables = await reader.whole_tables(wanted)
     await refuse_unfinished(tables)
     is_asked = request.schema_only or not request.owners or not request.privileges
     is_changed = bool(columns or request.columns or request.key) or request.options.mode is not Mode.APPEND
     request = replace(request, exclude=columns)
     if request.data_only:
-        return replace(request, options=replace(request.options, whole=wanted)), tables
+        there = await writer.existing(tables)
+        if missing := [name for name in tables if name not in there]:
+            hint = "without --data-only the tables are made, too; --exclude leaves some out"
+            raise Refused(f"the target has no {missing[0]}", code="no_table", hint=hint)
+        around = await writer.around(tables)
+        options = replace(request.options, whole=wanted, around=around)
+        return replace(request, options=options), list(around.tables)
     why = await reader.why_not_whole()
     if is_changed:
         why = "columns, keys and modes are of tables, and a whole database is copied as it is"

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
-from headgate.connectors.api.whole import Wanted
+from headgate.connectors.api.whole import Around, Wanted
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
@@ -47,6 +47,7 @@ class Options:
     source_timeout_s: float | None = None  # None: as the settings of the process that runs it say.
     is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
     whole: Wanted | None = None  # A whole database, or the part of it that is wanted.
+    around: Around | None = None  # What happens around the rows, where the target has the tables.
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +227,7 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     key = request.key or table.key
     if mode is Mode.UPSERT and not key:
         raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
-    whole = request.options.whole
-    if whole is not None and not whole.schema and there is None:
-        raise Refused(f"{target} is not there", code="no_table", hint="without --data-only the tables are made, too")
+    whole, around = request.options.whole, request.options.around
     is_made = whole is not None and whole.schema
     job = Job(
         dump,
@@ -239,7 +238,7 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
         key=key,
         created=there is None and not is_made,
         whole=is_made,
-        quiet=whole is not None and not whole.schema,
+        quiet=around is not None and around.quiet,
     )
     reads = None if table == read else read
     had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE

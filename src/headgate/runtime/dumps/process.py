@@ -12,7 +12,7 @@ plan is in the database, what was written is in the target's ledger, and the led
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import structlog
 
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
-from headgate.core.chunks.left import is_complete
+from headgate.core.chunks.left import is_complete, summed_up
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.hidden import error_said
@@ -98,6 +98,7 @@ class StreamProcess:
         self._seen = 0  # The last attempt that we have read.
         self._woken = asyncio.Event()
         self._restoring: Restoring | None = None  # Of a whole database.
+        self._after: Mapping[str, Sequence[str]] = {}  # The tables that one is filled after.
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         self._history = History(home, dump)
@@ -154,15 +155,17 @@ class StreamProcess:
 
     async def _start(self) -> None:
         rows = await self._dumps.tables(self.dump)
-        wanted = options_of(await self._dumps.find(str(self.dump))).whole
-        is_restored = wanted is not None and wanted.schema
-        if all(row.state is TableState.DONE for row in rows) and not is_restored:
+        options = options_of(await self._dumps.find(str(self.dump)))
+        is_copied = all(row.state is TableState.DONE for row in rows)
+        if is_copied and options.whole is None:
             return
         self._reader, self._writer = self._storages.read(), self._storages.write()
         snapshot = await self._reader.begin()
-        await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=any(row.done for row in rows))
-        if wanted is not None and is_restored:
-            self._restoring = Restoring(self._storages, self.dump, wanted, self._count, self._wake)
+        await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=not is_copied and any(row.done for row in rows))
+        if options.whole is not None:
+            whole, around = options.whole, options.around
+            self._restoring = Restoring(self._storages, self.dump, whole, around, self._count, self._wake)
+            self._after = around.after if around is not None else {}
             await self._claimed(self._restoring.begin(snapshot))
             self._restoring.fill(row.target for row in rows if row.state is TableState.DONE)
         timeout_s = self._storages.source_timeout_s
@@ -258,6 +261,8 @@ class StreamProcess:
         """Hand out chunks until enough wait; those of the first tables first."""
         waiting = sum(row.waiting for row in await self._dumps.tables(self.dump))
         for table in list(self._tables.values()):  # One that is finished meanwhile leaves.
+            if not self._targets().isdisjoint(self._after.get(table.plan.job.target, ())):
+                continue
             while table.state is TableState.COPYING and table.offsets.is_wanted(waiting):
                 try:
                     await table.offsets.hand_out()
@@ -268,6 +273,9 @@ class StreamProcess:
                     return
                 waiting += 1
                 self.workers.wake()
+
+    def _targets(self) -> set[str]:
+        return {table.plan.job.target for table in self._tables.values()}
 
     async def _look(self) -> None:
         """Finish tables that are complete; give up those that cannot be."""
@@ -324,7 +332,9 @@ class StreamProcess:
         if self._restoring is not None:
             left = self._restoring.left_behind()
             await self._dumps.set_left(self.dump, left)
-            if status is Status.COMPLETED and is_complete(left):
+            if status is Status.COMPLETED and not is_complete(left):
+                status, text = Status.INCOMPLETE, f"not copied: {summed_up([one for one in left if not one.excuse])}"
+            if status is Status.COMPLETED:
                 await self._restoring.tidy_up()
         elif status is Status.COMPLETED:
             await self._dumps.set_left(self.dump, await tables.link(self._writer, rows))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from uuid import UUID
 
-from headgate.connectors.api.bulk import StorageError, Writer
-from headgate.connectors.api.whole import Definition, Left, Moment, Wanted, WholeReader, WholeWriter
+from headgate.connectors.api.bulk import Reader, StorageError, Writer
+from headgate.connectors.api.whole import Around, Definition, Left, Moment, Wanted, WholeReader, WholeWriter
 from headgate.core.chunks.definitions import startable
 from headgate.runtime.dumps.plan import Storages
 
@@ -23,14 +23,21 @@ class Restoring:
     """The definitions of one dump."""
 
     def __init__(
-        self, storages: Storages, dump: UUID, wanted: Wanted, places: int, on_change: Callable[[], None]
+        self,
+        storages: Storages,
+        dump: UUID,
+        wanted: Wanted,
+        around: Around | None,
+        places: int,
+        on_change: Callable[[], None],
     ) -> None:
         self._storages = storages
         self._dump = dump
         self._wanted = wanted
+        self._around = around
         self._places = places
         self._on_change = on_change
-        self._reader = storages.read()
+        self._reader: Reader = storages.read()
         self._idle: list[Writer] = []  # Sessions that nobody uses.
         self._made: set[str] = set()  # Keys that the ledger had at the start.
         self._waiting: dict[int, Definition] = {}
@@ -47,7 +54,10 @@ class Restoring:
         self._reader = self._storages.read(snapshot)
         reader, writer = self._whole_reader(), self._storages.write()
         self._idle.append(writer)
-        definitions, self._left = await reader.definitions(self._wanted)
+        if self._around is None:
+            definitions, self._left = await reader.definitions(self._wanted)
+        else:
+            definitions = list(self._around.definitions)
         self._last = max((one.number for one in definitions), default=0)
         self._made = await _whole(writer).made(self._dump)
         for one in definitions:
@@ -128,7 +138,8 @@ class Restoring:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for session in (self._reader, *self._idle):
+        sessions: list[Reader | Writer] = [self._reader, *self._idle]
+        for session in sessions:
             with suppress(Exception):
                 await session.close()
 
