@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -15,12 +16,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from headgate.connectors.postgres import tools
+from headgate.core.chunks.left import Excuse
+from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps.plan import Options, Request, Storages, create
 from headgate.runtime.dumps.process import StreamProcess
 from headgate.store.database import Database
 from headgate.store.dump_rows import DumpRow
 from headgate.store.dumps import Dumps
 from headgate.testing.servers import Server, Servers, url_of
+from tests.waiting import until
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -87,6 +92,13 @@ class Place:
 
     async def left(self, **asked: Any) -> list[str]:
         return [str(one) for one in (await self.copy(**asked)).left_behind]
+
+    async def has_lines(self, least: int, process: asyncio.Task[str]) -> bool:
+        """Whether the ledger has more lines than this, or the process has ended."""
+        (there,) = await rows(self.target, "SELECT to_regclass('headgate_dump_chunk') IS NOT NULL")
+        if process.done() or not there[0]:
+            return process.done()
+        return bool((await rows(self.target, "SELECT count(*) > $1 FROM headgate_dump_chunk", least))[0][0])
 
     async def contents(self, url: str) -> dict[str, tuple[Any, ...]]:
         """Each table's number of rows, and a hash of them."""
@@ -157,3 +169,171 @@ async def test_tables_have_statistics_and_materialized_views_are_filled(place: P
     assert await rows(place.target, "SELECT most FROM rental.above_totals") == await rows(
         place.source, "SELECT most FROM rental.above_totals"
     )
+
+
+# What is left behind.
+
+
+async def test_what_cannot_be_made_is_named_and_a_resume_makes_it(place: Place, cluster: Server) -> None:
+    """A role that the target's cluster lacks: its objects are there, and wait for it."""
+    await run(place.target, "CREATE SCHEMA rental; CREATE FUNCTION rental.slug(text) RETURNS text RETURN 'taken'")
+    dump = await place.create()
+    assert await place.process(dump).run() == "incomplete"
+    found = await place.dumps.find(str(dump))
+    (left,) = [one for one in found.left_behind if one.kind == "function"]
+    assert left.name.startswith("slug(text)") or "slug" in left.name
+    assert "already exists" in left.why
+    assert "not copied: function" in found.error
+    await run(place.target, "DROP FUNCTION rental.slug(text) CASCADE")
+    await place.process(dump).run()
+    left_behind = (await place.dumps.find(str(dump))).left_behind
+    assert not [one for one in left_behind if one.kind == "function"]
+
+
+async def test_one_odd_table_stops_no_other(place: Place) -> None:
+    """The target has no rental.language: the name is taken by a view."""
+    await run(place.target, "CREATE SCHEMA rental; CREATE SEQUENCE rental.language")
+    dump = await place.create()
+    assert await place.process(dump).run() == "incomplete"
+    states = {row.name: row.state for row in await place.dumps.tables(dump)}
+    assert states.pop("rental.language") == "failed"
+    assert set(states.values()) == {"done"}
+    left = [str(one) for one in (await place.dumps.find(str(dump))).left_behind]
+    assert any(one.startswith("table rental.language") for one in left)
+    assert any(one.startswith("foreign key film_language_id_fkey of rental.film") for one in left)
+
+
+async def test_a_dump_that_is_interrupted_goes_on_where_it_was(place: Place) -> None:
+    """Stopped with some definitions made and some not, twice."""
+    dump = await place.create()
+    for least in (20, 120):
+        process = asyncio.create_task(place.process(dump).run())
+        await until(lambda least=least, process=process: place.has_lines(least, process))
+        process.cancel()
+        await asyncio.gather(process, return_exceptions=True)
+    if (await place.dumps.find(str(dump))).status != "completed":
+        assert await place.process(dump).run() == "completed"
+    assert (await place.dumps.find(str(dump))).left_behind == ()
+    await is_alike(place)
+
+
+# Parts of it.
+
+
+async def test_the_schema_alone(place: Place) -> None:
+    assert await place.left(schema_only=True) == []
+    assert schema_of(place.target) == schema_of(place.source)
+    assert {count for count, _ in (await place.contents(place.target)).values()} == {0}
+
+
+async def test_the_rows_alone_come_with_silent_triggers_and_checked_keys(place: Place) -> None:
+    await place.copy(schema_only=True)
+    assert await place.left(data_only=True, exclude=("audit",)) == []
+    theirs, ours = await place.contents(place.source), await place.contents(place.target)
+    for contents in (theirs, ours):  # What is computed from the rows.
+        for name in ("audit.change", "rental.totals", "rental.above_totals"):
+            contents.pop(name, None)
+    assert ours == theirs
+    assert await rows(place.target, SEQUENCES) == await rows(place.source, SEQUENCES)
+    assert await rows(place.target, "SELECT count(*) FROM audit.change WHERE what LIKE 'INSERT%'") == [(0,)]
+
+
+async def test_rows_that_refer_to_nothing_are_named(trade: Place) -> None:
+    await trade.copy(schema_only=True)
+    dump = await trade.create(data_only=True, exclude=('"Sales"."Customer"',))
+    assert await trade.process(dump).run() == "incomplete"
+    (left,) = (await trade.dumps.find(str(dump))).left_behind
+    assert (left.kind, left.of) == ("foreign key", '"Sales"."Order"')
+    assert "rows refer to rows that are not there" in left.why
+
+
+async def test_without_the_right_to_silence_triggers_rows_alone_are_refused_or_go_in_order(
+    trade: Place, cluster: Server
+) -> None:
+    await trade.copy(schema_only=True)
+    name = trade.target.rpartition("/")[2]
+    user = f"plain_{name}"
+    await run(trade.target, f"CREATE ROLE {user} LOGIN; GRANT {user} TO headgate")
+    for schema in ("HumanResources", "Production", "Sales", "public"):
+        await run(
+            trade.target,
+            f'ALTER SCHEMA "{schema}" OWNER TO {user};'
+            " DO $$ DECLARE t text; BEGIN FOR t IN SELECT oid::regclass FROM pg_class"
+            f" WHERE relkind = 'r' AND relnamespace = '\"{schema}\"'::regnamespace LOOP"
+            f" EXECUTE format('ALTER TABLE %s OWNER TO {user}', t); END LOOP; END $$",
+        )
+    trade.target = trade.target.replace("//headgate@", f"//{user}@")
+    with pytest.raises(Refused, match="tOrder"):
+        await trade.create(data_only=True)
+    await run(trade.target, 'ALTER TABLE "Sales"."Order" DISABLE TRIGGER "tOrder"')
+    assert await trade.left(data_only=True) == []
+    assert await trade.contents(trade.target) == await trade.contents(trade.source)
+    valid = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"
+    assert await rows(trade.target, valid) == await rows(trade.source, valid)
+
+
+async def test_a_schema_can_be_chosen_with_what_it_needs(trade: Place) -> None:
+    left = await trade.left(include=('"Production"',))
+    assert left == []
+    assert schema_of(trade.target, "-n", "Production") == schema_of(trade.source, "-n", "Production")
+    assert set(await trade.contents(trade.target)) == {'"Production"."Category"', '"Production"."Product"'}
+
+
+async def test_what_needs_an_excluded_table_is_named_and_excused(trade: Place) -> None:
+    found = await trade.copy(exclude=('"Sales"."Customer"', '"HumanResources".*'))
+    assert found.status == "completed"
+    assert {one.excuse for one in found.left_behind} == {Excuse.ASKED}
+    names = {(one.kind, one.name) for one in found.left_behind}
+    assert ("view", "Sales.vOrder") in names
+    assert ("foreign key", "Order_CustomerID_fkey") in names
+    assert ("foreign key", "Order_EmployeeID_fkey") in names
+    assert '"Sales"."Customer"' not in await trade.contents(trade.target)
+
+
+async def test_owners_and_grants_can_be_left_out(place: Place) -> None:
+    assert await place.left(owners=False, privileges=False) == []
+    assert schema_of(place.target, "-O", "-x") == schema_of(place.source, "-O", "-x")
+    owners = "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname IN ('rental', 'audit')"
+    assert await rows(place.target, owners) == [("headgate",)]
+
+
+async def test_a_pattern_that_means_nothing_is_refused(place: Place) -> None:
+    with pytest.raises(NotFound, match="nothing that no_such"):
+        await place.create(include=("no_such*",))
+    with pytest.raises(ConfigError, match="exclude each other"):
+        await place.create(schema_only=True, data_only=True)
+    with pytest.raises(Refused, match="no rental"):
+        await place.create(data_only=True)
+
+
+async def test_without_a_tool_tables_are_made_from_the_catalog(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "find_tool", lambda version: None)
+    with pytest.raises(Refused, match="no pg_dump of PostgreSQL 15"):
+        await place.create(schema_only=True)
+    dump = await place.create(include=("rental.without_key", "rental.language"))
+    assert await place.process(dump).run() == "completed"
+
+
+# Into a newer server.
+
+
+async def test_a_newer_server_takes_what_it_can_have(trade: Place, server: Any, url: str) -> None:
+    name = f"newer{next(_numbers)}"
+    await run(server.url, f"CREATE DATABASE {name}")
+    trade.target = server.url.replace("/headgate?", f"/{name}?")
+    assert await trade.left(owners=False) == []
+    assert await trade.contents(trade.target) == await trade.contents(trade.source)
+    await run(server.url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+# The tool.
+
+
+def test_the_password_is_in_the_environment_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql://me:s%40cret@a:1,b:2/shop?sslmode=require&passfile=/x"
+    found = tools.environment_of(url, ("b", 2))
+    assert (found["PGPASSWORD"], found["PGUSER"], found["PGDATABASE"]) == ("s@cret", "me", "shop")
+    assert (found["PGHOST"], found["PGPORT"], found["PGSSLMODE"]) == ("b", "2", "require")
+    socket = tools.environment_of("postgresql://me@/shop", "/run/pg/.s.PGSQL.5433")
+    assert (socket["PGHOST"], socket["PGPORT"]) == ("/run/pg", "5433")
+    assert not {name for name in found if not name.startswith("PG")} - {*os.environ, "LC_ALL"}

@@ -55,6 +55,7 @@ __all__ = [
     "Foreign",
     "Index",
     "Indexes",
+    "Inventory",
     "Job",
     "Language",
     "Left",
@@ -313,6 +314,16 @@ class Ordered(Protocol):
     async def order(self, table: Table) -> str | None:
         """A name for the order of the table's key. Two storages that give the same name select the same rows by the
         same bounds. None: no other storage has this order."""
+        ...
+
+
+@runtime_checkable
+class Inventory(Protocol):
+    """What a `Reader` may have besides: it knows what else hangs on its tables, so a copy can say what it lacks."""
+
+    async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
+        """What belongs to these tables; with `is_whole`, also to the database. What is the same at both sides has
+        the same kind and name, and `of` is the table's name as it was given."""
         ...
 
 

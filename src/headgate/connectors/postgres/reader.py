@@ -45,6 +45,7 @@ from headgate.connectors.postgres.catalog import (
     tables,
 )
 from headgate.connectors.postgres.errors import error_text, translate_errors
+from headgate.connectors.postgres.inventory import inventory
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
 from headgate.connectors.postgres.schema import details
@@ -262,6 +263,11 @@ class PostgresReader:
             async with flowing as pieces:
                 async for piece in pieces:
                     yield piece
+
+    async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
+        """What belongs to these tables, and to the database, besides what is made with a table."""
+        async with self._asking("look at the schema") as connection:
+            return await inventory(connection, tables, is_whole=is_whole)
 
     async def why_not_whole(self) -> str:
         """Why the definitions of the database cannot be had here. Empty: they can."""

@@ -7,7 +7,7 @@ failure: the rows are there, and the copy is not the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -46,6 +46,12 @@ def label(one: Left) -> str:
 def excused(left: Iterable[Left], excuse: Excuse) -> list[Left]:
     """The same, where whatever has no other excuse has this one."""
     return [one if one.excuse else replace(one, excuse=excuse) for one in left]
+
+
+def difference(source: Iterable[Left], target: Iterable[Left], names: Mapping[str, str]) -> list[Left]:
+    """What the source has and the target has not. `names`: the source's name for each table of the target."""
+    there = {(one.kind, one.name, names.get(one.of, one.of)) for one in target}
+    return [one for one in source if (one.kind, one.name, one.of) not in there]
 
 
 def is_complete(left: Iterable[Left]) -> bool:

@@ -337,7 +337,10 @@ class StreamProcess:
             if status is Status.COMPLETED:
                 await self._restoring.tidy_up()
         elif status is Status.COMPLETED:
-            await self._dumps.set_left(self.dump, await tables.link(self._writer, rows))
+            left = await tables.link(self._writer, rows)
+            options = options_of(await self._dumps.find(str(self.dump)))
+            left += await tables.compare(self._storages, rows, is_whole=options.is_all)
+            await self._dumps.set_left(self.dump, left)
         await self._dumps.set_status(self.dump, status, text)
         if status is Status.COMPLETED:
             self._history.remove()

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, StorageGone, Writer
-from headgate.core.chunks.left import Excuse, Left, excused
+from headgate.connectors.api.bulk import By, Indexes, Inventory, Job, Links, Reader, StorageError, StorageGone, Writer
+from headgate.core.chunks.left import Excuse, Left, difference, excused
 from headgate.core.chunks.offsets import unplanned
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError
 from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
-from headgate.runtime.dumps.plan import Plan, as_json, plan_of, short
+from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
 from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
 
@@ -84,6 +84,24 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
                 missing = [Left("schema", of=job.target, why=hide(error.message))]
             left += missing if writer is None or job.source.family == writer.family else excused(missing, Excuse.KIND)
     return left
+
+
+async def compare(storages: Storages, rows: Sequence[TableRow], *, is_whole: bool) -> list[Left]:
+    """What else belongs to the tables that the dump made, and with `is_whole` to the database, and is not at the
+    target; where both sides are of one family."""
+    jobs = [job for row in rows if (job := plan_of(row).job).created]
+    if not jobs:
+        return []
+    source, target = storages.read(), storages.read_target()
+    try:
+        if not (isinstance(source, Inventory) and isinstance(target, Inventory)):
+            return []
+        had = await source.inventory([job.source.name for job in jobs], is_whole=is_whole)
+        has = await target.inventory([job.target for job in jobs], is_whole=is_whole)
+        return difference(had, has, {job.target: job.source.name for job in jobs})
+    finally:
+        for session in (source, target):
+            await session.close()
 
 
 def begun(rows: Sequence[TableRow]) -> list[TableRow]:
