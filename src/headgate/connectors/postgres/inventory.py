@@ -36,22 +36,27 @@ SELECT kind, what, a.name AS of FROM asked a JOIN pg_class c ON c.oid = a.oid CR
 ORDER BY 3, 1, 2
 """
 _OF_DATABASE = """
-WITH own AS (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname NOT IN ('information_schema', 'headgate')),
+WITH own AS (
+    SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname NOT IN ('information_schema', 'headgate')
+),
 brought AS (SELECT classid, objid FROM pg_depend WHERE deptype = 'e')
 SELECT kind, what FROM (
     SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table'
                         ELSE 'sequence' END AS kind, c.oid::regclass::text AS what, 'pg_class'::regclass AS class, c.oid
-    FROM pg_class c JOIN own ON own.oid = relnamespace WHERE relkind IN ('v', 'm', 'f') OR relkind = 'S' AND NOT EXISTS (
+    FROM pg_class c JOIN own ON own.oid = relnamespace
+    WHERE relkind IN ('v', 'm', 'f') OR relkind = 'S' AND NOT EXISTS (
         SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype IN ('a', 'i'))
     UNION ALL SELECT CASE prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' ELSE 'function' END,
-                     p.oid::regprocedure::text, 'pg_proc'::regclass, p.oid FROM pg_proc p JOIN own ON own.oid = pronamespace
+                     p.oid::regprocedure::text, 'pg_proc'::regclass, p.oid
+              FROM pg_proc p JOIN own ON own.oid = pronamespace
     UNION ALL SELECT CASE typtype WHEN 'd' THEN 'domain' WHEN 'e' THEN 'enumeration' WHEN 'r' THEN 'range type'
                                   ELSE 'composite type' END, t.oid::regtype::text, 'pg_type'::regclass, t.oid
               FROM pg_type t JOIN own ON own.oid = typnamespace LEFT JOIN pg_class c ON c.oid = t.typrelid
               WHERE typtype IN ('d', 'e', 'r') OR c.relkind = 'c'
     UNION ALL SELECT 'operator', o.oid::regoperator::text, 'pg_operator'::regclass, o.oid
               FROM pg_operator o JOIN own ON own.oid = oprnamespace
-    UNION ALL SELECT 'collation', collname, 'pg_collation'::regclass, c.oid FROM pg_collation c JOIN own ON own.oid = collnamespace
+    UNION ALL SELECT 'collation', collname, 'pg_collation'::regclass, c.oid
+              FROM pg_collation c JOIN own ON own.oid = collnamespace
     UNION ALL SELECT 'text search configuration', cfgname, 'pg_ts_config'::regclass, c.oid
               FROM pg_ts_config c JOIN own ON own.oid = cfgnamespace
     UNION ALL SELECT 'cast', castsource::regtype || ' to ' || casttarget::regtype, 'pg_cast'::regclass, oid
@@ -61,7 +66,8 @@ SELECT kind, what FROM (
     UNION ALL SELECT 'foreign server', srvname, 'pg_foreign_server'::regclass, oid FROM pg_foreign_server
     UNION ALL SELECT 'publication', pubname, 'pg_publication'::regclass, oid FROM pg_publication
     UNION ALL SELECT 'large object', oid::text, 'pg_largeobject'::regclass, oid FROM pg_largeobject_metadata
-    UNION ALL SELECT 'default privileges', pg_get_userbyid(defaclrole), 'pg_default_acl'::regclass, oid FROM pg_default_acl
+    UNION ALL SELECT 'default privileges', pg_get_userbyid(defaclrole), 'pg_default_acl'::regclass, oid
+              FROM pg_default_acl
 ) AS had WHERE (class::oid, had.oid) NOT IN (SELECT classid, objid FROM brought)
 ORDER BY 1, 2
 """
