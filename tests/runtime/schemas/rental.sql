@@ -59,7 +59,7 @@ COMMENT ON CONSTRAINT "odd ""name" ON rental.film IS 'a check';
 CREATE TABLE rental.store (id int PRIMARY KEY, manager_id int NOT NULL, "at" rental.address, UNIQUE (manager_id));
 CREATE TABLE rental.staff (id int PRIMARY KEY, store_id int NOT NULL REFERENCES rental.store, mail rental.email, picture oid);
 ALTER TABLE rental.store ADD CONSTRAINT managed FOREIGN KEY (manager_id) REFERENCES rental.staff DEFERRABLE;
-CREATE UNLOGGED TABLE rental.scratch (note text);
+CREATE UNLOGGED TABLE rental.scratch (note text, page xml);
 CREATE TABLE rental.without_key (a int, b text) WITH (toast_tuple_target = 4096);
 CREATE TABLE rental.booking (
     room int, during tsrange, EXCLUDE USING gist (room WITH =, during WITH &&) WHERE (room > 0)
@@ -130,7 +130,7 @@ BEGIN; SET CONSTRAINTS ALL DEFERRED;
 INSERT INTO rental.store VALUES (1, 1, ROW ('High Street 1', '123', 4)), (2, 2, NULL);
 INSERT INTO rental.staff VALUES (1, 1, 'a@x', lo_from_bytea(0, '\xdeadbeef')), (2, 2, 'B@x', lo_from_bytea(0, decode(repeat('ab', 700000), 'hex')));
 COMMIT;
-INSERT INTO rental.scratch VALUES ('x'); INSERT INTO rental.without_key SELECT g, 'b' || g FROM generate_series(1, 300) g;
+INSERT INTO rental.scratch VALUES ('x', '<a>b</a>'); INSERT INTO rental.without_key SELECT g, 'b' || g FROM generate_series(1, 300) g;
 INSERT INTO rental.booking VALUES (1, '[2026-01-01,2026-01-02)');
 INSERT INTO "Odd Schema"."Odd.Table" VALUES (1, 's', 'q');
 INSERT INTO rental.payment (paid, film_id, amount) SELECT date '2025-06-01' + g, 1 + g % 500, g FROM generate_series(1, 400) g;

@@ -11,7 +11,7 @@ CREATE TABLE "HumanResources"."Employee" (
 CREATE TABLE "Production"."Category" ("CategoryID" smallserial PRIMARY KEY, "CategoryName" varchar(15) NOT NULL, "Picture" bytea);
 CREATE TABLE "Production"."Product" (
     "ProductID" int PRIMARY KEY, "Name" "Name" UNIQUE, "CategoryID" smallint REFERENCES "Production"."Category",
-    "ListPrice" money, "Size" bit varying(8), "Attributes" jsonb, "Document" xml, "Weight" real CHECK ("Weight" > 0)
+    "ListPrice" money, "Size" bit varying(8), "Attributes" jsonb, "Weight" real CHECK ("Weight" > 0)
 );
 CREATE TABLE "Sales"."Customer" ("CustomerID" char(5) PRIMARY KEY, "CompanyName" text, "Where" point, "From" inet);
 CREATE TABLE "Sales"."Order" (
@@ -37,7 +37,7 @@ CREATE FUNCTION "Sales"."to_view"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 CREATE TRIGGER "tView" INSTEAD OF INSERT ON "Sales"."vOrder" FOR EACH ROW EXECUTE FUNCTION "Sales"."to_view"();
 INSERT INTO "HumanResources"."Employee" ("LoginID", "ReportsTo") SELECT 'e' || g, nullif(g / 2, 0) FROM generate_series(1, 50) g;
 INSERT INTO "Production"."Category" ("CategoryName", "Picture") SELECT 'c' || g, decode(md5(g::text), 'hex') FROM generate_series(1, 8) g;
-INSERT INTO "Production"."Product" SELECT g, 'p' || g, 1 + g % 8, g::money, B'1010', jsonb_build_object('n', g), '<a/>', g FROM generate_series(1, 77) g;
+INSERT INTO "Production"."Product" SELECT g, 'p' || g, 1 + g % 8, g::money, B'1010', jsonb_build_object('n', g), g FROM generate_series(1, 77) g;
 INSERT INTO "Sales"."Customer" SELECT 'C' || g, 'company', point(g, g), '10.0.0.1' FROM generate_series(1, 91) g;
 INSERT INTO "Sales"."Order" ("CustomerID", "EmployeeID", "OrderDate", "Due") SELECT 'C' || 1 + g % 91, 1 + g % 50, '2026-01-01'::timestamptz + g * interval '1 h', interval '1 mon 2 days' FROM generate_series(1, 800) g;
 INSERT INTO "Sales"."OrderDetail" SELECT g, 1 + g % 77, 3, g FROM generate_series(1, 800) g;

@@ -6,7 +6,6 @@ What is run here is SQL of the source's database, with the rights of the target'
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import suppress
 from uuid import UUID
 
 import asyncpg
@@ -100,9 +99,11 @@ async def tidy_up(connection: Connection, dump: UUID) -> None:
 
 async def _hush(connection: Connection) -> None:
     """Let no event trigger see that the ledger goes, if the user may do that."""
-    with suppress(asyncpg.InsufficientPrivilegeError):
-        async with connection.transaction():
-            await connection.execute("SET LOCAL session_replication_role = replica")
+    await connection.execute("SAVEPOINT hush")
+    try:
+        await connection.execute("SET LOCAL session_replication_role = replica")
+    except asyncpg.InsufficientPrivilegeError:
+        await connection.execute("ROLLBACK TO hush")
 
 
 def is_retried(error: BaseException) -> bool:

@@ -46,7 +46,7 @@ FROM pg_constraint c WHERE c.contype = 'f' AND c.conparentid = 0 AND c.convalida
 # Triggers of users that fire in these ways.
 _TRIGGERS = """
 SELECT 'trigger ' || t.tgname || ' of ' || t.tgrelid::regclass AS what FROM pg_trigger t
-WHERE NOT t.tgisinternal AND t.tgenabled = ANY ($2::"char"[])
+WHERE NOT t.tgisinternal AND t.tgenabled::text = ANY ($2::text[])
   AND t.tgrelid IN (SELECT to_regclass(n)::oid FROM unnest($1::text[]) n) ORDER BY 1
 """
 
