@@ -276,7 +276,7 @@ def conclusion(found: DumpView) -> str:
 
 def left_lines(found: DumpView) -> list[str]:
     """What the target does not have: all of it in one line, then why, line by line."""
-    from headgate.core.chunks.left import Left, label, summed_up
+    from headgate.core.chunks.left import Left, summed_up
 
     lines = []
     left = [Left(one.kind, one.name, one.of, one.why, one.excuse) for one in found.left_behind]
@@ -287,10 +287,13 @@ def left_lines(found: DumpView) -> list[str]:
     ):
         if some:
             lines.append(f"{said}: {summed_up(some)}")
-            why = [f"  {label(one)}: {one.why}" for one in some if one.why]
-            lines += why[:REASONS]
-            if len(why) > REASONS:
-                lines.append(f"  and {len(why) - REASONS} more: headgate dumps show {found.short}")
+            reasons: dict[str, list[Left]] = {}
+            for one in some:
+                if one.why:
+                    reasons.setdefault(one.why, []).append(one)
+            lines += [f"  {summed_up(alike)}: {why}" for why, alike in [*reasons.items()][:REASONS]]
+            if len(reasons) > REASONS:
+                lines.append(f"  and more: headgate dumps show {found.short}")
     return [visible(line) for line in lines]
 
 

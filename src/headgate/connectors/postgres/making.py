@@ -81,7 +81,10 @@ async def has_line(connection: Connection, dump: UUID, one: Definition) -> bool:
 
 async def existing(connection: Connection, tables: Collection[str]) -> list[str]:
     """Which of these tables are there."""
-    query = "SELECT name FROM unnest($1::text[]) AS t (name) WHERE to_regclass(name) IS NOT NULL"
+    query = """
+    SELECT name FROM unnest($1::text[]) AS t (name) JOIN pg_class c ON c.oid = to_regclass(name)
+    WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')
+    """
     return [row["name"] for row in await connection.fetch(query, list(tables))]
 
 

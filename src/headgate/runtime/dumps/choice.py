@@ -89,8 +89,8 @@ async def _between_alike(
         return replace(request, options=replace(request.options, whole=wanted)), tables if wanted.data else []
     if is_asked:
         raise Refused(f"the schema cannot be copied: {why}", code="not_whole", hint="an empty database; or --data-only")
-    is_all = not request.include and not patterns
-    request = replace(request, options=replace(request.options, is_all=is_all))
+    if not request.include and not patterns:
+        request = replace(request, options=replace(request.options, one_by_one=why))
     return request, _filtered(await reader.tables(), request.include, patterns)
 
 

@@ -47,7 +47,7 @@ class Options:
     source_timeout_s: float | None = None  # None: as the settings of the process that runs it say.
     is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
     whole: Wanted | None = None  # A whole database, or the part of it that is wanted.
-    is_all: bool = False  # All tables, one by one: what else their database has is named at the end.
+    one_by_one: str = ""  # Why all tables are copied without their database. What else it has is named at the end.
     around: Around | None = None  # What happens around the rows, where the target has the tables.
 
 

@@ -86,9 +86,10 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
     return left
 
 
-async def compare(storages: Storages, rows: Sequence[TableRow], *, is_whole: bool) -> list[Left]:
-    """What else belongs to the tables that the dump made, and with `is_whole` to the database, and is not at the
-    target; where both sides are of one family."""
+async def compare(storages: Storages, rows: Sequence[TableRow], one_by_one: str) -> list[Left]:
+    """What else belongs to the tables that the dump made and is not at the target, where both sides are of one family.
+    `one_by_one`: why their database was not copied as a whole, where all its tables were asked for; then what belongs to
+    the database counts, too."""
     jobs = [job for row in rows if (job := plan_of(row).job).created]
     if not jobs:
         return []
@@ -96,9 +97,11 @@ async def compare(storages: Storages, rows: Sequence[TableRow], *, is_whole: boo
     try:
         if not (isinstance(source, Inventory) and isinstance(target, Inventory)):
             return []
-        had = await source.inventory([job.source.name for job in jobs], is_whole=is_whole)
-        has = await target.inventory([job.target for job in jobs], is_whole=is_whole)
-        return difference(had, has, {job.target: job.source.name for job in jobs})
+        had = await source.inventory([job.source.name for job in jobs], is_whole=bool(one_by_one))
+        has = await target.inventory([job.target for job in jobs], is_whole=bool(one_by_one))
+        found = difference(had, has, {job.target: job.source.name for job in jobs})
+        why = f"tables were copied one by one: {one_by_one}" if one_by_one else "a table is copied without it"
+        return [replace(one, why=why) for one in found]
     finally:
         for session in (source, target):
             await session.close()
