@@ -95,8 +95,9 @@ def environment_of(url: str, server: tuple[str, int] | str) -> dict[str, str]:
     """What tells the tool where to connect. `server`: the host and port, or the socket, that a session has found behind
     the URL, which may name several."""
     parts = urlsplit(url)
-    # What libpq looks at in the environment the driver has looked at, too.
-    made = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("PG")}
+    # What the driver looks at in the environment. A service or another address would lead the tool elsewhere.
+    known = {*_KEPT, *_NAMES.values()}
+    made = {name: value for name, value in os.environ.items() if name in known}
     made |= {_NAMES[name]: value for name, value in parse_qsl(parts.query) if name in _NAMES}
     given = {"PGUSER": parts.username, "PGPASSWORD": parts.password, "PGDATABASE": parts.path.lstrip("/")}
     made |= {name: unquote(value) for name, value in given.items() if value}

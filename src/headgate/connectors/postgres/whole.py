@@ -53,6 +53,11 @@ SELECT m.oid, pg_get_userbyid(m.lomowner) AS owner, obj_description(m.oid, 'pg_l
     FROM aclexplode(m.lomacl) g WHERE g.grantee <> m.lomowner) AS grants
 FROM pg_largeobject_metadata m ORDER BY m.oid
 """
+_CONFIGURED = """
+SELECT e.extname AS extension, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, t.condition
+FROM pg_extension e, unnest(e.extconfig, e.extcondition) AS t (oid, condition) JOIN pg_class c ON c.oid = t.oid
+JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' ORDER BY 1, 2
+"""
 _SEQUENCES = """
 SELECT n.nspname AS schema, c.relname AS name, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS proper
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'S' ORDER BY 1, 2
@@ -100,6 +105,8 @@ class WholeDatabase:
         tables = tables if wanted.data else {}  # Nothing waits for rows that do not come.
         entries = await self._entries()
         made, left = definitions_of(entries, wanted, tables)
+        if wanted.data and not wanted.include:
+            left += await self._of_extensions()
         kept = {one.number for one in made}
         self._sequences = {(one.schema, one.tag) for one in entries if one.kind == "SEQUENCE" and one.number in kept}
         self._wanted = wanted
@@ -110,6 +117,14 @@ class WholeDatabase:
             if not wanted.include:
                 made += await self._large_objects(made)
         return ordered(made, entries), left
+
+    async def _of_extensions(self) -> list[Left]:
+        """Rows that users have added to tables of extensions: they are not copied."""
+        found = []
+        for row in await self._ask(_CONFIGURED):
+            if await self._ask(f"SELECT FROM {row['name']} {row['condition']} LIMIT 1"):
+                found.append(Left("rows", "", row["name"], f"the table belongs to the extension {row['extension']}"))
+        return found
 
     async def _entries(self) -> list[Entry]:
         connection = await self._session()

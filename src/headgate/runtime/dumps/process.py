@@ -320,6 +320,8 @@ class StreamProcess:
 
     async def _cancel(self) -> Status:
         await self.workers.stop()
+        if self._restoring is not None:
+            await self._restoring.close()
         rows = await self._dumps.tables(self.dump)
         left = await tables.remove(self._writer, rows) if self._writer is not None else ""
         await self._dumps.set_status(self.dump, Status.CANCELLED, left)

@@ -88,8 +88,8 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
 
 async def compare(storages: Storages, rows: Sequence[TableRow], one_by_one: str) -> list[Left]:
     """What else belongs to the tables that the dump made and is not at the target, where both sides are of one family.
-    `one_by_one`: why their database was not copied as a whole, where all its tables were asked for; then what belongs to
-    the database counts, too."""
+    `one_by_one`: why their database was not copied as a whole, where all its tables were asked for; then what belongs
+    to the database counts, too."""
     jobs = [job for row in rows if (job := plan_of(row).job).created]
     if not jobs:
         return []
