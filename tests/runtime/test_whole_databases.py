@@ -342,3 +342,15 @@ def test_the_password_is_in_the_environment_and_nowhere_else(monkeypatch: pytest
     socket = tools.environment_of("postgresql://me@/shop", "/run/pg/.s.PGSQL.5433")
     assert (socket["PGHOST"], socket["PGPORT"]) == ("/run/pg", "5433")
     assert not {name for name in found if not name.startswith("PG")} - {*os.environ, "LC_ALL"}
+
+
+async def test_rows_without_a_column_to_copy_are_named(trade: Place) -> None:
+    """A table of nothing but computed columns: it is made, and how many rows it had is lost."""
+    await run(trade.source, 'INSERT INTO "Sales"."Computed" DEFAULT VALUES')
+    try:
+        dump = await trade.create()
+        assert await trade.process(dump).run() == "incomplete"
+        (left,) = (await trade.dumps.find(str(dump))).left_behind
+        assert str(left) == 'rows of "Sales"."Computed" (it has no column that could be copied)'
+    finally:
+        await run(trade.source, 'TRUNCATE "Sales"."Computed"')

@@ -25,6 +25,7 @@ CREATE TABLE "Sales"."OrderDetail" (
 );
 CREATE TABLE "Sales"."Note" ("OrderID" int, "ProductID" int, "Text" text,
     FOREIGN KEY ("OrderID", "ProductID") REFERENCES "Sales"."OrderDetail" MATCH FULL);
+CREATE TABLE "Sales"."Empty" (); CREATE TABLE "Sales"."Computed" ("One" int GENERATED ALWAYS AS (1) STORED);
 CREATE INDEX "IX_Order_Date" ON "Sales"."Order" USING brin ("OrderDate");
 CREATE INDEX "IX_Attributes" ON "Production"."Product" USING gin ("Attributes" jsonb_path_ops);
 CREATE INDEX "IX_Status" ON "Sales"."Order" USING hash ("Status");

@@ -48,6 +48,7 @@ class Options:
     is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
     whole: Wanted | None = None  # A whole database, or the part of it that is wanted.
     one_by_one: str = ""  # Why all tables are copied without their database. What else it has is named at the end.
+    bare: tuple[str, ...] = ()  # Tables of a whole database whose rows have nothing that could be copied.
     around: Around | None = None  # What happens around the rows, where the target has the tables.
 
 
@@ -151,7 +152,7 @@ async def create(dumps: Dumps, request: Request, guard: Guard = OPEN) -> UUID:
         request, names = await choice.chosen(request, reader, writer, refuse)
         if not names and request.options.whole is None:
             raise NotFound(f"{redacted(request.source)} has no tables")
-        tables = [await _described(name, request, reader, writer) for name in names]
+        request, tables = await _all_described(names, request, reader, writer)
         targets = [target for _, target in tables]
         await _refuse_unfinished(dumps, request, targets)
         plans = [await _plan(dumps, dump, request, table, target, writer) for table, target in tables]
@@ -204,6 +205,30 @@ def _check(request: Request) -> None:
         )
     choice.check(request)
     parse_rate(request.rate)
+
+
+async def _all_described(
+    names: Sequence[str], request: Request, reader: Reader, writer: Writer
+) -> tuple[Request, list[tuple[Table, str]]]:
+    """The tables. One of a whole database that has nothing to copy, and rows all the same, is remembered."""
+    found: list[tuple[Table, str]] = []
+    bare: list[str] = []
+    for name in names:
+        try:
+            found.append(await _described(name, request, reader, writer))
+        except _NoColumns as error:
+            if request.options.whole is None:
+                raise
+            bare += [error.table.name] if error.table.rows else []
+    return replace(request, options=replace(request.options, bare=tuple(bare))), found
+
+
+class _NoColumns(ConfigError):
+    """A table has no column that is copied."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(f"{table.name} has no columns left", hint="exclude fewer columns")
+        self.table = table
 
 
 async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
@@ -278,7 +303,7 @@ def _with_columns(table: Table, request: Request, family: str) -> Table:
     generated = set(table.generated) if table.family == family else set()
     kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
     if not kept:
-        raise ConfigError(f"{table.name} has no columns left", hint="exclude fewer columns")
+        raise _NoColumns(table)
     dropped = [{"name": column.name, "native": column.native} for column in table.columns if column.name in generated]
     details = {**table.details, "dropped": dropped} if dropped else table.details
     return replace(table, columns=kept, details=details)
