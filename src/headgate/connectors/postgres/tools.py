@@ -43,22 +43,26 @@ _NAMES = {
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "KRB5CCNAME", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
+@lru_cache(maxsize=100)
 def find_tool(version: int) -> Path | None:
     """The nearest `pg_dump` that reads a server of this major version. None: there is none."""
-    fitting = [(major, place) for place, (major, path) in enumerate(_tools()) if major >= version]
-    return _tools()[min(fitting)[1]][1] if fitting else None
+    found: dict[int, Path] = {}
+    for path in _places():
+        major = _major(path)
+        if major == version:
+            return path
+        if major is not None and major > version:
+            found.setdefault(major, path)
+    return found[min(found)] if found else None
 
 
-@lru_cache(maxsize=1)
-def _tools() -> list[tuple[int, Path]]:
-    """All there are, with their major versions."""
-    found = []
-    for path in dict.fromkeys(_places()):
-        with suppress(OSError, SubprocessError):
-            done = run([path, "--version"], stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, timeout=ANSWER_S, check=True)
-            if version := re.search(rb"\(PostgreSQL\) (\d+)", done.stdout):
-                found.append((int(version[1]), path))
-    return found
+def _major(path: Path) -> int | None:
+    """A tool's major version. None: it does not run here."""
+    with suppress(OSError, SubprocessError):
+        done = run([path, "--version"], stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, timeout=ANSWER_S, check=True)
+        if version := re.search(rb"\(PostgreSQL\) (\d+)", done.stdout):
+            return int(version[1])
+    return None
 
 
 def _places() -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from uuid import UUID
@@ -26,11 +26,11 @@ from headgate.connectors.api.bulk import (
     StorageError,
     Table,
 )
-from headgate.connectors.api.whole import Around, Definition
 from headgate.connectors.guard import present
-from headgate.connectors.postgres import links, making, rows_only, schema
+from headgate.connectors.postgres import links, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
-from headgate.connectors.postgres.errors import Fault, error_text, fault_of, translate_errors
+from headgate.connectors.postgres.definition_writer import MakesDefinitions
+from headgate.connectors.postgres.errors import translate_errors
 from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
 from headgate.connectors.postgres.ranges import condition
 from headgate.connectors.postgres.relay import copy_in
@@ -42,10 +42,7 @@ from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.convert import Normalizes, json_text
 from headgate.errors import Refused
-from headgate.hidden import hide
 from headgate.text import counted
-
-TRIES = 5  # For a definition that meets a deadlock, or a lock that it does not get.
 
 _LEDGER = ledger.Statements(
     lambda number: f"${number}",
@@ -67,7 +64,7 @@ WHERE datname = current_database() AND starts_with(application_name, $1) AND pid
 """
 
 
-class PostgresWriter(Normalizes):
+class PostgresWriter(Normalizes, MakesDefinitions):
     """One session that writes."""
 
     languages: Sequence[Language] = (Language.COPY, Language.CSV)
@@ -76,20 +73,20 @@ class PostgresWriter(Normalizes):
     family = FAMILY
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._guard = present()
         self._connection: Connection | None = None
 
     async def session(self) -> Connection:
         """The connection."""
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url, self._guard, lc_monetary="C")  # Where 1.50 means that.
+            self._connection = await connect(self.url, self._guard, lc_monetary="C")  # Where 1.50 means that.
         return self._connection
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), table):
+        with translate_errors(where_is(self.url), table):
             found = await find(connection, table)
             if found is None:
                 return None
@@ -100,10 +97,10 @@ class PostgresWriter(Normalizes):
 
     async def prepare(self, job: Job) -> Table:
         """The table that chunks go into, and the ledger. All at once: what is refused leaves nothing."""
-        with translate_errors(where_is(self._url), job.target):
-            async with self._transaction() as connection:
+        with translate_errors(where_is(self.url), job.target):
+            async with self.transaction() as connection:
                 await keep_out(connection, await proper(connection, job.target))
-                await self._make_ledger(connection)
+                await self.make_ledger(connection)
                 name, apart = await proper(connection, job.target), await self._apart(connection, job)
                 found = await find(connection, name)
                 if found is not None and found["kind"] not in ("r", "p", "f"):
@@ -127,7 +124,8 @@ class PostgresWriter(Normalizes):
                     await self._check_key(connection, job, found)
                 return into
 
-    async def _make_ledger(self, connection: Connection) -> None:
+    async def make_ledger(self, connection: Connection) -> None:
+        """Have the ledger."""
         if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_dump_chunk', 0))")
             await connection.execute(_LEDGER.create)
@@ -170,7 +168,7 @@ class PostgresWriter(Normalizes):
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), ledger.TABLE):
+        with translate_errors(where_is(self.url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
                 return {}
             return ledger.rows_by_range(await connection.fetch(_LEDGER.done, job.dump, job.target))
@@ -178,7 +176,7 @@ class PostgresWriter(Normalizes):
     async def unfinished(self, target: str) -> list[UUID]:
         """Dumps of this table that are not finished."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), ledger.TABLE):
+        with translate_errors(where_is(self.url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
                 return []
             wanted = await self._identity(connection, target)
@@ -195,14 +193,14 @@ class PostgresWriter(Normalizes):
         self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
     ) -> int:
         """One chunk and its line."""
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             try:
-                async with self._transaction() as connection:
+                async with self.transaction() as connection:
                     await keep_out(connection, table.name)
                     await self._announce(connection, job, range)
                     await self._hush(connection, job)
                     if again:
-                        await self._make_ledger(connection)  # A whole dump has left none.
+                        await self.make_ledger(connection)  # A whole dump has left none.
                         await self._erase(connection, job, table, range)
                     rows = await self._copied(connection, job, table, language, pieces)
                     await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.line_of(range), rows)
@@ -295,7 +293,8 @@ class PostgresWriter(Normalizes):
         await connection.execute(f"DELETE FROM {table.name} WHERE {condition(own, range)}")
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction. If it breaks the session may be lost, and the next one opens another."""
         connection = await self.session()
         try:
             await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 60000")
@@ -312,7 +311,7 @@ class PostgresWriter(Normalizes):
     async def finish(self, job: Job) -> None:
         """Indexes, constraints and sequences; then the swap and the last line, together."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             await keep_out(connection, await proper(connection, job.target))
             if await self._is_finished(connection, job):
                 return
@@ -332,7 +331,7 @@ class PostgresWriter(Normalizes):
             elif job.created:
                 await connection.execute(_END_WRITERS, name)
                 await schema.complete(connection, job, name)
-            async with self._transaction() as connection:
+            async with self.transaction() as connection:
                 await self._hush(connection, job)
                 if job.is_apart and (job.mode is Mode.REPLACE or not exists):
                     await swap(connection, name, apart, suffix)
@@ -349,13 +348,13 @@ class PostgresWriter(Normalizes):
     async def index(self, job: Job) -> list[Left]:
         """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             return await links.index(connection, job, await proper(connection, job.target))
 
     async def link(self, job: Job, targets: Mapping[str, str]) -> list[Left]:
         """Foreign keys. Returns those that cannot be made."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             return await links.link(connection, job, await proper(connection, job.target), targets)
 
     async def _is_finished(self, connection: Connection, job: Job) -> bool:
@@ -364,7 +363,7 @@ class PostgresWriter(Normalizes):
     async def drop(self, job: Job) -> None:
         """Remove what was built apart, and its lines."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             await keep_out(connection, await proper(connection, job.target))
             if not (job.is_apart or job.whole) or await self._is_finished(connection, job):
                 return
@@ -372,54 +371,9 @@ class PostgresWriter(Normalizes):
             if job.whole and await find(connection, name) is None:
                 return
             await connection.execute(_END_WRITERS, name)
-            async with self._transaction() as connection:
+            async with self.transaction() as connection:
                 await connection.execute(f"TRUNCATE ONLY {name}" if job.whole else f"DROP TABLE IF EXISTS {name}")
                 await connection.execute(_LEDGER.forget, job.dump, job.target)
-
-    async def made(self, dump: UUID) -> set[str]:
-        """The definitions that the ledger has."""
-        connection = await self.session()
-        with translate_errors(where_is(self._url), ledger.TABLE):
-            return await making.made(connection, dump)
-
-    async def make(
-        self, dump: UUID, definition: Definition, statements: AsyncIterator[str] | None = None
-    ) -> Sequence[Left]:
-        """Make one of the source's definitions."""
-        for tried in range(1, TRIES + 1):
-            try:
-                async with self._transaction() as connection:
-                    await self._make_ledger(connection)
-                    return await making.make(connection, dump, definition, statements)
-            except Exception as error:
-                fault = fault_of(error)
-                if fault is None or fault is Fault.GONE:
-                    with translate_errors(where_is(self._url), definition.name):
-                        raise
-                if making.is_retried(error) and statements is None and tried < TRIES:
-                    continue
-                if await making.has_line(await self.session(), dump, definition):
-                    return []
-                return [definition.left(hide(error_text(error)))]
-        raise AssertionError("the last try returns")
-
-    async def existing(self, tables: Collection[str]) -> list[str]:
-        """Which of these tables are there."""
-        connection = await self.session()
-        with translate_errors(where_is(self._url), "look for tables"):
-            return await making.existing(connection, tables)
-
-    async def around(self, tables: Sequence[str]) -> Around:
-        """How rows come into these tables, which are there."""
-        connection = await self.session()
-        with translate_errors(where_is(self._url), "look for foreign keys"):
-            return await rows_only.around(connection, tables)
-
-    async def tidy_up(self, dump: UUID) -> None:
-        """Leave nothing of the dump but what it copied."""
-        with translate_errors(where_is(self._url), ledger.TABLE):
-            async with self._transaction() as connection:
-                await making.tidy_up(connection, dump)
 
     async def close(self) -> None:
         """End the session."""
