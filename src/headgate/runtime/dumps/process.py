@@ -343,7 +343,7 @@ class StreamProcess:
         elif status is Status.COMPLETED:
             left = await tables.link(self._writer, rows)
             options = options_of(await self._dumps.find(str(self.dump)))
-            left += await tables.compare(self._storages, rows, options.one_by_one)
+            left += await tables.compare(self._storages, self._writer, rows, options.one_by_one)
             await self._dumps.set_left(self.dump, left)
         await self._dumps.set_status(self.dump, status, text)
         if status is Status.COMPLETED:

@@ -86,17 +86,18 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
     return left
 
 
-async def compare(storages: Storages, rows: Sequence[TableRow], one_by_one: str) -> list[Left]:
+async def compare(storages: Storages, writer: Writer | None, rows: Sequence[TableRow], one_by_one: str) -> list[Left]:
     """What else belongs to the tables that the dump made and is not at the target, where both sides are of one family.
     `one_by_one`: why their database was not copied as a whole, where all its tables were asked for; then what belongs
     to the database counts, too."""
-    jobs = [job for row in rows if (job := plan_of(row).job).created]
-    if not jobs:
+    family = writer.family if writer is not None else None
+    jobs = [job for row in rows if (job := plan_of(row).job).created and job.source.family == family]
+    source = storages.read()
+    if not jobs or not isinstance(source, Inventory):
         return []
-    source, target = storages.read(), storages.read_target()
+    target = storages.read_target()
     try:
-        if not (isinstance(source, Inventory) and isinstance(target, Inventory)):
-            return []
+        assert isinstance(target, Inventory), "it is of the same family"
         had = await source.inventory([job.source.name for job in jobs], is_whole=bool(one_by_one))
         has = await target.inventory([job.target for job in jobs], is_whole=bool(one_by_one))
         found = difference(had, has, {job.target: job.source.name for job in jobs})
