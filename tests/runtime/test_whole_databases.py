@@ -354,3 +354,14 @@ async def test_rows_without_a_column_to_copy_are_named(trade: Place) -> None:
         assert str(left) == 'rows of "Sales"."Computed" (it has no column that could be copied)'
     finally:
         await run(trade.source, 'TRUNCATE "Sales"."Computed"')
+
+
+async def test_a_table_that_is_newer_than_the_plan_is_made_and_its_rows_are_named(trade: Place) -> None:
+    dump = await trade.create()
+    await run(trade.source, "CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)")
+    try:
+        assert await trade.process(dump).run() == "incomplete"
+        left = [str(one) for one in (await trade.dumps.find(str(dump))).left_behind]
+        assert left == ["rows of public.late (the table was made after the dump was planned)"]
+    finally:
+        await run(trade.source, "DROP TABLE late")

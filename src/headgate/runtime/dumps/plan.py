@@ -48,7 +48,7 @@ class Options:
     is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
     whole: Wanted | None = None  # A whole database, or the part of it that is wanted.
     one_by_one: str = ""  # Why all tables are copied without their database. What else it has is named at the end.
-    bare: tuple[str, ...] = ()  # Tables of a whole database whose rows have nothing that could be copied.
+    bare: dict[str, bool] = field(default_factory=dict)  # Tables without a column to copy, and whether they have rows.
     around: Around | None = None  # What happens around the rows, where the target has the tables.
 
 
@@ -210,17 +210,17 @@ def _check(request: Request) -> None:
 async def _all_described(
     names: Sequence[str], request: Request, reader: Reader, writer: Writer
 ) -> tuple[Request, list[tuple[Table, str]]]:
-    """The tables. One of a whole database that has nothing to copy, and rows all the same, is remembered."""
+    """The tables. Those of a whole database that have nothing to copy are remembered apart."""
     found: list[tuple[Table, str]] = []
-    bare: list[str] = []
+    bare: dict[str, bool] = {}
     for name in names:
         try:
             found.append(await _described(name, request, reader, writer))
         except _NoColumns as error:
             if request.options.whole is None:
                 raise
-            bare += [error.table.name] if error.table.rows else []
-    return replace(request, options=replace(request.options, bare=tuple(bare))), found
+            bare[error.table.name] = bool(error.table.rows)
+    return replace(request, options=replace(request.options, bare=bare)), found
 
 
 class _NoColumns(ConfigError):

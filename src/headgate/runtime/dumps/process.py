@@ -23,7 +23,7 @@ import structlog
 
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
-from headgate.core.chunks.left import Left, is_complete, summed_up
+from headgate.core.chunks.left import is_complete, summed_up
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.hidden import error_said
@@ -166,7 +166,7 @@ class StreamProcess:
             whole, around = options.whole, options.around
             self._restoring = Restoring(self._storages, self.dump, whole, around, self._count, self._wake)
             self._after = around.after if around is not None else {}
-            await self._claimed(self._restoring.begin(snapshot))
+            await self._claimed(self._restoring.begin(snapshot, {row.target for row in rows}, options.bare))
             self._restoring.fill(row.target for row in rows if row.state is TableState.DONE)
         timeout_s = self._storages.source_timeout_s
         ready = Tables(self._dumps, self._claim, self._reader, self._writer, self._count, timeout_s)
@@ -332,9 +332,7 @@ class StreamProcess:
         rows = await self._dumps.tables(self.dump)
         status, text = outcome.ended([(row.name, row.state, row.error) for row in rows])
         if self._restoring is not None:
-            bare = options_of(await self._dumps.find(str(self.dump))).bare
             left = self._restoring.left_behind()
-            left += [Left("rows", of=name, why="it has no column that could be copied") for name in bare]
             await self._dumps.set_left(self.dump, left)
             if status is Status.COMPLETED and not is_complete(left):
                 status, text = Status.INCOMPLETE, f"not copied: {summed_up([one for one in left if not one.excuse])}"

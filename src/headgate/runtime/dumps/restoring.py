@@ -9,7 +9,7 @@ there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from uuid import UUID
 
@@ -17,6 +17,10 @@ from headgate.connectors.api.bulk import Reader, StorageError, Writer
 from headgate.connectors.api.whole import Around, Definition, Left, Moment, Wanted, WholeReader, WholeWriter
 from headgate.core.chunks.definitions import startable
 from headgate.runtime.dumps.plan import Storages
+
+
+BARE = "it has no column that could be copied"
+NEW = "the table was made after the dump was planned"
 
 
 class Restoring:
@@ -49,8 +53,9 @@ class Restoring:
         self._error: BaseException | None = None
         self._left: list[Left] = []
 
-    async def begin(self, snapshot: str | None) -> None:
-        """Learn the definitions, and make those that the rows need."""
+    async def begin(self, snapshot: str | None, planned: Collection[str], bare: Mapping[str, bool]) -> None:
+        """Learn the definitions, and make those that the rows need. `planned` are the tables whose rows are copied, and
+        `bare` those that have nothing to copy, some with rows; nothing waits for any other."""
         self._reader = self._storages.read(snapshot)
         reader, writer = self._whole_reader(), self._storages.write()
         self._idle.append(writer)
@@ -58,6 +63,10 @@ class Restoring:
             definitions, self._left = await reader.definitions(self._wanted)
         else:
             definitions = list(self._around.definitions)
+        others = {table for one in definitions for table in one.tables} - set(planned)
+        self._full |= others
+        self._left += [Left("rows", of=name, why=BARE) for name in sorted(bare) if bare[name]]
+        self._left += [Left("rows", of=name, why=NEW) for name in sorted(others - bare.keys())]
         self._last = max((one.number for one in definitions), default=0)
         self._made = await _whole(writer).made(self._dump)
         for one in definitions:
