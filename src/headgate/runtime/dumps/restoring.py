@@ -18,7 +18,6 @@ from headgate.connectors.api.whole import Around, Definition, Left, Moment, Want
 from headgate.core.chunks.definitions import startable
 from headgate.runtime.dumps.plan import Storages
 
-
 BARE = "it has no column that could be copied"
 NEW = "the table was made after the dump was planned"
 
