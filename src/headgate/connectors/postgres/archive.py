@@ -10,8 +10,8 @@ Nothing in it is a command to a client: what `psql` would take for one is a synt
     text      its length as an integer, -1 for none, then its bytes
     entry     see `_Reader.entry`
 
-The format has had a version of its own since PostgreSQL 7.1, and changes seldom. 1.14 to 1.16 are those of PostgreSQL
-12 to 18; of any other nothing is read.
+The format has its own version, which changes seldom: 1.14 to 1.16 are those of PostgreSQL 12 to 18. Of any other
+nothing is read.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Reader:
         if self._version >= (1, 16):
             self._number()  # What kind of relation it is.
         owner = self._text()
-        self._text()  # Whether it has row numbers of its own: not since PostgreSQL 12.
+        self._text()  # Whether it has oids: not since PostgreSQL 12.
         needs = tuple(int(one) for one in iter(self._text, ""))
         self._take(1 + self._offset)  # Where its data are.
         return Entry(number, kind, tag, schema, owner, section, sql, drop, tablespace, access_method, needs)

@@ -1,7 +1,7 @@
-"""What a PostgreSQL database has that a copy of its tables, one by one, does not bring along.
+"""What a PostgreSQL database has that a copy of its tables, one by one, does not have.
 
 Two inventories are compared when such a copy has ended: what the source has and the target has not was left behind.
-Keys, indexes, checks and defaults are not here: whoever makes them says which cannot be made, and why.
+Keys, indexes, checks and defaults are not here: the code that makes them says which cannot be made.
 """
 
 from __future__ import annotations

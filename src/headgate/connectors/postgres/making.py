@@ -57,7 +57,7 @@ async def make(
         settings[name] = literal(value)
     await connection.execute("; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items()))
     if one.owner and one.owner == await connection.fetchval("SELECT current_user"):
-        pass  # Whoever makes an object owns it.
+        pass  # The user who makes an object owns it.
     elif one.kind == "schema" and await connection.fetchval("SELECT to_regnamespace($1)", quoted(one.name)) is not None:
         pass  # It may be there: what is in it is ours to make.
     elif statements is None:

@@ -65,7 +65,7 @@ async def around(connection: Connection, tables: Sequence[str]) -> Around:
     ]
     order = ordered(tables, references)
     if await _is_hushed(connection):
-        _refuse(await connection.fetch(_TRIGGERS, list(tables), ["A", "R"]), "it fires whoever writes")
+        _refuse(await connection.fetch(_TRIGGERS, list(tables), ["A", "R"]), "it fires for replicas, too")
         checks = [_check(number, row, tables) for number, row in enumerate(foreign, 1)]
         return Around(order.tables, {}, tuple(checks), quiet=True)
     _refuse(

@@ -21,7 +21,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class FillingOrder:
     """Tables in an order, what each is filled after, and the foreign keys that lie in a circle."""
 
     tables: tuple[str, ...]
@@ -29,7 +29,7 @@ class Order:
     circular: frozenset[str]
 
 
-def ordered(tables: Iterable[str], references: Iterable[Reference]) -> Order:
+def ordered(tables: Iterable[str], references: Iterable[Reference]) -> FillingOrder:
     """The order of these tables. What has no reason to move stays where it was."""
     names = list(tables)
     among = [one for one in references if one.child in names and one.parent in names]
@@ -44,7 +44,7 @@ def ordered(tables: Iterable[str], references: Iterable[Reference]) -> Order:
     found: dict[str, None] = {}
     while len(found) < len(names):  # No circle is left, so that each round finds one at least.
         found |= {name: None for name in names if after[name] <= found.keys()}
-    return Order(tuple(found), {name: frozenset(after[name]) for name in names}, frozenset(circular))
+    return FillingOrder(tuple(found), {name: frozenset(after[name]) for name in names}, frozenset(circular))
 
 
 def _reached(begin: str, parents: Mapping[str, Collection[str]]) -> set[str]:

@@ -1,8 +1,8 @@
 """Restoring: makes the definitions of a whole database around its rows.
 
 `core.chunks.definitions` says when each can be made. Those that come before the rows are made one after another; the
-others as soon as they can be, as many at a time as the dump has workers, each by a session of its own. One that cannot
-be made is noted, and the others go on. The target's ledger knows what is made, so that a dump which is resumed goes on
+others as soon as they can be, as many at a time as the dump has workers, each by its own session. One that cannot be
+made is noted, and the others go on. The target's ledger knows what is made, so that a dump which is resumed goes on
 there.
 """
 
