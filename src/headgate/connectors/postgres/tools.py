@@ -75,7 +75,7 @@ def _places() -> Iterator[Path]:
 
 
 async def output_of(command: Sequence[str | Path], environment: Mapping[str, str]) -> bytes:
-    """What a tool writes. Raises `StorageError` with what it says if it fails. A wait that is cancelled ends the tool."""
+    """What a tool writes. Raises `StorageError` with what it says if it fails. A cancelled wait ends the tool."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         stdin=asyncio.subprocess.DEVNULL,
