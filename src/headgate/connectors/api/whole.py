@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
+from headgate.connectors.api.bulk import Table
 from headgate.core.chunks.definitions import Definition, Moment
 from headgate.core.chunks.left import Left
 
@@ -53,6 +54,10 @@ class WholeReader(Protocol):
 
     async def whole_tables(self, wanted: Wanted) -> list[str]:
         """The tables that have rows to copy, each by a name that is the same at the target. Partitions are tables."""
+        ...
+
+    async def describe_rows(self, table: str) -> Table:
+        """What is needed to copy the rows of a table whose definitions are copied, too: less than `describe` says."""
         ...
 
     async def definitions(self, wanted: Wanted) -> tuple[list[Definition], list[Left]]:

@@ -48,7 +48,7 @@ from headgate.connectors.postgres.errors import error_text, translate_errors
 from headgate.connectors.postgres.inventory import inventory
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
-from headgate.connectors.postgres.schema import details
+from headgate.connectors.postgres.schema import defaults_of, details
 from headgate.connectors.postgres.session import close, connect, where_is
 from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
 from headgate.connectors.postgres.walls import keep_out
@@ -128,6 +128,13 @@ class PostgresReader:
 
     async def describe(self, table: str) -> Table:
         """Columns, key and whatever the schema has."""
+        return await self._described(table, is_whole=False)
+
+    async def describe_rows(self, table: str) -> Table:
+        """Columns and key: the rest of the schema is copied in its own words."""
+        return await self._described(table, is_whole=True)
+
+    async def _described(self, table: str, *, is_whole: bool) -> Table:
         async with self._asking(table) as connection:
             found = await find(connection, table)
             if found is None:
@@ -138,7 +145,10 @@ class PostgresReader:
             kind, name = found["kind"], await proper(connection, table)
             columns, more = await columns_of(connection, found["oid"])
             key = await key_of(connection, found["oid"])
-            known = await details(connection, found)
+            if is_whole:
+                known = {"kind": kind, "defaults": await defaults_of(connection, found["oid"])}
+            else:
+                known = await details(connection, found)
             described = Table(
                 name=name,
                 columns=columns,
@@ -148,8 +158,8 @@ class PostgresReader:
                 family=FAMILY,
                 details={**more, "only": found["has_children"], **known},
                 counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
-                indexes=await indexes_of(connection, found["oid"]),
-                foreign=await foreign_of(connection, found["oid"]),
+                indexes=() if is_whole else await indexes_of(connection, found["oid"]),
+                foreign=() if is_whole else await foreign_of(connection, found["oid"]),
                 plain=(await parts_of(connection, name))[-1],
                 generated=tuple(more["generated"]),
             )

@@ -101,11 +101,12 @@ class PostgresWriter(Normalizes, MakesDefinitions):
             async with self.transaction() as connection:
                 await keep_out(connection, await proper(connection, job.target))
                 await self.make_ledger(connection)
-                name, apart = await proper(connection, job.target), await self._apart(connection, job)
+                name = await proper(connection, job.target)
                 found = await find(connection, name)
                 if found is not None and found["kind"] not in ("r", "p", "f"):
                     raise Refused(f"{job.target} is a view", code="not_a_table", hint="name a table")
                 if job.is_apart and not await self._is_finished(connection, job):
+                    apart = await self._apart(connection, job)
                     if job.mode is Mode.REPLACE:
                         await refuse_dependents(connection, name)
                     if found is not None:

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
-from headgate.connectors.api.whole import Around, Wanted
+from headgate.connectors.api.whole import Around, Wanted, WholeReader
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
@@ -233,17 +233,17 @@ class _NoColumns(ConfigError):
 
 async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
     name, _, given = name.partition("=")
-    table = await reader.describe(name)
+    if request.options.whole is not None and isinstance(reader, WholeReader):
+        table = await reader.describe_rows(name)
+    else:
+        table = await reader.describe(name)
     return _with_columns(table, request, writer.family), given or target_name(table, writer.family)
 
 
 async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: Writer) -> Plan:
-    for other in await writer.unfinished(target):
-        if not await _is_given_up(dumps, other):
-            raise Refused(
-                f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
-            )
-    there = await writer.look(target)
+    whole, around = request.options.whole, request.options.around
+    is_made = whole is not None and whole.schema  # Then it is known that the target has none of the tables.
+    there = None if is_made else await _looked_at(dumps, target, writer)
     read, table = table, _retyped(table, request, there, writer.family)
     mode = request.options.mode
     if mode is Mode.APPEND and there is not None and there.rows != 0 and not request.yes:
@@ -253,8 +253,6 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     key = request.key or table.key
     if mode is Mode.UPSERT and not key:
         raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
-    whole, around = request.options.whole, request.options.around
-    is_made = whole is not None and whole.schema
     job = Job(
         dump,
         table,
@@ -269,6 +267,16 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     reads = None if table == read else read
     had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE
     return Plan(job, since=request.since, had_rows=had_rows, reads=reads)
+
+
+async def _looked_at(dumps: Dumps, target: str, writer: Writer) -> Table | None:
+    """The table at the target. Refuses one that another dump has begun."""
+    for other in await writer.unfinished(target):
+        if not await _is_given_up(dumps, other):
+            raise Refused(
+                f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
+            )
+    return await writer.look(target)
 
 
 async def _is_given_up(dumps: Dumps, dump: UUID) -> bool:

@@ -101,6 +101,7 @@ class StreamProcess:
         self._after: Mapping[str, Sequence[str]] = {}  # The tables that one is filled after.
         self._reader: Reader | None = None
         self._writer: Writer | None = None
+        self._idle: list[Writer] = []  # Sessions that have finished tables, for the next ones.
         self._history = History(home, dump)
         self._goes_on = goes_on
 
@@ -299,7 +300,7 @@ class StreamProcess:
 
     async def _finish(self, table: CopiedTable) -> None:
         """Indexes, constraints, the swap. Other tables go on meanwhile."""
-        writer = self._storages.write()
+        writer = self._idle.pop() if self._idle else self._storages.write()
         try:
             await writer.finish(table.plan.job)
             await self._dumps.set_table(self.dump, table.number, TableState.DONE, as_json(table.plan))
@@ -312,8 +313,11 @@ class StreamProcess:
         except HeadgateError as error:
             await self._give_up(table.number, table.name, table.plan, error_said(error))
         finally:
-            with suppress(Exception):
-                await writer.close()
+            if table.plan.job.whole:
+                self._idle.append(writer)
+            else:
+                with suppress(Exception):
+                    await writer.close()
             self._wake()
 
     # End.
@@ -384,7 +388,7 @@ class StreamProcess:
         self._history.close()
         if self._restoring is not None:
             await self._restoring.close()
-        for session in (self._reader, self._writer):
+        for session in (self._reader, self._writer, *self._idle):
             if session is not None:
                 with suppress(Exception):
                     await session.close()
