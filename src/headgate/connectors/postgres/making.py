@@ -56,8 +56,8 @@ async def make(
             continue
         settings[name] = literal(value)
     await connection.execute("; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items()))
-    if one.owner and one.owner == await connection.fetchval("SELECT current_user"):
-        pass  # The user who makes an object owns it.
+    if one.owner and not one.name.startswith("schema ") and one.owner == await _user(connection):
+        pass  # The user who makes an object owns it. A schema may have been there.
     elif one.kind == "schema" and await connection.fetchval("SELECT to_regnamespace($1)", quoted(one.name)) is not None:
         pass  # It may be there: what is in it is ours to make.
     elif statements is None:
@@ -67,6 +67,11 @@ async def make(
             await connection.execute(statement)
     await connection.execute(_LINE.format(table=table), dump, TARGET, one.key)
     return left
+
+
+async def _user(connection: Connection) -> str:
+    name: str = await connection.fetchval("SELECT current_user")
+    return name
 
 
 async def _has_tablespace(connection: Connection, name: str) -> bool:

@@ -118,7 +118,7 @@ class StreamProcess:
                 for task in self._finishing.values():
                     task.cancel()
                 await asyncio.gather(*self._finishing.values(), return_exceptions=True)
-        except (StorageGone, StoreError) as error:
+        except (StorageError, StoreError) as error:
             raise await self._fail(error) from None
         except asyncio.CancelledError:
             await self._leave()
@@ -326,6 +326,7 @@ class StreamProcess:
         await self.workers.stop()
         if self._restoring is not None:
             await self._restoring.close()
+            await self._dumps.set_left(self.dump, await self._restoring.give_up())
         rows = await self._dumps.tables(self.dump)
         left = await tables.remove(self._writer, rows) if self._writer is not None else ""
         await self._dumps.set_status(self.dump, Status.CANCELLED, left)

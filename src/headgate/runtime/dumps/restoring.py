@@ -140,6 +140,17 @@ class Restoring:
         self._idle.append(writer)
         await _whole(writer).tidy_up(self._dump)
 
+    async def give_up(self) -> list[Left]:
+        """The dump is cancelled: make again what was dropped for the rows. Returns what cannot be."""
+        dropped = [one for one in self._around.definitions if one.alone] if self._around is not None else []
+        writer = self._storages.write()
+        try:
+            for one in dropped:
+                await self._make(writer, one)
+        finally:
+            await writer.close()
+        return self._left
+
     async def close(self) -> None:
         """End all sessions, and what they do."""
         tasks = list(self._running)
