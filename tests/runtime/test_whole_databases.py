@@ -18,9 +18,10 @@ import pytest
 
 from headgate.connectors.postgres import tools
 from headgate.core.chunks.left import Excuse
+from headgate.core.chunks.outcome import DumpWanted
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.runtime.dumps.plan import Options, Request, Storages, create
-from headgate.runtime.dumps.process import StreamProcess
+from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 from headgate.store.database import Database
 from headgate.store.dump_rows import DumpRow
 from headgate.store.dumps import Dumps
@@ -266,9 +267,13 @@ async def test_without_the_right_to_silence_triggers_rows_alone_are_refused_or_g
     with pytest.raises(Refused, match="tOrder"):
         await trade.create(data_only=True)
     await run(trade.target, 'ALTER TABLE "Sales"."Order" DISABLE TRIGGER "tOrder"')
+    valid = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"
+    cancelled = await trade.create(data_only=True)
+    await trade.dumps.set_wanted(cancelled, DumpWanted.CANCEL)
+    assert await trade.process(cancelled).run() == "cancelled"
+    assert await rows(trade.target, valid) == await rows(trade.source, valid)
     assert await trade.left(data_only=True) == []
     assert await trade.contents(trade.target) == await trade.contents(trade.source)
-    valid = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"
     assert await rows(trade.target, valid) == await rows(trade.source, valid)
 
 
@@ -317,6 +322,18 @@ async def test_without_a_tool_tables_are_made_from_the_catalog(place: Place, mon
         ("row security", "", "rental.person"),
         ("storage option", "toast_tuple_target=4096", "rental.without_key"),
     ]
+
+
+async def test_a_tool_that_fails_ends_the_dump_and_it_can_be_resumed(
+    trade: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = await trade.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(tools, "find_tool", lambda version: Path("/bin/false"))
+        with pytest.raises(DumpFailed, match="pg_dump: it failed"):
+            await trade.process(dump).run()
+    assert (await trade.dumps.find(str(dump))).status == "failed"
+    assert await trade.process(dump).run() == "completed"
 
 
 # Into a newer server.
