@@ -145,6 +145,7 @@ class PostgresReader:
             kind, name = found["kind"], await proper(connection, table)
             columns, more = await columns_of(connection, found["oid"])
             key = await key_of(connection, found["oid"])
+            known: dict[str, Any]
             if is_whole:
                 known = {"kind": kind, "defaults": await defaults_of(connection, found["oid"])}
             else:

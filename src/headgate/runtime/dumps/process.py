@@ -389,7 +389,8 @@ class StreamProcess:
         self._history.close()
         if self._restoring is not None:
             await self._restoring.close()
-        for session in (self._reader, self._writer, *self._idle):
+        sessions: list[Reader | Writer | None] = [self._reader, self._writer, *self._idle]
+        for session in sessions:
             if session is not None:
                 with suppress(Exception):
                     await session.close()
