@@ -23,7 +23,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 packages: ## Install the system packages that some tests use (root only)
-	@scripts/packages chromium pgbouncer mariadb-server || true
+	@scripts/packages chromium pgbouncer mariadb-server postgresql-15 || true
 
 up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the console
 	$(BIN)/headgate up --demo
@@ -62,7 +62,7 @@ bench: $(VENV)/.ready ## Measure every figure that the docs state (about twenty 
 	$(BIN)/python -m bench
 
 bench-dump: $(VENV)/.ready ## Measure dumps against their peers, which it installs (ARGS='--rows 1000000 --runs 1')
-	@scripts/packages mariadb-server pgloader || true
+	@scripts/packages mariadb-server pgloader postgresql-15 pgcopydb || true
 	$(BIN)/python -m bench.dump $(ARGS)
 
 docs: $(VENV)/.ready ## Write the generated reference pages

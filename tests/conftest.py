@@ -13,6 +13,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+import structlog
 
 from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
@@ -58,6 +59,14 @@ def forks() -> Iterator[Forks]:
     yield forks
     NodeProcess.forks = None
     forks.close()
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    """A command that a test runs in its own process may configure logging, which is for that test only."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

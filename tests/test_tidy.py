@@ -6,6 +6,7 @@ import ast
 import contextlib
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -284,3 +285,8 @@ def test_every_statement_is_used_and_every_use_exists() -> None:
     text = "".join(path.read_text() for path in MODULES)
     used = set(re.findall(r"""["']([a-z_]+/[a-z_]+)["']""", text))
     assert files <= used, f"not used: {sorted(files - used)}"
+
+
+def test_no_module_of_the_tests_hides_one_of_the_standard_library() -> None:
+    """Folders of tests are on the path of the processes that they start, before the standard library."""
+    assert [name_of(path) for path in (ROOT / "tests").rglob("*.py") if path.stem in sys.stdlib_module_names] == []

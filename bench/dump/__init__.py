@@ -15,13 +15,13 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from bench.dump import faults, jobs, peers
+from bench.dump import faults, jobs, peers, whole
 from bench.dump.contest import Figures
 from bench.dump.scene import mariadb, missing, scene
 from bench.rig import machine
 from bench.scale import fetch
 
-JOBS = ("start", "postgres", "memory", "from-mariadb", "to-mariadb", "parquet", "verify", "faults")
+JOBS = ("start", "postgres", "memory", "from-mariadb", "to-mariadb", "parquet", "verify", "whole", "faults")
 _WITH_MARIADB = {"from-mariadb", "to-mariadb", "verify"}
 _WITH_DLT = {"postgres", "from-mariadb", "to-mariadb", "parquet"}
 
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] = ()) -> Figures:
                 else:
                     job = jobs.from_mariadb if name == "from-mariadb" else jobs.to_mariadb
                     figures |= job(here, asked, database)
+            elif name == "whole":
+                figures |= whole.whole(here, asked.rows, asked.runs)
             elif name == "verify":
                 figures |= jobs.verify(here, asked, database)
             else:

@@ -391,7 +391,7 @@ async def test_a_datasource_deleted_and_made_again_under_its_name_starts_from_no
     await _is_here(cluster, "a")
     # A batch that it had in hand when it fell asleep was its own then, and may be there. Nothing follows it.
     before = await cluster.sizes()
-    await _has_reached(cluster, "again", before["again"] + 100)
+    await _has_reached(cluster, "again", before.get("again", 0) + 100)
     after = await cluster.sizes()
     assert set(after) <= {"again", "orders:0"}
     assert after.get("orders:0") == before.get("orders:0")

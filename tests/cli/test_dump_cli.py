@@ -252,6 +252,47 @@ def test_all_tables_go_into_another_database_and_one_line_is_said_of_each(
     assert fetch(target, "SELECT * FROM tags ORDER BY id") == [(1, "a"), (2, None), (3, "")]
 
 
+def test_a_whole_database_is_one_line_and_what_is_left_behind_is_told_and_kept(
+    headgate: Headgate, make_database: Callable[..., str], target: str
+) -> None:
+    source = make_database()
+    execute(source, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE VIEW v AS SELECT * FROM t")
+    execute(
+        source, "CREATE POLICY p ON t USING (true); CREATE POLICY q ON t USING (true); CREATE TABLE log (what text)"
+    )
+    execute(target, "CREATE FUNCTION v() RETURNS int RETURN 1; CREATE TYPE v AS ENUM ('a')")
+    result = headgate("dump", source, target)
+    assert result.exit_code == 1
+    assert "headgate: not copied: view v" in result.stderr
+    assert "not all that belongs to the tables could be made (headgate dumps resume " in result.stderr
+    id = result.stdout.rpartition("(dump ")[2].rstrip(")\n")
+    assert [(one["kind"], one["name"], one["excuse"]) for one in shown(headgate, id)["left_behind"]] == [
+        ("view", "v", "")
+    ]
+    assert "NOT COPIED" in headgate("dumps", "show", id).stdout
+    execute(target, "DROP TYPE v")
+    again = headgate("dumps", "resume", id)
+    assert again.exit_code == 0, again.stderr
+    assert shown(headgate, id)["complete"]
+    assert fetch(target, "SELECT * FROM v") == [(1,)]
+    assert fetch(target, "SELECT to_regclass('headgate_dump_chunk')") == [(None,)]
+
+
+def test_what_was_excluded_is_no_failure_and_tables_by_name_leave_policies_behind(
+    headgate: Headgate, make_database: Callable[..., str], target: str
+) -> None:
+    source = make_database()
+    execute(source, "CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS SELECT * FROM t; CREATE TABLE u (id int)")
+    execute(source, "CREATE POLICY p ON u USING (true); CREATE POLICY q ON u USING (true)")
+    result = headgate("dump", source, target, "--exclude", "t")
+    assert result.exit_code == 0, result.stderr
+    assert "headgate: not copied, as asked: view v" in result.stderr
+    assert fetch(target, "SELECT to_regclass('t'), to_regclass('v')") == [(None, None)]
+    by_name = headgate("dump", source, target, "--table", "u=other")
+    assert by_name.exit_code == 1
+    assert "headgate: not copied: 2 policies of u (p, q)" in by_name.stderr
+
+
 def test_columns_tables_and_where_to_begin_can_be_chosen(headgate: Headgate, source: str, target: str) -> None:
     choice = ("--table", "orders=bought", "--exclude", "at", "--column", "price=text", "--from", "2990")
     result = headgate("dump", source, target, *choice, "--json")

@@ -90,7 +90,7 @@ def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = ""
 def test_a_dump_is_watched_paused_slowed_resumed_and_verified(
     node: NodeProcess, places: dict[str, str], context: BrowserContext, tmp_path: Path
 ) -> None:
-    made = _begin(node, places, "orders=watched", rate="500", chunk_rows=50)
+    made = _begin(node, places, "orders=watched", rate="100", chunk_rows=50)
     page, complaints = _open(context, node, "/")
     page.get_by_role("link", name="Dumps").click()
     row = page.locator(f"tr[data-dump='{made['id']}']")

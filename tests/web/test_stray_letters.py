@@ -93,7 +93,7 @@ async def _for_ever(feed: object) -> None:
 async def test_a_caretaker_gives_the_stream_back_soon_whatever_its_run_does(
     here: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strays, "BRIEF_S", 0.1)
+    monkeypatch.setattr(strays, "BRIEF_S", 2.0)
     monkeypatch.setattr(strays._NoRecords, "read", _for_ever)
     name = await pushed(here, "a")
     await ask(here, name)

@@ -57,9 +57,18 @@ ChunkRows = Annotated[
 ]
 Modes = Annotated[ModeName, typer.Option("--mode", help="What happens with rows that the target has.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="COLUMN,…", help="What identifies a row.")]
-Exclude = Annotated[
-    list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="Leave this column out. May be repeated.")
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="PATTERN", help="Only these tables or schemas, as sales.*. May be repeated."),
 ]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="PATTERN", help="Not these tables, schemas or columns. May be repeated."),
+]
+SchemaOnly = Annotated[bool, typer.Option("--schema-only", help="Of a PostgreSQL database: everything but the rows.")]
+DataOnly = Annotated[bool, typer.Option("--data-only", help="Only the rows, into tables that are there.")]
+NoOwner = Annotated[bool, typer.Option("--no-owner", help="All objects belong to the user of the target's URL.")]
+NoPrivileges = Annotated[bool, typer.Option("--no-privileges", help="Leave grants out.")]
 Columns = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="NAME=TYPE", help="A column's type, as price=decimal(12,2). May be repeated."),
@@ -98,7 +107,12 @@ def dump(
     chunk_rows: ChunkRows = None,
     mode: Modes = ModeName.APPEND,
     key: Key = None,
+    include: Include = None,
     exclude: Exclude = None,
+    schema_only: SchemaOnly = False,
+    data_only: DataOnly = False,
+    no_owner: NoOwner = False,
+    no_privileges: NoPrivileges = False,
     column: Columns = None,
     since: From = None,
     rate: Rate = None,
@@ -125,7 +139,12 @@ def dump(
         rows=chunk_rows,
         rate=rate,
         key=_listed(key),
+        include=tuple(include or ()),
         exclude=tuple(exclude or ()),
+        schema_only=schema_only,
+        data_only=data_only,
+        owners=not no_owner,
+        privileges=not no_privileges,
         columns=dict(map(_type, column or ())),
         since=_listed(since),
         yes=yes,

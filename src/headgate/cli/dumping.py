@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SESSIONS = 8
 LOOK_S = 0.5
+REASONS = 20  # Lines that say why something was not copied; `dumps show` has them all.
 
 T = TypeVar("T")
 
@@ -169,10 +170,10 @@ def actor() -> str:
 async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
     """Run a dump in this process until its end, and say how that was. Ends the command if it was not all done."""
     from headgate.core.chunks.outcome import DumpWanted
-    from headgate.runtime.dumps import views
+    from headgate.runtime.dumps.plan import options_of
     from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 
-    options = views.options_of(await desk.dumps.find(str(dump)))
+    options = options_of(await desk.dumps.find(str(dump)))
     await desk.dumps.set_wanted(dump, DumpWanted.RUN)
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)
@@ -271,15 +272,18 @@ def conclude(call: Call, reply: Reply[DumpView], resume: str) -> None:
     call.relay(reply, conclusion)
     if found.fuzzy:
         complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
+    for line in left_lines(found):
+        complain(f"headgate: {line}")
     if found.status is Status.COMPLETED:
-        if found.error:
-            complain(f"headgate: {found.error}")
+        if not found.complete:
+            raise typer.Exit(FAILED)
         return
     if found.status is Status.CANCELLED:
         complain(f"headgate: dump {found.short} was cancelled" + (f"; {found.error}" if found.error else ""))
     else:
         bad = [one.name for one in found.tables if one.state != "done"]
-        what = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} could not be copied"
+        some = f"{', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''}"
+        what = f"{some} could not be copied" if bad else "not all that belongs to the tables could be made"
         error = found.error if found.status is not Status.INCOMPLETE else what
         complain(f"headgate: {found.status}: {error} ({resume})")
     raise typer.Exit(FAILED)
@@ -292,6 +296,29 @@ def conclusion(found: DumpView) -> str:
     what = f"{done} of {counted(len(found.tables), 'table')}, {counted(found.rows, 'row')}, {size(found.bytes)}"
     lines.append(f"{found.status}: {what}, in {duration(found.seconds)} (dump {found.short})")
     return visible("\n".join(lines))
+
+
+def left_lines(found: DumpView) -> list[str]:
+    """What the target does not have: all of it in one line, then why, line by line."""
+    from headgate.core.chunks.left import Left, summed_up
+
+    lines = []
+    left = [Left(one.kind, one.name, one.of, one.why, one.excuse) for one in found.left_behind]
+    for said, some in (
+        ("not copied", [one for one in left if not one.excuse]),
+        ("not copied, because the target cannot have it", [one for one in left if one.excuse == "kind"]),
+        ("not copied, as asked", [one for one in left if one.excuse == "asked"]),
+    ):
+        if some:
+            lines.append(f"{said}: {summed_up(some)}")
+            reasons: dict[str, list[Left]] = {}
+            for one in some:
+                if one.why:
+                    reasons.setdefault(one.why, []).append(one)
+            lines += [f"  {summed_up(alike)}: {why}" for why, alike in [*reasons.items()][:REASONS]]
+            if len(reasons) > REASONS:
+                lines.append(f"  and more: headgate dumps show {found.short}")
+    return [visible(line) for line in lines]
 
 
 def _line(one: TableView) -> str:

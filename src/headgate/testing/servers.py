@@ -65,6 +65,8 @@ class Server:
         self._log = root / f"{name}.log"
         self._programs = programs
         self._settings = {**_SETTINGS, **settings}
+        # Other versions may not have the embedded server's locale.
+        self._locale = LOCALE if programs == find_programs(root / "none") else ("--encoding=UTF8", "--locale=C")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -209,7 +211,7 @@ class Server:
 
     def initialise(self) -> None:
         """Make an empty database cluster; called by `Servers`."""
-        options = [f"--username={NAME}", "--auth=trust", "--no-instructions", "--no-sync", *LOCALE]
+        options = [f"--username={NAME}", "--auth=trust", "--no-instructions", "--no-sync", *self._locale]
         self._make(lambda target: ["initdb", *target, *options])
 
     def copy(self, primary: Server) -> None:
@@ -265,11 +267,14 @@ class Server:
 class Servers:
     """Makes servers, and ends them and removes their data at the end."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """`settings` hold for all of them, such as `{"fsync": "on"}`."""
+    def __init__(self, settings: Mapping[str, str] | None = None, programs: Path | None = None) -> None:
+        """`settings` hold for all of them, such as `{"fsync": "on"}`. `programs` is the folder of another version than
+        the embedded one."""
         self._root = Path(tempfile.mkdtemp(prefix="hg"))
         self._settings = settings or {}
         self._programs = find_programs(self._root / "none")
+        if programs is not None:
+            self._programs = self._programs._replace(folder=programs)
         self.all: list[Server] = []
 
     def __enter__(self) -> Servers:

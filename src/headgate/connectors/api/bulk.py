@@ -38,6 +38,7 @@ from uuid import UUID
 
 from headgate.connectors.values.kinds import Type
 from headgate.core.chunks import Bound, Range
+from headgate.core.chunks.left import Excuse, Left
 from headgate.errors import HeadgateError
 from headgate.text import counted
 
@@ -51,11 +52,14 @@ __all__ = [
     "Csv",
     "Digest",
     "DigestsInServer",
+    "Excuse",
     "Foreign",
     "Index",
     "Indexes",
+    "Inventory",
     "Job",
     "Language",
+    "Left",
     "Links",
     "Mode",
     "NamesTables",
@@ -189,6 +193,8 @@ class Job:
     aside: bool = False  # Build `<target>__hg_<dump>` and put it in place at the end; `replace` always does.
     key: tuple[str, ...] = ()  # By which `upsert` and `absent` find a row. Default: the source's key.
     created: bool = False  # The dump made the table: indexes, constraints and sequences are its business, too.
+    whole: bool = False  # A definition of the whole database makes the table, and others what belongs to it.
+    quiet: bool = False  # Triggers of the target do not see the rows.
 
     @property
     def is_apart(self) -> bool:
@@ -324,6 +330,16 @@ class Ordered(Protocol):
 
 
 @runtime_checkable
+class Inventory(Protocol):
+    """What a `Reader` may have besides: it knows what else hangs on its tables, so a copy can say what it lacks."""
+
+    async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
+        """What belongs to these tables; with `is_whole`, also to the database. What is the same at both sides has
+        the same kind and name, and `of` is the table's name as it was given."""
+        ...
+
+
+@runtime_checkable
 class DigestsInServer(Protocol):
     """What a `Reader` may have besides: the server itself hashes rows, so that only a few numbers travel."""
 
@@ -411,8 +427,8 @@ class Writer(Protocol):
 class Indexes(Protocol):
     """What a `Writer` may have besides: it makes indexes that a table of another kind of database had."""
 
-    async def index(self, job: Job) -> list[str]:
-        """Make them, for a table that the dump made. Returns those that cannot be made, in words."""
+    async def index(self, job: Job) -> list[Left]:
+        """Make them, for a table that the dump made. Returns what cannot be made."""
         ...
 
 
@@ -420,7 +436,7 @@ class Indexes(Protocol):
 class Links(Protocol):
     """What a `Writer` may have besides: it makes foreign keys once all tables are there."""
 
-    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[Left]:
         """Make them, for a table that the dump made. `targets`: the target's name for each table of the source.
-        Returns those that cannot be made, in words."""
+        Returns those that cannot be made."""
         ...

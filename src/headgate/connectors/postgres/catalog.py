@@ -15,6 +15,10 @@ from headgate.connectors.sql.quoting import quoted
 
 LEAST_PAGES = 10  # The server assumes at least this size for a table that was never analyzed.
 
+# Tables that Headgate keeps at a target, and those that a dump builds apart, of `pg_class c`.
+OWN_TABLES = ("headgate_dump_chunk", "headgate_position", "headgate_dead_letter")
+OURS = f"(c.relname IN {OWN_TABLES} OR c.relname ~ '__hg_[0-9a-f]{{8}}$')"
+
 _FIND = """
 SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.reltuples::bigint AS rows,
        coalesce(m.amname = 'heap', false) AS is_heap,
@@ -29,14 +33,12 @@ _PROPER = """
 SELECT string_agg(quote_ident(part), '.' ORDER BY place) FROM unnest(parse_ident($1)) WITH ORDINALITY p (part, place)
 """
 # What an extension brings is the extension's business, and what a dump builds apart is no table yet.
-_TABLES = """
+_TABLES = f"""
 SELECT CASE WHEN pg_table_is_visible(c.oid) THEN quote_ident(c.relname)
             ELSE quote_ident(n.nspname) || '.' || quote_ident(c.relname) END AS name
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
-  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND n.oid NOT IN ({registries})
-  AND c.relname NOT IN ('headgate_dump_chunk', 'headgate_position', 'headgate_dead_letter')
-  AND c.relname !~ '__hg_[0-9a-f]{{8}}$'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND n.oid NOT IN ({REGISTRIES}) AND NOT {OURS}
   AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
 ORDER BY 1
 """
@@ -143,7 +145,7 @@ async def must_find(connection: Connection, table: str) -> Record:
 
 async def tables(connection: Connection) -> list[str]:
     """All tables that are not ours, by the name that finds them."""
-    return [row["name"] for row in await connection.fetch(_TABLES.format(registries=REGISTRIES))]
+    return [row["name"] for row in await connection.fetch(_TABLES)]
 
 
 async def about_rows(connection: Connection, found: Record, relation: str) -> int | None:

@@ -32,6 +32,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Table,
 )
+from headgate.connectors.api.whole import Definition, Left, Wanted
 from headgate.connectors.guard import present
 from headgate.connectors.postgres.catalog import (
     about_rows,
@@ -46,12 +47,14 @@ from headgate.connectors.postgres.catalog import (
 )
 from headgate.connectors.postgres.errors import error_text, translate_errors
 from headgate.connectors.postgres.hashing import LEAST_VERSION, Hashed, hashed
+from headgate.connectors.postgres.inventory import inventory
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
 from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
-from headgate.connectors.postgres.schema import details
+from headgate.connectors.postgres.schema import defaults_of, details
 from headgate.connectors.postgres.session import close, connect, where_is
 from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
 from headgate.connectors.postgres.walls import keep_out
+from headgate.connectors.postgres.whole import WholeDatabase
 from headgate.connectors.sql.keys import other_kinds, plain_order
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.kinds import Kind
@@ -80,6 +83,7 @@ class PostgresReader:
         self._snapshot = snapshot
         self._connection: Connection | None = None
         self._holds = False  # The snapshot that others read.
+        self._database = WholeDatabase(self.session, url, snapshot)
         self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
 
     async def session(self) -> Connection:
@@ -124,6 +128,13 @@ class PostgresReader:
 
     async def describe(self, table: str) -> Table:
         """Columns, key and whatever the schema has."""
+        return await self._described(table, is_whole=False)
+
+    async def describe_rows(self, table: str) -> Table:
+        """Columns and key: the rest of the schema is copied in its own words."""
+        return await self._described(table, is_whole=True)
+
+    async def _described(self, table: str, *, is_whole: bool) -> Table:
         async with self._asking(table) as connection:
             found = await find(connection, table)
             if found is None:
@@ -134,7 +145,11 @@ class PostgresReader:
             kind, name = found["kind"], await proper(connection, table)
             columns, more = await columns_of(connection, found["oid"])
             key = await key_of(connection, found["oid"])
-            known = await details(connection, found)
+            known: dict[str, Any]
+            if is_whole:
+                known = {"kind": kind, "defaults": await defaults_of(connection, found["oid"])}
+            else:
+                known = await details(connection, found)
             described = Table(
                 name=name,
                 columns=columns,
@@ -144,8 +159,8 @@ class PostgresReader:
                 family=FAMILY,
                 details={**more, "only": found["has_children"], **known},
                 counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
-                indexes=await indexes_of(connection, found["oid"]),
-                foreign=await foreign_of(connection, found["oid"]),
+                indexes=() if is_whole else await indexes_of(connection, found["oid"]),
+                foreign=() if is_whole else await foreign_of(connection, found["oid"]),
                 plain=(await parts_of(connection, name))[-1],
                 generated=tuple(more["generated"]),
             )
@@ -266,6 +281,37 @@ class PostgresReader:
             async with flowing as pieces:
                 async for piece in pieces:
                     yield piece
+
+    async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
+        """What belongs to these tables, and to the database, besides what is made with a table."""
+        async with self._asking("look at the schema") as connection:
+            return await inventory(connection, tables, is_whole=is_whole)
+
+    async def why_not_whole(self) -> str:
+        """Why the definitions of the database cannot be had here. Empty: they can."""
+        if self._guard.bounds:
+            return "a dump of somebody who is no admin reaches the database only itself"
+        return await self._database.why_not_whole()
+
+    async def has(self, pattern: str) -> bool:
+        """Whether a pattern means a schema or anything in one."""
+        return await self._database.has(pattern)
+
+    async def whole_tables(self, wanted: Wanted) -> list[str]:
+        """The tables that have rows to copy."""
+        return await self._database.whole_tables(wanted)
+
+    async def definitions(self, wanted: Wanted) -> tuple[list[Definition], list[Left]]:
+        """The database in its own words."""
+        return await self._database.definitions(wanted)
+
+    def statements(self, definition: Definition) -> AsyncIterator[str]:
+        """The statements of a long definition."""
+        return self._database.statements(definition)
+
+    async def last_definitions(self, wanted: Wanted, after: int) -> list[Definition]:
+        """How far sequences have counted."""
+        return await self._database.last_definitions(wanted, after)
 
     async def close(self) -> None:
         """End the session."""

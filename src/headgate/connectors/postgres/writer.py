@@ -18,6 +18,7 @@ from headgate.connectors.api.bulk import (
     Csv,
     Job,
     Language,
+    Left,
     Mode,
     Piece,
     Pieces,
@@ -28,6 +29,7 @@ from headgate.connectors.api.bulk import (
 from headgate.connectors.guard import present
 from headgate.connectors.postgres import links, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
+from headgate.connectors.postgres.definition_writer import MakesDefinitions
 from headgate.connectors.postgres.errors import translate_errors
 from headgate.connectors.postgres.fit import check, has_binary_forms, is_same
 from headgate.connectors.postgres.ranges import condition
@@ -62,7 +64,7 @@ WHERE datname = current_database() AND starts_with(application_name, $1) AND pid
 """
 
 
-class PostgresWriter(Normalizes):
+class PostgresWriter(Normalizes, MakesDefinitions):
     """One session that writes."""
 
     languages: Sequence[Language] = (Language.COPY, Language.CSV)
@@ -71,20 +73,20 @@ class PostgresWriter(Normalizes):
     family = FAMILY
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._guard = present()
         self._connection: Connection | None = None
 
     async def session(self) -> Connection:
         """The connection."""
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url, self._guard, lc_monetary="C")  # Where 1.50 means that.
+            self._connection = await connect(self.url, self._guard, lc_monetary="C")  # Where 1.50 means that.
         return self._connection
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), table):
+        with translate_errors(where_is(self.url), table):
             found = await find(connection, table)
             if found is None:
                 return None
@@ -95,15 +97,16 @@ class PostgresWriter(Normalizes):
 
     async def prepare(self, job: Job) -> Table:
         """The table that chunks go into, and the ledger. All at once: what is refused leaves nothing."""
-        with translate_errors(where_is(self._url), job.target):
-            async with self._transaction() as connection:
+        with translate_errors(where_is(self.url), job.target):
+            async with self.transaction() as connection:
                 await keep_out(connection, await proper(connection, job.target))
-                await self._make_ledger(connection)
-                name, apart = await proper(connection, job.target), await self._apart(connection, job)
+                await self.make_ledger(connection)
+                name = await proper(connection, job.target)
                 found = await find(connection, name)
                 if found is not None and found["kind"] not in ("r", "p", "f"):
                     raise Refused(f"{job.target} is a view", code="not_a_table", hint="name a table")
                 if job.is_apart and not await self._is_finished(connection, job):
+                    apart = await self._apart(connection, job)
                     if job.mode is Mode.REPLACE:
                         await refuse_dependents(connection, name)
                     if found is not None:
@@ -112,6 +115,8 @@ class PostgresWriter(Normalizes):
                         await schema.make_table(connection, job, apart)
                     into = await self._table(connection, apart)
                 else:
+                    if found is None and job.whole:
+                        raise StorageError(f"{job.target} could not be made", hint="headgate dumps show says why")
                     if found is None:
                         await schema.make_table(connection, job, name)
                     into = await self._table(connection, name)
@@ -120,7 +125,8 @@ class PostgresWriter(Normalizes):
                     await self._check_key(connection, job, found)
                 return into
 
-    async def _make_ledger(self, connection: Connection) -> None:
+    async def make_ledger(self, connection: Connection) -> None:
+        """Have the ledger."""
         if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_dump_chunk', 0))")
             await connection.execute(_LEDGER.create)
@@ -163,7 +169,7 @@ class PostgresWriter(Normalizes):
     async def done(self, job: Job) -> dict[Range, int]:
         """What the ledger has."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), ledger.TABLE):
+        with translate_errors(where_is(self.url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
                 return {}
             return ledger.rows_by_range(await connection.fetch(_LEDGER.done, job.dump, job.target))
@@ -171,7 +177,7 @@ class PostgresWriter(Normalizes):
     async def unfinished(self, target: str) -> list[UUID]:
         """Dumps of this table that are not finished."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), ledger.TABLE):
+        with translate_errors(where_is(self.url), ledger.TABLE):
             if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
                 return []
             wanted = await self._identity(connection, target)
@@ -188,12 +194,14 @@ class PostgresWriter(Normalizes):
         self, job: Job, table: Table, range: Range, language: Language, pieces: Pieces, *, again: bool = False
     ) -> int:
         """One chunk and its line."""
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             try:
-                async with self._transaction() as connection:
+                async with self.transaction() as connection:
                     await keep_out(connection, table.name)
                     await self._announce(connection, job, range)
+                    await self._hush(connection, job)
                     if again:
+                        await self.make_ledger(connection)  # A whole dump has left none.
                         await self._erase(connection, job, table, range)
                     rows = await self._copied(connection, job, table, language, pieces)
                     await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.line_of(range), rows)
@@ -203,6 +211,11 @@ class PostgresWriter(Normalizes):
                 if again or not await self._has_line(job, range):
                     raise
                 raise AlreadyWritten(f"{job.target} already has this chunk") from None
+
+    async def _hush(self, connection: Connection, job: Job) -> None:
+        """Let no trigger of the target see what this transaction writes."""
+        if job.quiet:
+            await connection.execute("SET LOCAL session_replication_role = replica")
 
     async def _announce(self, connection: Connection, job: Job, range: Range) -> None:
         """Say which chunk and which attempt this transaction is, and end earlier ones."""
@@ -281,7 +294,8 @@ class PostgresWriter(Normalizes):
         await connection.execute(f"DELETE FROM {table.name} WHERE {condition(own, range)}")
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction. If it breaks the session may be lost, and the next one opens another."""
         connection = await self.session()
         try:
             await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 60000")
@@ -298,11 +312,15 @@ class PostgresWriter(Normalizes):
     async def finish(self, job: Job) -> None:
         """Indexes, constraints and sequences; then the swap and the last line, together."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             await keep_out(connection, await proper(connection, job.target))
             if await self._is_finished(connection, job):
                 return
             name, apart = await proper(connection, job.target), await self._apart(connection, job)
+            if job.whole:
+                await connection.execute(_END_WRITERS, name)
+                await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.last_line())
+                return
             suffix = job.dump.hex[:8]
             exists = await find(connection, name) is not None
             if job.is_apart:
@@ -314,7 +332,8 @@ class PostgresWriter(Normalizes):
             elif job.created:
                 await connection.execute(_END_WRITERS, name)
                 await schema.complete(connection, job, name)
-            async with self._transaction() as connection:
+            async with self.transaction() as connection:
+                await self._hush(connection, job)
                 if job.is_apart and (job.mode is Mode.REPLACE or not exists):
                     await swap(connection, name, apart, suffix)
                 elif job.is_apart:
@@ -327,16 +346,16 @@ class PostgresWriter(Normalizes):
                 # The session that has it locked is most likely about to do the same: the server's own housekeeping.
                 await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
 
-    async def index(self, job: Job) -> list[str]:
+    async def index(self, job: Job) -> list[Left]:
         """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             return await links.index(connection, job, await proper(connection, job.target))
 
-    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[Left]:
         """Foreign keys. Returns those that cannot be made."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             return await links.link(connection, job, await proper(connection, job.target), targets)
 
     async def _is_finished(self, connection: Connection, job: Job) -> bool:
@@ -345,14 +364,16 @@ class PostgresWriter(Normalizes):
     async def drop(self, job: Job) -> None:
         """Remove what was built apart, and its lines."""
         connection = await self.session()
-        with translate_errors(where_is(self._url), job.target):
+        with translate_errors(where_is(self.url), job.target):
             await keep_out(connection, await proper(connection, job.target))
-            if not job.is_apart or await self._is_finished(connection, job):
+            if not (job.is_apart or job.whole) or await self._is_finished(connection, job):
                 return
-            apart = await self._apart(connection, job)
-            await connection.execute(_END_WRITERS, apart)
-            async with self._transaction() as connection:
-                await connection.execute(f"DROP TABLE IF EXISTS {apart}")
+            name = await proper(connection, job.target) if job.whole else await self._apart(connection, job)
+            if job.whole and await find(connection, name) is None:
+                return
+            await connection.execute(_END_WRITERS, name)
+            async with self.transaction() as connection:
+                await connection.execute(f"TRUNCATE ONLY {name}" if job.whole else f"DROP TABLE IF EXISTS {name}")
                 await connection.execute(_LEDGER.forget, job.dump, job.target)
 
     async def close(self) -> None:

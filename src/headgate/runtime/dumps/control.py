@@ -20,9 +20,18 @@ from headgate.hidden import hide
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
 from headgate.runtime.dumps.addresses import Addresses, written
-from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Rate, Storages, file_of, parse_rate, plan_of, short
+from headgate.runtime.dumps.plan import (
+    SOURCE_TIMEOUT_S,
+    Rate,
+    Storages,
+    file_of,
+    options_of,
+    parse_rate,
+    plan_of,
+    short,
+)
 from headgate.runtime.dumps.processes import is_dead, process_name
-from headgate.runtime.dumps.views import DumpView, describe, is_run, options_of, status_of
+from headgate.runtime.dumps.views import DumpView, describe, is_run, status_of
 from headgate.store.dump_rows import DumpRow, TableRow, Urls
 from headgate.store.dumps import Dumps
 

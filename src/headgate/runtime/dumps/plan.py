@@ -11,20 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
 from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
+from headgate.connectors.api.whole import Around, Wanted, WholeReader
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import open_reader, open_writer
 from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
 from headgate.core.chunks.outcome import Status
 from headgate.errors import ConfigError, NotFound, Refused
 from headgate.ids import new_id
+from headgate.runtime.dumps import choice
 from headgate.runtime.dumps.addresses import Address, written
-from headgate.store.dump_rows import NewDump, TableRow
+from headgate.store.dump_rows import DumpRow, NewDump, TableRow
 from headgate.store.dumps import Dumps
 from headgate.text import has_zero_byte
 
@@ -43,6 +46,10 @@ class Options:
     own: tuple[str, ...] = ()  # Factories of the user's own storages.
     source_timeout_s: float | None = None  # None: as the settings of the process that runs it say.
     is_bounded: bool = False  # Somebody who is no admin began it: it reaches only what is allowed.
+    whole: Wanted | None = None  # A whole database, or the part of it that is wanted.
+    one_by_one: str = ""  # Why all tables are copied without their database. What else it has is named at the end.
+    bare: dict[str, bool] = field(default_factory=dict)  # Tables without a column to copy, and whether they have rows.
+    around: Around | None = None  # What happens around the rows, where the target has the tables.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,12 @@ class Request:
     rows: int | None = None  # Of a chunk; None: as many as take about three seconds.
     rate: str | None = None
     key: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()  # Columns that stay behind: `name`, or `table.name`.
+    exclude: tuple[str, ...] = ()  # What stays behind: tables and schemas, by patterns, or columns.
+    include: tuple[str, ...] = ()  # Only these tables and schemas, by patterns.
+    schema_only: bool = False
+    data_only: bool = False
+    owners: bool = True
+    privileges: bool = True
     columns: Mapping[str, str] = field(default_factory=dict)  # Types: `price` → `decimal(12,2)`.
     since: tuple[str, ...] = ()  # Only what comes after this key.
     yes: bool = False  # Append to a table that has rows.
@@ -113,6 +125,11 @@ class Plan:
         return self.reads or self.job.source
 
 
+def options_of(row: DumpRow) -> Options:
+    """How a dump is done."""
+    return msgspec.json.decode(row.options, type=Options)
+
+
 def plan_of(row: TableRow) -> Plan:
     """The plan in a table's row."""
     return msgspec.json.decode(row.job, type=Plan)
@@ -138,12 +155,13 @@ async def create(dumps: Dumps, request: Request, source: Address | None = None, 
     dump = new_id()
     reader, writer = storages.read(), storages.write()
     async with aclosing(_Closing(reader)), aclosing(_Closing(writer)):
-        names = list(request.tables) or await reader.tables()
-        if not names:
+        refuse = partial(_refuse_unfinished, dumps, target.shown)
+        request, names = await choice.chosen(request, reader, writer, refuse)
+        if not names and request.options.whole is None:
             raise NotFound(f"{source.shown} has no tables")
-        tables = [await _described(name, request, reader, writer) for name in names]
+        request, tables = await _all_described(names, request, reader, writer)
         targets = [into for _, into in tables]
-        await _refuse_unfinished(dumps, target.shown, targets)
+        await refuse(targets)
         plans = [await _plan(dumps, dump, request, table, into, writer) for table, into in tables]
     if twice := {name for name in targets if targets.count(name) > 1}:
         raise ConfigError(f"two tables would go into {min(twice)}", hint="rename one: --table name=target")
@@ -192,22 +210,47 @@ def _check(request: Request) -> None:
         raise ConfigError(
             "a storage from a file is on this machine only", hint="make it a module that nodes can import"
         )
+    choice.check(request)
     parse_rate(request.rate)
+
+
+async def _all_described(
+    names: Sequence[str], request: Request, reader: Reader, writer: Writer
+) -> tuple[Request, list[tuple[Table, str]]]:
+    """The tables. Those of a whole database that have nothing to copy are remembered apart."""
+    found: list[tuple[Table, str]] = []
+    bare: dict[str, bool] = {}
+    for name in names:
+        try:
+            found.append(await _described(name, request, reader, writer))
+        except _NoColumns as error:
+            if request.options.whole is None:
+                raise
+            bare[error.table.name] = bool(error.table.rows)
+    return replace(request, options=replace(request.options, bare=bare)), found
+
+
+class _NoColumns(ConfigError):
+    """A table has no column that is copied."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(f"{table.name} has no columns left", hint="exclude fewer columns")
+        self.table = table
 
 
 async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
     name, _, given = name.partition("=")
-    table = await reader.describe(name)
+    if request.options.whole is not None and isinstance(reader, WholeReader):
+        table = await reader.describe_rows(name)
+    else:
+        table = await reader.describe(name)
     return _with_columns(table, request, writer.family), given or target_name(table, writer.family)
 
 
 async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: Writer) -> Plan:
-    for other in await writer.unfinished(target):
-        if not await _is_given_up(dumps, other):
-            raise Refused(
-                f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
-            )
-    there = await writer.look(target)
+    whole, around = request.options.whole, request.options.around
+    is_made = whole is not None and whole.schema  # Then it is known that the target has none of the tables.
+    there = None if is_made else await _looked_at(dumps, target, writer)
     read, table = table, _retyped(table, request, there, writer.family)
     mode = request.options.mode
     if mode is Mode.APPEND and there is not None and there.rows != 0 and not request.yes:
@@ -217,10 +260,30 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     key = request.key or table.key
     if mode is Mode.UPSERT and not key:
         raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
-    job = Job(dump, table, target, mode, aside=table.by is By.BLOCK, key=key, created=there is None)
+    job = Job(
+        dump,
+        table,
+        target,
+        mode,
+        aside=table.by is By.BLOCK and not is_made,
+        key=key,
+        created=there is None and not is_made,
+        whole=is_made,
+        quiet=around is not None and around.quiet,
+    )
     reads = None if table == read else read
     had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE
     return Plan(job, since=request.since, had_rows=had_rows, reads=reads)
+
+
+async def _looked_at(dumps: Dumps, target: str, writer: Writer) -> Table | None:
+    """The table at the target. Refuses one that another dump has begun."""
+    for other in await writer.unfinished(target):
+        if not await _is_given_up(dumps, other):
+            raise Refused(
+                f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
+            )
+    return await writer.look(target)
 
 
 async def _is_given_up(dumps: Dumps, dump: UUID) -> bool:
@@ -255,7 +318,7 @@ def _with_columns(table: Table, request: Request, family: str) -> Table:
     generated = set(table.generated) if table.family == family else set()
     kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
     if not kept:
-        raise ConfigError(f"{table.name} has no columns left", hint="exclude fewer columns")
+        raise _NoColumns(table)
     dropped = [{"name": column.name, "native": column.native} for column in table.columns if column.name in generated]
     details = {**table.details, "dropped": dropped} if dropped else table.details
     return replace(table, columns=kept, details=details)

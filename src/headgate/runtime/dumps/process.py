@@ -12,7 +12,7 @@ plan is in the database, what was written is in the target's ledger, and the led
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from uuid import UUID
 
 from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
+from headgate.core.chunks.left import is_complete, summed_up
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
 from headgate.errors import HeadgateError, Refused, StoreError
 from headgate.hidden import error_said
@@ -31,8 +32,9 @@ from headgate.runtime.dumps.copying import Transform
 from headgate.runtime.dumps.history import History
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim
-from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
+from headgate.runtime.dumps.plan import Plan, Storages, as_json, options_of, plan_of, short
 from headgate.runtime.dumps.processes import is_dead, process_name
+from headgate.runtime.dumps.restoring import Restoring
 from headgate.runtime.dumps.tables import CopiedTable, Tables
 from headgate.runtime.dumps.workers import WorkersManager
 from headgate.store.dump_rows import Attempt, AttemptRow
@@ -40,6 +42,7 @@ from headgate.store.dumps import Dumps
 
 TICK_S = 0.2
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
+CLAIMED_S = 2.0  # How often a claim is renewed while something else takes long.
 LEAVE_S = 3.0  # Longer than a database that answers needs, and short enough for somebody who pressed Ctrl-C.
 
 log = get_logger()
@@ -93,8 +96,11 @@ class StreamProcess:
         self._finishing: dict[int, asyncio.Task[None]] = {}
         self._seen = 0  # The last attempt that we have read.
         self._woken = asyncio.Event()
+        self._restoring: Restoring | None = None  # Of a whole database.
+        self._after: Mapping[str, Sequence[str]] = {}  # The tables that one is filled after.
         self._reader: Reader | None = None
         self._writer: Writer | None = None
+        self._idle: list[Writer] = []  # Sessions that have finished tables, for the next ones.
         self._history = History(home, dump)
         self._goes_on = goes_on
 
@@ -111,7 +117,7 @@ class StreamProcess:
                 for task in self._finishing.values():
                     task.cancel()
                 await asyncio.gather(*self._finishing.values(), return_exceptions=True)
-        except (StorageGone, StoreError) as error:
+        except (StorageError, StoreError) as error:
             raise await self._fail(error) from None
         except asyncio.CancelledError:
             await self._leave()
@@ -149,11 +155,19 @@ class StreamProcess:
 
     async def _start(self) -> None:
         rows = await self._dumps.tables(self.dump)
-        if all(row.state is TableState.DONE for row in rows):
+        options = options_of(await self._dumps.find(str(self.dump)))
+        is_copied = all(row.state is TableState.DONE for row in rows)
+        if is_copied and options.whole is None:
             return
         self._reader, self._writer = self._storages.read(), self._storages.write()
         snapshot = await self._reader.begin()
-        await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=any(row.done for row in rows))
+        await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=not is_copied and any(row.done for row in rows))
+        if options.whole is not None:
+            whole, around = options.whole, options.around
+            self._restoring = Restoring(self._storages, self.dump, whole, around, self._count, self._wake)
+            self._after = around.after if around is not None else {}
+            await self._claimed(self._restoring.begin(snapshot, {row.target for row in rows}, options.bare))
+            self._restoring.fill(row.target for row in rows if row.state is TableState.DONE)
         timeout_s = self._storages.source_timeout_s
         ready = Tables(self._dumps, self._claim, self._reader, self._writer, self._count, timeout_s)
         for row in rows:
@@ -166,6 +180,18 @@ class StreamProcess:
             except HeadgateError as error:
                 await self._give_up(row.number, row.name, plan_of(row), error_said(error))
         self.workers.start(snapshot)
+
+    async def _claimed(self, work: Coroutine[object, object, None]) -> None:
+        """Do something that may take long, while the dump stays ours."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([task], timeout=CLAIMED_S))[0]:
+                if await self._dumps.renew(self.dump, self._claim.owner, self._claim.epoch) is None:
+                    raise Refused("another process runs this dump now", code="taken")
+            task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _give_up(self, number: int, name: str, plan: Plan, error: str) -> None:
         """The table fails; the others go on."""
@@ -190,16 +216,23 @@ class StreamProcess:
             if state.wanted is DumpWanted.RUN:
                 await self._plan_ahead()
             await self._look()
-            if not self._tables:
+            if not self._tables and await self._is_restored():
                 self._announce(await self._read_on())  # What was reported between the last look at it and the end.
                 return True
-            if self.workers.ended:
+            if self._tables and self.workers.ended:
                 await self._hear()  # The last of them may have said why since we last looked.
                 raise self.workers.error() or StorageGone("no worker is left")
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._woken.wait()
             self._woken.clear()
+
+    async def _is_restored(self) -> bool:
+        """Whether what follows the rows has been made, as far as it can be. It is begun here."""
+        if self._restoring is None:
+            return True
+        await self._restoring.end()
+        return self._restoring.is_over
 
     async def _read_on(self) -> list[AttemptRow]:
         """Attempts since we last looked, of workers here and elsewhere."""
@@ -228,6 +261,8 @@ class StreamProcess:
         """Hand out chunks until enough wait; those of the first tables first."""
         waiting = sum(row.waiting for row in await self._dumps.tables(self.dump))
         for table in list(self._tables.values()):  # One that is finished meanwhile leaves.
+            if not self._targets().isdisjoint(self._after.get(table.plan.job.target, ())):
+                continue
             while table.state is TableState.COPYING and table.offsets.is_wanted(waiting):
                 try:
                     await table.offsets.hand_out()
@@ -238,6 +273,9 @@ class StreamProcess:
                     return
                 waiting += 1
                 self.workers.wake()
+
+    def _targets(self) -> set[str]:
+        return {table.plan.job.target for table in self._tables.values()}
 
     async def _look(self) -> None:
         """Finish tables that are complete; give up those that cannot be."""
@@ -261,25 +299,33 @@ class StreamProcess:
 
     async def _finish(self, table: CopiedTable) -> None:
         """Indexes, constraints, the swap. Other tables go on meanwhile."""
-        writer = self._storages.write()
+        writer = self._idle.pop() if self._idle else self._storages.write()
         try:
             await writer.finish(table.plan.job)
             await self._dumps.set_table(self.dump, table.number, TableState.DONE, as_json(table.plan))
             self._tables.pop(table.number, None)
+            if self._restoring is not None:
+                self._restoring.fill([table.plan.job.target])
         except (StorageGone, StoreError) as error:
             failure = Attempt(table.number, -1, process_name(), Notice.FAILURE, error=error_said(error))
             await self._dumps.chunks.record(self.dump, failure)
         except HeadgateError as error:
             await self._give_up(table.number, table.name, table.plan, error_said(error))
         finally:
-            with suppress(Exception):
-                await writer.close()
+            if table.plan.job.whole:
+                self._idle.append(writer)
+            else:
+                with suppress(Exception):
+                    await writer.close()
             self._wake()
 
     # End.
 
     async def _cancel(self) -> Status:
         await self.workers.stop()
+        if self._restoring is not None:
+            await self._restoring.close()
+            await self._dumps.set_left(self.dump, await self._restoring.give_up())
         rows = await self._dumps.tables(self.dump)
         left = await tables.remove(self._writer, rows) if self._writer is not None else ""
         await self._dumps.set_status(self.dump, Status.CANCELLED, left)
@@ -289,8 +335,18 @@ class StreamProcess:
     async def _end(self) -> Status:
         rows = await self._dumps.tables(self.dump)
         status, text = outcome.ended([(row.name, row.state, row.error) for row in rows])
-        if status is Status.COMPLETED:
-            text = await tables.link(self._writer, rows)
+        if self._restoring is not None:
+            left = self._restoring.left_behind()
+            await self._dumps.set_left(self.dump, left)
+            if status is Status.COMPLETED and not is_complete(left):
+                status, text = Status.INCOMPLETE, f"not copied: {summed_up([one for one in left if not one.excuse])}"
+            if status is Status.COMPLETED:
+                await self._restoring.tidy_up()
+        elif status is Status.COMPLETED:
+            left = await tables.link(self._writer, rows)
+            options = options_of(await self._dumps.find(str(self.dump)))
+            left += await tables.compare(self._storages, self._writer, rows, options.one_by_one)
+            await self._dumps.set_left(self.dump, left)
         await self._dumps.set_status(self.dump, status, text)
         if status is Status.COMPLETED:
             self._history.remove()
@@ -330,7 +386,10 @@ class StreamProcess:
 
     async def _close(self) -> None:
         self._history.close()
-        for session in (self._reader, self._writer):
+        if self._restoring is not None:
+            await self._restoring.close()
+        sessions: list[Reader | Writer | None] = [self._reader, self._writer, *self._idle]
+        for session in sessions:
             if session is not None:
                 with suppress(Exception):
                     await session.close()

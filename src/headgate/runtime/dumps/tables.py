@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, StorageGone, Writer
+from headgate.connectors.api.bulk import By, Indexes, Inventory, Job, Links, Reader, StorageError, StorageGone, Writer
+from headgate.core.chunks.left import Excuse, Left, difference, excused
 from headgate.core.chunks.offsets import unplanned
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError
 from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
-from headgate.runtime.dumps.plan import Plan, as_json, plan_of, short
+from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
 from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
 
@@ -62,26 +63,49 @@ class Tables:
         return CopiedTable(number, row.name, plan, offsets)
 
 
-async def link(writer: Writer | None, rows: Sequence[TableRow]) -> str:
+async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
     """What follows all tables, for those that the dump made: indexes of another kind of database, foreign keys. Returns
     what could not be made."""
     jobs = [plan_of(row).job for row in rows]
     targets = {job.source.name: job.target for job in jobs}
-    steps: list[Callable[[Job], Awaitable[list[str]]]] = []
+    steps: list[Callable[[Job], Awaitable[list[Left]]]] = []
     if isinstance(writer, Indexes):
         steps.append(writer.index)
     if isinstance(writer, Links):
         steps.append(partial(writer.link, targets=targets))
-    missing: list[str] = []
+    left: list[Left] = []
     for step in steps:
         for job in jobs:
             try:
-                missing += await step(job) if job.created else ()
+                missing = await step(job) if job.created else []
             except StorageGone:
                 raise  # Nothing more can be made, and nothing more can be known.
             except StorageError as error:
-                missing.append(f"{job.target}: {hide(error.message)}")
-    return f"left out: {'; '.join(missing)}" if missing else ""
+                missing = [Left("schema", of=job.target, why=hide(error.message))]
+            left += missing if writer is None or job.source.family == writer.family else excused(missing, Excuse.KIND)
+    return left
+
+
+async def compare(storages: Storages, writer: Writer | None, rows: Sequence[TableRow], one_by_one: str) -> list[Left]:
+    """What else belongs to the tables that the dump made and is not at the target, where both sides are of one family.
+    `one_by_one`: why their database was not copied as a whole, where all its tables were asked for; then what belongs
+    to the database counts, too."""
+    family = writer.family if writer is not None else None
+    jobs = [job for row in rows if (job := plan_of(row).job).created and job.source.family == family]
+    source = storages.read()
+    if not jobs or not isinstance(source, Inventory):
+        return []
+    target = storages.read_target()
+    try:
+        assert isinstance(target, Inventory), "it is of the same family"
+        had = await source.inventory([job.source.name for job in jobs], is_whole=bool(one_by_one))
+        has = await target.inventory([job.target for job in jobs], is_whole=bool(one_by_one))
+        found = difference(had, has, {job.target: job.source.name for job in jobs})
+        why = f"tables were copied one by one: {one_by_one}" if one_by_one else "a table is copied without it"
+        return [replace(one, why=why) for one in found]
+    finally:
+        for session in (source, target):
+            await session.close()
 
 
 def begun(rows: Sequence[TableRow]) -> list[TableRow]:

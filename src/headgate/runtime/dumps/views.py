@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import msgspec
 
 from headgate.core.chunks import Bound, outcome
+from headgate.core.chunks.left import Excuse, is_complete
 from headgate.core.chunks.locks import State
 from headgate.core.chunks.outcome import RESUMABLE, Notice, Status, TableState
-from headgate.runtime.dumps.plan import Options, plan_of, short
+from headgate.runtime.dumps.plan import options_of, plan_of, short
 from headgate.runtime.dumps.processes import is_dead
 from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.store.dump_rows import AttemptRow, ChunkRow, DumpRow, Pace, TableRow
@@ -34,6 +35,7 @@ class _Dump(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     rate: str | None
     fuzzy: bool
+    complete: bool
     place: str
     spread: bool
     process: str | None
@@ -83,10 +85,22 @@ class TableView(msgspec.Struct, frozen=True, kw_only=True):
         return self.name if self.name == self.target else f"{self.name} → {self.target}"
 
 
+class LeftView(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the source has and the target does not. The excuse: it was `asked` for, or the target is another
+    `kind` of database."""
+
+    kind: str
+    name: str
+    of: str
+    why: str
+    excuse: Excuse
+
+
 class DumpView(_Dump, frozen=True, kw_only=True):
     """All about one dump."""
 
     tables: list[TableView]
+    left_behind: list[LeftView]
     rows_per_s: float | None
     bytes_per_s: float | None
     eta_s: float | None
@@ -172,6 +186,7 @@ async def describe(dumps: Dumps, id: str) -> DumpView:
     left = [max(0, expected - done) / speed for done, expected, speed in known if expected and speed]
     more = {
         "tables": tables,
+        "left_behind": [LeftView(**asdict(one)) for one in row.left_behind],
         "rows_per_s": rows_s,
         "bytes_per_s": bytes_s,
         "eta_s": round(left[0], 1) if left else None,
@@ -199,6 +214,7 @@ def summary(row: DumpRow) -> DumpSummary:
         workers=options.workers,
         rate=row.rate,
         fuzzy=row.fuzzy,
+        complete=status is Status.COMPLETED and is_complete(row.left_behind),
         place=row.place,
         spread=row.spread,
         process=row.process if is_run(row) else None,
@@ -234,11 +250,6 @@ def status_of(row: DumpRow) -> Status:
 def is_run(row: DumpRow) -> bool:
     """Whether a process that lives runs it, as far as can be seen from this host."""
     return row.is_run and not is_dead(row.process)
-
-
-def options_of(row: DumpRow) -> Options:
-    """How a dump is done."""
-    return msgspec.json.decode(row.options, type=Options)
 
 
 def table_view(row: TableRow) -> TableView:

@@ -8,6 +8,7 @@ slow down, cancel and verify what has begun reaches nothing new.
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from uuid import UUID
 
 import msgspec
@@ -185,7 +186,8 @@ def _with_verification(request: Req, found: DumpView) -> VerifiedDump:
 
 
 def _request(body: bodies.BeginDump, caller: Caller) -> plan.Request:
-    texts = [body.source, body.target, *body.tables, *body.key, *body.exclude, *body.columns, *body.since]
+    names = (body.tables, body.key, body.include, body.exclude, body.columns, body.since)
+    texts = [body.source, body.target, *chain.from_iterable(names)]
     if any("\0" in text for text in texts):
         raise ConfigError([Problem("", "no text may have a zero byte")])
     return plan.Request(
@@ -201,7 +203,12 @@ def _request(body: bodies.BeginDump, caller: Caller) -> plan.Request:
         rows=body.chunk_rows,
         rate=body.rate,
         key=body.key,
+        include=body.include,
         exclude=body.exclude,
+        schema_only=body.schema_only,
+        data_only=body.data_only,
+        owners=body.owners,
+        privileges=body.privileges,
         columns=body.columns,
         since=body.since,
         yes=body.yes,

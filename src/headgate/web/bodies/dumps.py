@@ -21,7 +21,12 @@ class BeginDump(Request):
     rate: str | None = None
     source_timeout_s: float | None = None  # None: as the node's settings say.
     key: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()  # Columns that stay behind.
+    include: tuple[str, ...] = ()  # Only these tables and schemas, by patterns.
+    exclude: tuple[str, ...] = ()  # What stays behind: tables and schemas, by patterns, or columns.
+    schema_only: bool = False  # Everything but the rows.
+    data_only: bool = False  # Only the rows, into tables that are there.
+    owners: bool = True  # Objects belong to whom they belong at the source.
+    privileges: bool = True  # Grants are copied.
     columns: dict[str, str] = field(default_factory=dict)  # Types of columns.
     since: tuple[str, ...] = ()  # Only rows after this key.
     yes: bool = False  # Append to tables that have rows.
