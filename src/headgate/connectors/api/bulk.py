@@ -38,7 +38,7 @@ from uuid import UUID
 
 from headgate.connectors.values.kinds import Type
 from headgate.core.chunks import Bound, Range
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Refused
 from headgate.text import counted
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Language",
     "Links",
     "Mode",
+    "Named",
     "Ordered",
     "Piece",
     "Pieces",
@@ -68,6 +69,7 @@ __all__ = [
     "StorageGone",
     "Table",
     "Writer",
+    "bad_name",
     "target_of",
 ]
 
@@ -214,6 +216,11 @@ def target_of(refers: str, targets: Mapping[str, str]) -> str:
     last = refers.rpartition(".")[2]
     alike = [target for name, target in targets.items() if name.rpartition(".")[2] == last]
     return targets.get(refers) or (alike[0] if len(alike) == 1 else last.strip('"'))
+
+
+def bad_name(name: str, what: str) -> Refused:
+    """The error for a table whose name the target cannot have."""
+    return Refused(f"{name!r} cannot be the name of {what}", code="name", hint="rename it: --table name=target")
 
 
 class StorageError(HeadgateError):
@@ -378,6 +385,20 @@ class Writer(Protocol):
 
     async def close(self) -> None:
         """End the session. May be called at any time, and more than once."""
+        ...
+
+
+@runtime_checkable
+class Named(Protocol):
+    """What a `Writer` may have besides: rules for the names of tables. Without them any name will do."""
+
+    def name_for(self, plain: str) -> str:
+        """How this storage writes the name of a table that is called `plain` elsewhere, letter by letter."""
+        ...
+
+    async def place_of(self, table: str) -> str:
+        """What tells tables apart: two names with one place mean one table. Raises `Refused` for a name that no table
+        can have, or that would be changed."""
         ...
 
 

@@ -16,6 +16,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ from headgate.connectors.api.bulk import (
     Range,
     StorageError,
     Table,
+    bad_name,
 )
 from headgate.connectors.files.durable import locked, put, sync, sync_folder
 from headgate.connectors.files.errors import translate_errors
@@ -59,6 +61,7 @@ T = TypeVar("T")
 _JOINED = "joined"
 _STATE = "state.json"
 CANNOT = " cannot be written"
+LONGEST = 230  # Bytes of a table's name: what file systems allow, less what is added while it is built.
 
 
 class Joining(msgspec.Struct):
@@ -107,8 +110,9 @@ class FileWriter(Normalizes):
     def _named(self, target: str) -> Path:
         if self._is_file:
             return self._path
-        if not target or target.startswith((".", "_")) or "/" in target or "\0" in target:
-            raise Refused(f"{target!r} cannot be the name of a folder", hint="rename it: --table name=target")
+        is_long = len(os.fsencode(target)) > LONGEST
+        if not target or target.startswith((".", "_")) or "/" in target or "\0" in target or is_long:
+            raise bad_name(target, "a folder")
         return self._path / target
 
     def _apart(self, job: Job) -> Path:
@@ -142,6 +146,15 @@ class FileWriter(Normalizes):
         return found
 
     # The contract.
+
+    def name_for(self, plain: str) -> str:
+        """The same."""
+        return plain
+
+    async def place_of(self, table: str) -> str:
+        """The path. Folders whose names differ in the case of letters, or in how those are encoded, would be one folder
+        on many machines that they are copied to."""
+        return unicodedata.normalize("NFC", str(self._named(table))).casefold()
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.connectors.api.bulk import By, Column, Foreign, Index, Table
+from headgate.connectors.api.bulk import By, Column, Foreign, Index, Table, bad_name
 from headgate.connectors.mysql.session import Session
 from headgate.connectors.mysql.types import FAMILY, refusal, type_of
 from headgate.connectors.sql.quoting import backquoted as quoted
@@ -42,13 +42,39 @@ SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
 WHERE CONSTRAINT_SCHEMA = {schema} AND TABLE_NAME = {name}
 """
 
+NAME = 64  # The longest name.
+_NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^.`]+)\.)?(`(?:[^`]|``)+`|[^.`]+)")
+
 # Names.
+
+
+def name_for(plain: str) -> str:
+    """How a name is written that means this very one: in backquotes where a dot would make two of it."""
+    return quoted(plain) if {".", "`"} & set(plain) else plain
 
 
 def parts_of(session: Session, table: str) -> tuple[str, str]:
     """The database and the table that a name means."""
-    schema, dot, name = table.partition(".")
-    return (schema, name) if dot else (session.where.database, table)
+    if found := _NAME.fullmatch(table):
+        schema, name = (part and (part[1:-1].replace("``", "`") if part[0] == "`" else part) for part in found.groups())
+    else:
+        schema, _, name = table.rpartition(".")
+    return schema or session.where.database, name
+
+
+def named(parts: tuple[str, str]) -> str:
+    """The name that means this database and this table."""
+    return ".".join(map(name_for, parts))
+
+
+def place_of(session: Session, table: str) -> str:
+    """What tells tables apart: some servers do not by the case of letters. What no table can be called is refused."""
+    schema, name = parts_of(session, table)
+    if not 0 < len(name) <= NAME or name.endswith(" ") or max(name) > "\uffff" or "\0" in name:
+        raise bad_name(name, "a table")
+    if int(session.value("SELECT @@lower_case_table_names")):
+        schema, name = schema.lower(), name.lower()
+    return named((schema, name))
 
 
 def sql_name(session: Session, table: str) -> str:
@@ -108,6 +134,7 @@ def described(session: Session, table: str) -> Table | None:
             if one is not index and one["type"] == "BTREE" and not any(one["lengths"])
         ),
         foreign=foreign_of(session, table),
+        plain=parts_of(session, table)[1],
     )
 
 
@@ -163,7 +190,7 @@ def foreign_of(session: Session, table: str) -> tuple[Foreign, ...]:
     for name, column, schema, refers, to in columns:
         if name not in actions:
             continue  # It was dropped between the two queries.
-        whole = refers if schema == session.where.database else f"{schema}.{refers}"
+        whole = name_for(refers) if schema == session.where.database else named((schema, refers))
         one = found.get(name) or Foreign(name, (), whole, (), *actions[name])
         found[name] = replace(one, columns=(*one.columns, column), to=(*one.to, to))
     return tuple(found.values())

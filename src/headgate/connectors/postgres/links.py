@@ -10,7 +10,7 @@ import asyncpg
 from asyncpg import Connection
 
 from headgate.connectors.api.bulk import Job, StorageError, target_of
-from headgate.connectors.postgres.catalog import find, parts_of, proper
+from headgate.connectors.postgres.catalog import LONGEST, find, parts_of, proper
 from headgate.connectors.postgres.judged import (
     NOT_SQL,
     is_constraint,
@@ -19,7 +19,6 @@ from headgate.connectors.postgres.judged import (
     why_not_index,
 )
 from headgate.connectors.postgres.schema import (
-    LONGEST,
     NAMES,
     Detail,
     expressions,

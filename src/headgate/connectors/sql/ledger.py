@@ -35,9 +35,9 @@ def bound_of(text: str) -> Bound | None:
     return None if found is None else tuple(found)
 
 
-def key_of(range: Range) -> str:
-    """What stands for a chunk in the ledger."""
-    return hashlib.sha256(f"{text_of(range.lo)} {text_of(range.hi)}".encode()).hexdigest()[:32]
+def key_of(range: Range, target: str = "") -> str:
+    """What stands for a chunk in the ledger; with its target, what stands for it among the chunks of all tables."""
+    return hashlib.sha256(f"{target}{text_of(range.lo)} {text_of(range.hi)}".encode()).hexdigest()[:32]
 
 
 def line_of(range: Range) -> tuple[str, str, str]:

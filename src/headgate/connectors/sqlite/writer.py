@@ -26,12 +26,13 @@ from headgate.connectors.api.bulk import (
     Range,
     StorageError,
     Table,
+    bad_name,
 )
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import quoted
 from headgate.connectors.sqlite.catalog import columns_of, table_info
 from headgate.connectors.sqlite.ranges import Value, condition
-from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create, index_like
+from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create, index_like, refuse_triggers
 from headgate.connectors.sqlite.session import Session, tidying_up
 from headgate.connectors.sqlite.types import FAMILY
 from headgate.connectors.values.convert import Normalizes
@@ -57,6 +58,16 @@ class SqliteWriter(Normalizes):
 
     def __init__(self, url: str) -> None:
         self._session = Session(url, "rwc")
+
+    def name_for(self, plain: str) -> str:
+        """The same: a name is never taken apart here."""
+        return plain
+
+    async def place_of(self, table: str) -> str:
+        """SQLite does not tell names apart by the case of ASCII letters."""
+        if not table or "\0" in table or table.lower().startswith("sqlite_") or table.lower() == ledger.TABLE:
+            raise bad_name(table, "a table")
+        return "".join(one.lower() if one.isascii() else one for one in table)
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
@@ -160,6 +171,8 @@ def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
         table = _look(connection, name)
         assert table is not None, name
         check(connection, job, table)
+        if old is not None and job.mode not in (Mode.REPLACE, Mode.ABSENT):
+            refuse_triggers(connection, job.target)
         return table
 
 

@@ -1,7 +1,9 @@
 """What a dump is made of: the request, its tables, and what is found out about them before anything is written.
 
 Everything that can be refused is refused here: a table that is not there, a target that has rows already or that
-another dump has begun, a column that cannot hold what comes. Nothing has been created by then.
+another dump has begun, two tables that would become one. Nothing has been created by then. A table that cannot be
+copied for a reason of its own, because it has no columns or may not be read, is no reason to refuse the others: it
+stays in the dump as it was asked for, and is planned when the dump runs, and each time that it is resumed.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
+from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, StorageError, StorageGone, Table, Writer
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
 from headgate.core.chunks.outcome import Status
-from headgate.errors import ConfigError, NotFound, Refused
+from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.ids import new_id
+from headgate.runtime.dumps.naming import place_of, refuse_meeting, target_name
 from headgate.store.dump_rows import NewDump, TableRow
 from headgate.store.dumps import Dumps
 from headgate.text import has_zero_byte
@@ -66,6 +69,20 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody asks of one table."""
+
+    table: str
+    target: str = ""  # Empty: called as at the source.
+    mode: Mode = Mode.APPEND
+    key: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    since: tuple[str, ...] = ()
+    yes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Storages:
     """Where a dump reads and writes. Each worker opens its own sessions."""
 
@@ -101,6 +118,7 @@ class Plan:
     since: tuple[str, ...] = ()
     had_rows: bool = False  # The target had rows before the dump.
     reads: Table | None = None  # What is read, where a mapping makes the job's columns of it.
+    asked: Asked | None = None  # It could not be planned yet, and the job says no more than its names.
 
     @property
     def source(self) -> Table:
@@ -131,15 +149,16 @@ async def create(dumps: Dumps, request: Request, guard: Guard = OPEN) -> UUID:
     dump = new_id()
     reader, writer = storages.read(), storages.write()
     async with aclosing(_Closing(reader)), aclosing(_Closing(writer)):
-        names = list(request.tables) or await reader.tables()
-        if not names:
+        asked = await _asked(request, reader)
+        if not asked:
             raise NotFound(f"{redacted(request.source)} has no tables")
-        tables = [await _described(name, request, reader, writer) for name in names]
-        targets = [target for _, target in tables]
-        await _refuse_unfinished(dumps, request, targets)
-        plans = [await _plan(dumps, dump, request, table, target, writer) for table, target in tables]
-    if twice := {name for name in targets if targets.count(name) > 1}:
-        raise ConfigError(f"two tables would go into {min(twice)}", hint="rename one: --table name=target")
+        found = [await _found(one, reader, writer) for one in asked]
+        refuse_meeting((one.asked.table, one.target, one.place) for one in found if one.error is None)
+        await _refuse_unfinished(dumps, request, [one.target for one in found])
+        plans = [await _plan_or_ask_later(dumps, dump, one, writer) for one in found]
+    errors = [error for _, error in plans if error is not None]
+    if len(errors) == len(plans):
+        raise errors[0]
     await dumps.create(
         NewDump(
             id=dump,
@@ -147,7 +166,7 @@ async def create(dumps: Dumps, request: Request, guard: Guard = OPEN) -> UUID:
             target=redacted(request.target),
             urls={"source": request.source, "target": request.target},
             options=msgspec.to_builtins(request.options),
-            tables=[(plan.job.source.name, plan.job.target, as_json(plan)) for plan in plans],
+            tables=[(plan.job.source.name, plan.job.target, as_json(plan)) for plan, _ in plans],
             rows=request.rows,
             rate=request.rate,
             place=request.place,
@@ -188,32 +207,100 @@ def _check(request: Request) -> None:
     parse_rate(request.rate)
 
 
-async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
-    name, _, given = name.partition("=")
-    table = await reader.describe(name)
-    return _with_columns(table, request, writer.family), given or target_name(table, writer.family)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A table that was asked for, and what it turned out to be."""
+
+    asked: Asked
+    target: str
+    place: str = ""
+    table: Table | None = None
+    error: HeadgateError | None = None  # Why it is no table that can be copied.
 
 
-async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: Writer) -> Plan:
+async def _asked(request: Request, reader: Reader) -> list[Asked]:
+    """The tables that are meant. A name with an equals sign in it is a table's if there is such a table."""
+    names = await reader.tables() if not request.tables or any("=" in name for name in request.tables) else []
+    pairs = [(name, "") for name in names]
+    if request.tables:
+        pairs = [(name, "") if name in names else _renamed(name) for name in request.tables]
+    options = {"key": request.key, "exclude": request.exclude, "columns": request.columns, "since": request.since}
+    return [Asked(name, target, request.options.mode, **options, yes=request.yes) for name, target in pairs]
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    name, _, target = text.partition("=")
+    return name, target
+
+
+def _is_of_one_table(error: HeadgateError) -> bool:
+    """Whether an error is no reason to refuse the other tables. Where something must be decided, or was mistyped,
+    nothing is begun."""
+    if isinstance(error, Refused):
+        return error.code not in ("unfinished", "not_empty")
+    return isinstance(error, StorageError) and not isinstance(error, StorageGone)
+
+
+async def _found(asked: Asked, reader: Reader, writer: Writer) -> _Found:
+    target = asked.target or asked.table
+    try:
+        table = _with_columns(await reader.describe(asked.table), asked, writer.family)
+        target = asked.target or target_name(table, writer)
+        return _Found(asked, target, await place_of(writer, target), table)
+    except HeadgateError as error:
+        if not _is_of_one_table(error):
+            raise
+        return _Found(asked, target, error=error)
+
+
+async def _plan_or_ask_later(
+    dumps: Dumps, dump: UUID, found: _Found, writer: Writer
+) -> tuple[Plan, HeadgateError | None]:
+    error = found.error
+    if error is None:
+        try:
+            return await _plan(dumps, dump, found, writer), None
+        except HeadgateError as raised:
+            if not _is_of_one_table(raised):
+                raise
+            error = raised
+    job = Job(dump, Table(found.asked.table, ()), found.target, found.asked.mode)
+    return Plan(job, asked=found.asked), error
+
+
+async def planned_now(dumps: Dumps, dump: UUID, asked: Asked, reader: Reader, writer: Writer) -> Plan:
+    """The plan of a table that had none when its dump began. Raises what is wrong with it."""
+    found = await _found(asked, reader, writer)
+    if found.error is not None:
+        raise found.error
+    others = [row for row in await dumps.tables(dump) if plan_of(row).asked is None]
+    places = [(row.name, row.target, await place_of(writer, row.target)) for row in others]
+    refuse_meeting([*places, (asked.table, found.target, found.place)])
+    return await _plan(dumps, dump, found, writer)
+
+
+async def _plan(dumps: Dumps, dump: UUID, found: _Found, writer: Writer) -> Plan:
+    asked, table, target = found.asked, found.table, found.target
+    assert table is not None, "it was found"
     for other in await writer.unfinished(target):
-        if not await _is_given_up(dumps, other):
+        if other != dump and not await _is_given_up(dumps, other):
             raise Refused(
                 f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
             )
     there = await writer.look(target)
-    read, table = table, _retyped(table, request, there, writer.family)
-    mode = request.options.mode
-    if mode is Mode.APPEND and there is not None and there.rows != 0 and not request.yes:
+    read, table = table, _retyped(table, asked, there, writer.family)
+    mode = asked.mode
+    if mode is Mode.APPEND and there is not None and there.rows != 0 and not asked.yes:
         raise Refused(
             f"{target} has rows already", code="not_empty", hint="--yes appends; or --mode replace, --mode upsert"
         )
-    key = request.key or table.key
+    key = asked.key or table.key
     if mode is Mode.UPSERT and not key:
         raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
     job = Job(dump, table, target, mode, aside=table.by is By.BLOCK, key=key, created=there is None)
     reads = None if table == read else read
     had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE
-    return Plan(job, since=request.since, had_rows=had_rows, reads=reads)
+    return Plan(job, since=asked.since, had_rows=had_rows, reads=reads)
 
 
 async def _is_given_up(dumps: Dumps, dump: UUID) -> bool:
@@ -232,21 +319,18 @@ async def _refuse_unfinished(dumps: Dumps, request: Request, targets: Sequence[s
         )
 
 
-def target_name(table: Table, family: str) -> str:
-    """What a table is called at the target: the same, without a schema where there are none."""
-    return table.name if table.family == family else (table.plain or table.name).strip('"')
-
-
-def _with_columns(table: Table, request: Request, family: str) -> Table:
+def _with_columns(table: Table, asked: Asked, family: str) -> Table:
     """The columns that are copied."""
     names = {column.name for column in table.columns}
-    excluded = {_column_of(name, table) for name in request.exclude}
-    typed = {_column_of(name, table) for name in request.columns}
-    for name in (*typed, *excluded, *request.key):
+    excluded = {_column_of(name, table) for name in asked.exclude}
+    typed = {_column_of(name, table) for name in asked.columns}
+    for name in (*typed, *excluded, *asked.key):
         if name is not None and name not in names:
             raise NotFound(f"{table.name} has no column {name!r}", hint=f"it has {', '.join(sorted(names))}")
     generated = set(table.generated) if table.family == family else set()
     kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
+    if not table.columns:
+        raise Refused(f"{table.name} has no columns", code="no_columns", hint="there is nothing to copy")
     if not kept:
         raise ConfigError(f"{table.name} has no columns left", hint="exclude fewer columns")
     dropped = [{"name": column.name, "native": column.native} for column in table.columns if column.name in generated]
@@ -262,10 +346,10 @@ def _column_of(name: str, table: Table) -> str | None:
     return column if before in (table.name, table.name.rpartition(".")[2]) else None
 
 
-def _retyped(table: Table, request: Request, there: Table | None, family: str) -> Table:
+def _retyped(table: Table, asked: Asked, there: Table | None, family: str) -> Table:
     """The columns as they are written. Types that were given count. Text, or a number of any size, that goes into a
     column where the database would round or cut it is read by us as what the column is, and refused if it must be."""
-    given = {_column_of(name, table): column_type(name, text) for name, text in request.columns.items()}
+    given = {_column_of(name, table): column_type(name, text) for name, text in asked.columns.items()}
     types = {column.name: column.type for column in there.columns} if there is not None else {}
     columns: list[Column] = []
     strict: list[str] = []

@@ -165,7 +165,8 @@ class StreamProcess:
             except StorageGone:
                 raise
             except HeadgateError as error:
-                await self._give_up(row.number, row.name, plan_of(row), error_said(error))
+                plans = {one.number: plan_of(one) for one in await self._dumps.tables(self.dump)}
+                await self._give_up(row.number, row.name, plans[row.number], error_said(error))
         self.workers.start(snapshot)
 
     async def _give_up(self, number: int, name: str, plan: Plan, error: str) -> None:

@@ -13,7 +13,7 @@ from headgate.errors import HeadgateError
 from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
-from headgate.runtime.dumps.plan import Plan, as_json, plan_of, short
+from headgate.runtime.dumps.plan import Plan, as_json, plan_of, planned_now, short
 from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
 
@@ -42,8 +42,11 @@ class Tables:
 
     async def prepare(self, row: TableRow) -> CopiedTable:
         """Have the table ready at the target. What the target's ledger has is done; the rest is handed out."""
-        plan = plan_of(row)
-        dump, number, job = self.claim.dump, row.number, plan.job
+        dump, number, plan = self.claim.dump, row.number, plan_of(row)
+        if plan.asked is not None:
+            plan = await planned_now(self.dumps, dump, plan.asked, self.reader, self.writer)
+            await self.dumps.set_table(dump, number, TableState.WAITING, as_json(plan))  # Before anything is made.
+        job = plan.job
         if row.chunks and plan.source.by is By.BLOCK:
             await self.writer.drop(job)  # Blocks mean nothing in another snapshot.
             await self.dumps.chunks.forget(dump, number)
