@@ -12,7 +12,17 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from headgate.connectors.api.bulk import AlreadyWritten, Job, Language, Mode, Piece, Pieces, StorageError, StorageGone
+from headgate.connectors.api.bulk import (
+    AlreadyWritten,
+    Excuse,
+    Job,
+    Language,
+    Mode,
+    Piece,
+    Pieces,
+    StorageError,
+    StorageGone,
+)
 from headgate.connectors.postgres.writer import PostgresWriter
 from headgate.connectors.sql import ledger
 from headgate.core.chunks import Range
@@ -571,9 +581,11 @@ async def test_foreign_keys_in_a_circle_are_made_and_those_that_cannot_be_are_to
             await copy_chunks(job, source, target)
             await writer.finish(job)
         assert await writer.link(jobs[0], {}) == []
-        assert await writer.link(jobs[1], {}) == ["to_far (there is no far)"]
+        assert list(map(str, await writer.link(jobs[1], {}))) == [
+            f"foreign key to_far of {jobs[1].target} (there is no far)"
+        ]
         await target.sql.execute("CREATE TABLE far (id int)")
-        assert (await writer.link(jobs[1], {}))[0].startswith("to_far (there is no unique constraint")
+        assert (await writer.link(jobs[1], {}))[0].why.startswith("there is no unique constraint")
     assert "constraint to_b FOREIGN KEY (b) REFERENCES b(id) DEFERRABLE" in await shape(target, "a")
 
 
@@ -586,7 +598,8 @@ async def test_what_needs_a_column_that_was_not_copied_is_left_out(source: Side,
     await copy_chunks(job, source, target)
     async with writing(target) as writer:
         await writer.finish(job)
-        assert await writer.link(job, {}) == ["t_secret_fkey (its columns were not copied)"]
+        (left,) = await writer.link(job, {})
+        assert (left.name, left.why, left.excuse) == ("t_secret_fkey", "its columns were not copied", Excuse.ASKED)
     assert await target.values(INDEXES) == ["kept", "t_pkey"]
 
 

@@ -7,17 +7,19 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.connectors.api.bulk import Job, StorageError, StorageGone, Table
+from headgate.connectors.api.bulk import Job, Left, StorageError, StorageGone, Table
 from headgate.runtime.dumps import tables
 
 
 class Writer:
     """One that cannot make indexes, for this reason."""
 
+    family = ""
+
     def __init__(self, error: StorageError) -> None:
         self._error = error
 
-    async def index(self, job: Job) -> list[str]:
+    async def index(self, job: Job) -> list[Left]:
         raise self._error
 
 
@@ -31,7 +33,8 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 async def test_an_index_that_cannot_be_made_is_named(rows: list[Any]) -> None:
-    assert await tables.link(Writer(StorageError("it is too long")), rows) == "left out: t: it is too long"  # type: ignore[arg-type]
+    (left,) = await tables.link(Writer(StorageError("it is too long")), rows)  # type: ignore[arg-type]
+    assert left == Left("schema", of="t", why="it is too long")
 
 
 async def test_a_target_that_is_gone_is_not_an_index_that_cannot_be_made(rows: list[Any]) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SESSIONS = 8
 LOOK_S = 0.5
+REASONS = 20  # Lines that say why something was not copied; `dumps show` has them all.
 
 T = TypeVar("T")
 
@@ -248,8 +249,10 @@ async def _conclude(desk: Desk, dump: UUID) -> None:
     if found.fuzzy:
         complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
     if found.status is Status.COMPLETED:
-        if found.error:
-            complain(f"headgate: {found.error}")
+        for line in left_lines(found):
+            complain(f"headgate: {line}")
+        if not found.complete:
+            raise typer.Exit(FAILED)
         return
     if found.status is Status.CANCELLED:
         complain(f"headgate: dump {found.short} was cancelled" + (f"; {found.error}" if found.error else ""))
@@ -268,6 +271,26 @@ def conclusion(found: DumpView) -> str:
     what = f"{done} of {counted(len(found.tables), 'table')}, {counted(found.rows, 'row')}, {size(found.bytes)}"
     lines.append(f"{found.status}: {what}, in {duration(found.seconds)} (dump {found.short})")
     return visible("\n".join(lines))
+
+
+def left_lines(found: DumpView) -> list[str]:
+    """What the target does not have: all of it in one line, then why, line by line."""
+    from headgate.core.chunks.left import Left, label, summed_up
+
+    lines = []
+    left = [Left(one.kind, one.name, one.of, one.why, one.excuse) for one in found.left_behind]
+    for said, some in (
+        ("not copied", [one for one in left if not one.excuse]),
+        ("not copied, because the target cannot have it", [one for one in left if one.excuse == "kind"]),
+        ("not copied, as asked", [one for one in left if one.excuse == "asked"]),
+    ):
+        if some:
+            lines.append(f"{said}: {summed_up(some)}")
+            why = [f"  {label(one)}: {one.why}" for one in some if one.why]
+            lines += why[:REASONS]
+            if len(why) > REASONS:
+                lines.append(f"  and {len(why) - REASONS} more: headgate dumps show {found.short}")
+    return [visible(line) for line in lines]
 
 
 def _line(one: TableView) -> str:

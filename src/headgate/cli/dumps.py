@@ -303,7 +303,18 @@ def _page(one: DumpView) -> str:
         for each in one.tables
     ]
     heads = ("TABLE", "STATE", "DONE", "ROWS", "SIZE", "CHUNKS", "FAILED", "ERROR")
-    return f"{facts}\n\n{table(heads, rows, empty='no tables', right=('DONE', 'ROWS', 'SIZE', 'CHUNKS', 'FAILED'))}"
+    tables = table(heads, rows, empty="no tables", right=("DONE", "ROWS", "SIZE", "CHUNKS", "FAILED"))
+    return "\n\n".join([facts, tables, *([_left(one)] if one.left_behind else [])])
+
+
+def _left(one: DumpView) -> str:
+    """What the target does not have."""
+    said = {"": "", "asked": "as asked", "kind": "the target is another kind of database"}
+    rows = [
+        (each.kind, each.name or DASH, each.of or DASH, one_line(each.why), said[each.excuse])
+        for each in one.left_behind
+    ]
+    return table(("NOT COPIED", "NAME", "OF", "WHY", "EXCUSE"), rows, empty="")
 
 
 def _attempts(found: AttemptList) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.core.chunks import Bound
+from headgate.core.chunks.left import Left
 from headgate.core.chunks.locks import Chunk
 from headgate.core.chunks.offsets import Offsets
 from headgate.core.chunks.outcome import DumpWanted, Notice, Status, TableState
@@ -58,6 +59,7 @@ class DumpRow:
     process: str | None
     fuzzy: bool
     error: str
+    left_behind: tuple[Left, ...]  # What the target does not have.
     actor: str
     created_at: datetime
     ended_at: datetime | None

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from headgate.core.chunks.left import Left
 from headgate.core.chunks.locks import Chunk
 from headgate.core.chunks.offsets import FIRST_ROWS, Offsets
 from headgate.core.chunks.outcome import DumpWanted, Status, TableState
@@ -114,6 +115,10 @@ class Dumps:
         """How it ended, or that it runs again."""
         await self._database.execute(sql("dumps/set_status"), dump, status, error)
 
+    async def set_left(self, dump: UUID, left: Sequence[Left]) -> None:
+        """What the target does not have."""
+        await self._database.execute(sql("dumps/set_left"), dump, as_json(left))
+
     async def set_lists(self, dump: UUID, lists: Mapping[int, Sequence[int]] | None) -> None:
         """The chunks that the next run is for, by table; of tables that are not named, none. None: all chunks."""
         numbers = None if lists is None else list(lists)
@@ -194,7 +199,9 @@ class Dumps:
 
 
 def _dump(row: Row) -> DumpRow:
-    return DumpRow(**{**row, "status": Status(row["status"]), "wanted": DumpWanted(row["wanted"])})
+    left = tuple(msgspec.json.decode(row["left_behind"], type=list[Left]))
+    status, wanted = Status(row["status"]), DumpWanted(row["wanted"])
+    return DumpRow(**{**row, "status": status, "wanted": wanted, "left_behind": left})
 
 
 def _state(row: Row) -> DumpState:

@@ -38,6 +38,7 @@ from uuid import UUID
 
 from headgate.connectors.values.kinds import Type
 from headgate.core.chunks import Bound, Range
+from headgate.core.chunks.left import Excuse, Left
 from headgate.errors import HeadgateError, Refused
 from headgate.text import counted
 
@@ -50,11 +51,13 @@ __all__ = [
     "Csv",
     "Digest",
     "DigestsInServer",
+    "Excuse",
     "Foreign",
     "Index",
     "Indexes",
     "Job",
     "Language",
+    "Left",
     "Links",
     "Mode",
     "Named",
@@ -406,8 +409,8 @@ class Named(Protocol):
 class Indexes(Protocol):
     """What a `Writer` may have besides: it makes indexes that a table of another kind of database had."""
 
-    async def index(self, job: Job) -> list[str]:
-        """Make them, for a table that the dump made. Returns those that cannot be made, in words."""
+    async def index(self, job: Job) -> list[Left]:
+        """Make them, for a table that the dump made. Returns what cannot be made."""
         ...
 
 
@@ -415,7 +418,7 @@ class Indexes(Protocol):
 class Links(Protocol):
     """What a `Writer` may have besides: it makes foreign keys once all tables are there."""
 
-    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[Left]:
         """Make them, for a table that the dump made. `targets`: the target's name for each table of the source.
-        Returns those that cannot be made, in words."""
+        Returns those that cannot be made."""
         ...

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pymysql
 
-from headgate.connectors.api.bulk import Column, Job, target_of
+from headgate.connectors.api.bulk import Column, Excuse, Job, Left, target_of
 from headgate.connectors.mysql.catalog import (
     NAME,
     ask,
@@ -192,64 +193,65 @@ def complete(session: Session, job: Job, name: str) -> None:
         session.execute(f"ALTER TABLE {sql_name(session, name)} AUTO_INCREMENT = {int(following)}")
 
 
-def index(session: Session, job: Job) -> list[str]:
+def index(session: Session, job: Job) -> list[Left]:
     """Plain indexes of another kind of database. Returns those that cannot be made, and why."""
     if _is_own(job):  # They came with the table.
         defaults: Mapping[str, str] = job.source.details.get("defaults", {})
         copied = {column.name for column in job.source.columns}
         left = [name for name, default in defaults.items() if name in copied and not is_plain_default(default)]
-        return [f"default of column {name} (it is neither a plain value nor the time)" for name in left]
+        why = "it is neither a plain value nor the time"
+        return [Left("default", name, job.target, why) for name in left]
     table = described(session, job.target)
     assert table is not None, job.target
     natives = {column.name: base_of(column.native) for column in table.columns}
     there = {one["name"] for one in table.details["indexes"]}
-    missing = []
+    missing: list[Left] = []
     for one in job.source.indexes:
         if one.name in there or (one.unique and set(one.columns) == set(table.key)):
             continue
         if not natives.keys() >= set(one.columns):
-            missing.append(f"index {one.name} (its columns were not copied)")
+            missing.append(Left("index", one.name, job.target, "its columns were not copied", Excuse.ASKED))
             continue
         # A text of any length is indexed by its beginning; whether it is unique, that cannot tell.
         lengths = [BEGINNING if natives[name].endswith(("text", "blob")) else None for name in one.columns]
         if one.unique and any(lengths):
-            missing.append(f"index {one.name} (a text without a length cannot be unique)")
+            missing.append(Left("index", one.name, job.target, "a text without a length cannot be unique"))
             continue
         columns = ", ".join(_part(*part) for part in zip(one.columns, lengths, strict=True))
         add = f"ADD {'UNIQUE ' if one.unique else ''}INDEX {quoted(one.name)} ({columns})"
-        missing += _tried(session, job.target, add, f"index {one.name}")
+        missing += _tried(session, job.target, add, Left("index", one.name, job.target))
     return missing
 
 
-def link(session: Session, job: Job, targets: Mapping[str, str]) -> list[str]:
+def link(session: Session, job: Job, targets: Mapping[str, str]) -> list[Left]:
     """Foreign keys, once all tables are there. Returns those that cannot be made, and why."""
     there = {one.name for one in foreign_of(session, job.target)}
     copied = {column.name for column in job.source.columns}
-    missing = []
+    missing: list[Left] = []
     for one in job.source.foreign:
         refers = target_of(one.refers, targets)
         if one.name in there:
             continue
         if not copied >= set(one.columns):
-            missing.append(f"{one.name} (its columns were not copied)")
+            missing.append(Left("foreign key", one.name, job.target, "its columns were not copied", Excuse.ASKED))
         elif not exists(session, refers):
-            missing.append(f"{one.name} (there is no {refers})")
+            missing.append(Left("foreign key", one.name, job.target, f"there is no {refers}"))
         else:
             columns, to = (", ".join(map(quoted, some)) for some in (one.columns, one.to))
             rest = f"({to}) ON DELETE {action(one.on_delete)} ON UPDATE {action(one.on_update)}"
             add = f"ADD CONSTRAINT {quoted(one.name)} FOREIGN KEY ({columns}) REFERENCES {sql_name(session, refers)}"
-            missing += _tried(session, job.target, f"{add} {rest}", one.name)
+            missing += _tried(session, job.target, f"{add} {rest}", Left("foreign key", one.name, job.target))
     return missing
 
 
-def _tried(session: Session, table: str, change: str, what: str) -> list[str]:
+def _tried(session: Session, table: str, change: str, what: Left) -> list[Left]:
     """Change a table. What the server refuses is not worth the table."""
     try:
         session.execute(f"ALTER TABLE {sql_name(session, table)} {change}")
     except pymysql.MySQLError as error:
         if is_gone(error):
             raise
-        return [f"{what} ({one_line(error.args[-1])})"]
+        return [replace(what, why=one_line(error.args[-1]))]
     return []
 
 

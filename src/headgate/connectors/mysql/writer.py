@@ -22,6 +22,7 @@ from headgate.connectors.api.bulk import (
     AlreadyWritten,
     Job,
     Language,
+    Left,
     Mode,
     Pieces,
     Range,
@@ -336,11 +337,11 @@ class MysqlWriter(Normalizes):
         for name in (apart, schema.old_of(session, job)):
             session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
 
-    async def index(self, job: Job) -> list[str]:
+    async def index(self, job: Job) -> list[Left]:
         """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         return await self._session.run(lambda: schema.index(self._session, job))
 
-    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[Left]:
         """Foreign keys. Returns those that cannot be made."""
         return await self._session.run(lambda: schema.link(self._session, job, targets))
 

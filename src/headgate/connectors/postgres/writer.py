@@ -18,6 +18,7 @@ from headgate.connectors.api.bulk import (
     Csv,
     Job,
     Language,
+    Left,
     Mode,
     Piece,
     Pieces,
@@ -347,13 +348,13 @@ class PostgresWriter(Normalizes):
                 # The session that has it locked is most likely about to do the same: the server's own housekeeping.
                 await connection.execute(f"ANALYZE (SKIP_LOCKED) {name}")
 
-    async def index(self, job: Job) -> list[str]:
+    async def index(self, job: Job) -> list[Left]:
         """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):
             return await links.index(connection, job, await proper(connection, job.target))
 
-    async def link(self, job: Job, targets: Mapping[str, str]) -> list[str]:
+    async def link(self, job: Job, targets: Mapping[str, str]) -> list[Left]:
         """Foreign keys. Returns those that cannot be made."""
         connection = await self.session()
         with translate_errors(where_is(self._url), job.target):

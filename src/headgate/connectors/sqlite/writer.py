@@ -19,8 +19,10 @@ from headgate.connectors.api.bulk import (
     PLAIN,
     AlreadyWritten,
     Column,
+    Excuse,
     Job,
     Language,
+    Left,
     Mode,
     Pieces,
     Range,
@@ -128,7 +130,7 @@ class SqliteWriter(Normalizes):
         """Put what was built apart in its place, indexes, and the last line: one transaction."""
         await self._session.run(_finish, job)
 
-    async def index(self, job: Job) -> list[str]:
+    async def index(self, job: Job) -> list[Left]:
         """Indexes that a table of another kind of database had. Returns those that cannot be made."""
         return await self._session.run(_index, job)
 
@@ -289,19 +291,19 @@ def _finish(connection: sqlite3.Connection, job: Job) -> None:
         connection.execute(_LEDGER.write, (str(job.dump), job.target, *ledger.last_line()))
 
 
-def _index(connection: sqlite3.Connection, job: Job) -> list[str]:
-    missing = []
+def _index(connection: sqlite3.Connection, job: Job) -> list[Left]:
+    missing: list[Left] = []
     copied = {column.name for column in job.source.columns}
     for one in job.source.indexes if job.source.family != FAMILY else ():
         if not copied >= set(one.columns):
-            missing.append(f"index {one.name} (its columns were not copied)")
+            missing.append(Left("index", one.name, job.target, "its columns were not copied", Excuse.ASKED))
             continue
         name = f"{job.target}_{'_'.join(one.columns)}_{'key' if one.unique else 'idx'}"
         unique, columns = "UNIQUE " if one.unique else "", ", ".join(map(quoted, one.columns))
         try:
             connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {quoted(name)} ON {quoted(job.target)} ({columns})")
         except sqlite3.IntegrityError as error:
-            missing.append(f"index {one.name} ({error})")
+            missing.append(Left("index", one.name, job.target, str(error)))
     return missing
 
 

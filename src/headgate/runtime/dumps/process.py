@@ -292,7 +292,7 @@ class StreamProcess:
         rows = await self._dumps.tables(self.dump)
         status, text = outcome.ended([(row.name, row.state, row.error) for row in rows])
         if status is Status.COMPLETED:
-            text = await tables.link(self._writer, rows)
+            await self._dumps.set_left(self.dump, await tables.link(self._writer, rows))
         await self._dumps.set_status(self.dump, status, text)
         if status is Status.COMPLETED:
             self._history.remove()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from headgate.connectors.api.bulk import By, Indexes, Job, Links, Reader, StorageError, StorageGone, Writer
+from headgate.core.chunks.left import Excuse, Left, excused
 from headgate.core.chunks.offsets import unplanned
 from headgate.core.chunks.outcome import TableState
 from headgate.errors import HeadgateError
@@ -65,26 +66,27 @@ class Tables:
         return CopiedTable(number, row.name, plan, offsets)
 
 
-async def link(writer: Writer | None, rows: Sequence[TableRow]) -> str:
+async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
     """What follows all tables, for those that the dump made: indexes of another kind of database, foreign keys. Returns
     what could not be made."""
     jobs = [plan_of(row).job for row in rows]
     targets = {job.source.name: job.target for job in jobs}
-    steps: list[Callable[[Job], Awaitable[list[str]]]] = []
+    steps: list[Callable[[Job], Awaitable[list[Left]]]] = []
     if isinstance(writer, Indexes):
         steps.append(writer.index)
     if isinstance(writer, Links):
         steps.append(partial(writer.link, targets=targets))
-    missing: list[str] = []
+    left: list[Left] = []
     for step in steps:
         for job in jobs:
             try:
-                missing += await step(job) if job.created else ()
+                missing = await step(job) if job.created else []
             except StorageGone:
                 raise  # Nothing more can be made, and nothing more can be known.
             except StorageError as error:
-                missing.append(f"{job.target}: {hide(error.message)}")
-    return f"left out: {'; '.join(missing)}" if missing else ""
+                missing = [Left("schema", of=job.target, why=hide(error.message))]
+            left += missing if writer is None or job.source.family == writer.family else excused(missing, Excuse.KIND)
+    return left
 
 
 def begun(rows: Sequence[TableRow]) -> list[TableRow]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import msgspec
 
 from headgate.core.chunks import Bound, outcome
+from headgate.core.chunks.left import Excuse, is_complete
 from headgate.core.chunks.locks import State
 from headgate.core.chunks.outcome import RESUMABLE, Notice, Status, TableState
 from headgate.runtime.dumps.plan import Options, plan_of, short
@@ -33,6 +34,7 @@ class _Dump(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     rate: str | None
     fuzzy: bool
+    complete: bool
     place: str
     spread: bool
     process: str | None
@@ -82,10 +84,22 @@ class TableView(msgspec.Struct, frozen=True, kw_only=True):
         return self.name if self.name == self.target else f"{self.name} → {self.target}"
 
 
+class LeftView(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the source has and the target does not. The excuse says that it was `asked` for, or that the
+    target is another `kind` of database."""
+
+    kind: str
+    name: str
+    of: str
+    why: str
+    excuse: Excuse
+
+
 class DumpView(_Dump, frozen=True, kw_only=True):
     """All about one dump."""
 
     tables: list[TableView]
+    left_behind: list[LeftView]
     rows_per_s: float | None
     bytes_per_s: float | None
     eta_s: float | None
@@ -208,6 +222,7 @@ async def describe(dumps: Dumps, id: str) -> DumpView:
     left = [max(0, expected - done) / speed for done, expected, speed in known if expected and speed]
     more = {
         "tables": tables,
+        "left_behind": [LeftView(**asdict(one)) for one in row.left_behind],
         "rows_per_s": rows_s,
         "bytes_per_s": bytes_s,
         "eta_s": round(left[0], 1) if left else None,
@@ -235,6 +250,7 @@ def summary(row: DumpRow) -> DumpSummary:
         workers=options.workers,
         rate=row.rate,
         fuzzy=row.fuzzy,
+        complete=status is Status.COMPLETED and is_complete(row.left_behind),
         place=row.place,
         spread=row.spread,
         process=row.process if is_run(row) else None,

@@ -14,6 +14,7 @@ import msgspec
 from litestar import Response, get, post
 
 from headgate.core.access import Caller, OfDatasource, may
+from headgate.core.chunks.left import Left
 from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
 from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused, Unauthorized
 from headgate.runtime.dumps import control, views
@@ -128,6 +129,7 @@ class _Row:
     began: str
     resume: str | None
     fuzzy: bool
+    left: list[str]
 
 
 def _row(one: DumpSummary | DumpView, tables: int) -> _Row:
@@ -147,7 +149,13 @@ def _row(one: DumpSummary | DumpView, tables: int) -> _Row:
         words.since(one.created_at),
         one.resume,
         one.fuzzy,
+        _left(one) if isinstance(one, DumpView) else [],
     )
+
+
+def _left(one: DumpView) -> list[str]:
+    """What the target does not have."""
+    return [str(Left(each.kind, each.name, each.of, each.why)) for each in one.left_behind]
 
 
 async def _one(node: Node, request: Req, holder: Caller, id: str) -> Response[str]:

@@ -1,6 +1,6 @@
 -- Dumps with what they have done, newest first; or the one whose id begins like $1.
 SELECT d.id, d.source, d.target, d.options, d.status, d.wanted, d.rate, d.place, d.spread, d.epoch, d.process, d.fuzzy,
-       d.error, d.actor, d.created_at, d.ended_at, d.datasource AS datasource_id, s.name AS datasource,
+       d.error, d.left_behind, d.actor, d.created_at, d.ended_at, d.datasource AS datasource_id, s.name AS datasource,
        coalesce(d.until > now(), false) AS is_run,
        t.tables, t.finished, t.expected_rows, t.expected_bytes, c.rows, c.bytes, c.chunks, c.done, c.failed
 FROM headgate.dump d LEFT JOIN headgate.datasource s ON s.id = d.datasource
