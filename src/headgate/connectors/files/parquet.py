@@ -63,7 +63,9 @@ class ParquetReader(FileReader):
                 columns = columns or found
                 parts.append(self.part_of(path, path.stat(), 0, file.metadata.num_row_groups))
                 rows += file.metadata.num_rows
-        return Description(columns or (), parts, rows=rows)
+        if columns is None:  # An empty table has no files, but a manifest.
+            columns = manifest.types() if manifest else ()
+        return Description(columns, parts, rows=rows)
 
     def ahead(self, span: Span, rows: int) -> tuple[int, int]:
         """As many whole row groups; one at least."""

@@ -53,7 +53,7 @@ from headgate.connectors.guard import present
 from headgate.connectors.sql import ledger
 from headgate.connectors.urls import path_and_options
 from headgate.connectors.values.convert import Normalizes
-from headgate.connectors.values.kinds import TEXT
+from headgate.connectors.values.kinds import TEXT, Kind
 from headgate.errors import Refused
 from headgate.text import counted
 
@@ -219,6 +219,8 @@ class FileWriter(Normalizes):
         wanted = fields_of(job.source.columns)
         if manifest is not None and manifest.columns:
             same = [(one.name, one.type) for one in manifest.columns] == [(one.name, one.type) for one in wanted]
+            has_documents = any(one.type == str(Kind.JSON) for one in wanted)
+            same = same and (manifest.absent == self.documents or not has_documents or not manifest.parts)
         else:
             parts = [place] if self._is_file else self._parts(place)
             names = next((found for part in parts if part.exists() and (found := self.columns_of(part))), None)
@@ -337,6 +339,7 @@ class FileWriter(Normalizes):
             own = {name: line for name, line in self._lines(folder).items() if line.dump == str(job.dump)}
             manifest.parts = [line for line in manifest.parts if line.name not in own] + list(own.values())
             manifest.columns = manifest.columns or fields_of(job.source.columns)
+            manifest.absent = self.documents
             if str(job.dump) not in manifest.finished:
                 manifest.finished.append(str(job.dump))
             put(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
@@ -361,7 +364,7 @@ class FileWriter(Normalizes):
             parts = [*(known or []), *lines]
             columns = fields_of(job.source.columns) if known is not None else []
             finished = [*before.finished, str(job.dump)]
-            joining = Joining(joined.stat().st_ino, Manifest(columns, parts, finished, size, mtime_ns))
+            joining = Joining(joined.stat().st_ino, Manifest(columns, parts, finished, size, mtime_ns, self.documents))
             put(state, msgspec.json.encode(joining))
         joining = msgspec.json.decode(state.read_bytes(), type=Joining)
         if joined.exists():

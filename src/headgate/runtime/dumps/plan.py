@@ -22,7 +22,7 @@ from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, StorageE
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import absolute, open_reader, open_writer, whole
 from headgate.connectors.urls import redacted
-from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
+from headgate.connectors.values.kinds import TEXT, Kind, Type, is_read_strictly, type_from_text
 from headgate.core.chunks.outcome import Status
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.ids import new_id
@@ -288,6 +288,7 @@ async def _plan(dumps: Dumps, dump: UUID, found: _Found, writer: Writer) -> Plan
                 f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
             )
     there = await writer.look(target)
+    table = _unguessed(table, asked, there)
     read, table = table, _retyped(table, asked, there, writer.family)
     mode = asked.mode
     if mode is Mode.APPEND and there is not None and there.rows != 0 and not asked.yes:
@@ -344,6 +345,20 @@ def _column_of(name: str, table: Table) -> str | None:
     if not dot or any(one.name == name for one in table.columns):
         return name
     return column if before in (table.name, table.name.rpartition(".")[2]) else None
+
+
+def _unguessed(table: Table, asked: Asked, there: Table | None) -> Table:
+    """A type that is a guess gives way to one that was given, and to the column that is there: it is text to those."""
+    guesses: Sequence[str] = table.details.get("guessed", ())
+    given = {_column_of(name, table) for name in asked.columns}
+    known = given | ({column.name for column in there.columns} if there is not None else set())
+    if known.isdisjoint(guesses):
+        return table
+    columns = tuple(
+        replace(one, type=TEXT) if one.name in guesses and one.name in known else one for one in table.columns
+    )
+    details = {**table.details, "guessed": [name for name in guesses if name not in known]}
+    return replace(table, columns=columns, details=details)
 
 
 def _retyped(table: Table, asked: Asked, there: Table | None, family: str) -> Table:
