@@ -94,6 +94,20 @@ def delete(call: Call, id: Id, database: Database = None) -> None:
     call.say({"id": found.id, "action": "delete"}, f"deleted dump {found.short}")
 
 
+@command(app, "clean", asks_node=False)
+def clean(call: Call, id: Id, target: Target = None, database: Database = None) -> None:
+    """Remove what a dump that is over has left for itself in the target: its ledger, or hidden files. Rows stay."""
+
+    async def act(desk: Desk) -> DumpView:
+        from headgate.connectors.plugins import whole
+        from headgate.runtime.dumps import control
+
+        return await control.clean(desk.dumps, id, target and whole(target))
+
+    found = dumping.straight(call, database, act)
+    call.say({"id": found.id, "action": "clean"}, f"the target has nothing of dump {found.short} but what it copied")
+
+
 @command(app, "rate", asks_node=False)
 def rate(call: Call, id: Id, rate: RateText, database: Database = None) -> None:
     """Have a dump go faster or slower; one that runs does so at once."""

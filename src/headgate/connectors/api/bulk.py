@@ -46,7 +46,9 @@ __all__ = [
     "PLAIN",
     "AlreadyWritten",
     "Bound",
+    "Builds",
     "By",
+    "Cleans",
     "Column",
     "Csv",
     "Digest",
@@ -163,6 +165,9 @@ class Table:
     sampled: bool = False  # The columns are a guess from the first records.
     counts: str = ""  # The column that the database numbers by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
+    unlike: tuple[
+        tuple[str, str], ...
+    ] = ()  # Indexes that no other kind of database can have: names, and what they are.
     foreign: tuple[Foreign, ...] = ()
     exact: bool = False  # A chunk has exactly as many rows as are asked for, wherever rows can be counted.
     plain: str = ""  # What it is called where there are no schemas, if that is not its name.
@@ -402,6 +407,24 @@ class Named(Protocol):
     async def place_of(self, table: str) -> str:
         """What tells tables apart: two names with one place mean one table. Raises `Refused` for a name that no table
         can have, or that would be changed."""
+        ...
+
+
+@runtime_checkable
+class Builds(Protocol):
+    """What a `Writer` may have besides: it can tell how far another session is with the indexes of a table."""
+
+    async def building(self, job: Job) -> str:
+        """What is built now, and how much of it is done, in words. Empty: nothing, as far as is known."""
+        ...
+
+
+@runtime_checkable
+class Cleans(Protocol):
+    """What a `Writer` may have besides: it removes what a dump that is over has left for itself."""
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines of the ledger, and the ledger, if it has no others. What was copied stays."""
         ...
 
 

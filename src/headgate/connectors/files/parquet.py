@@ -28,7 +28,7 @@ from headgate.connectors.files.manifest import Manifest
 from headgate.connectors.files.reader import Description, FileReader, Span, check_unchanged
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.arrow import arrow_type
-from headgate.connectors.values.convert import json_text
+from headgate.connectors.values.convert import cannot_hold, json_text
 from headgate.connectors.values.kinds import Kind, Type, decimal_type, type_from_text
 from headgate.errors import Refused
 from headgate.text import one_line
@@ -200,9 +200,10 @@ def canonical_array(array: pa.Array, column: Column) -> pa.Array:
         if pa.types.is_date64(array.type):
             return _days(array)
         return array.cast(wanted)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        reason = one_line(error, 200)
-        raise StorageError(f"column {column.name!r} ({column.native or column.type}): {reason}") from None
+    except (pa.ArrowException, OverflowError):
+        raise cannot_hold(column) from None
+    except ValueError as error:
+        raise cannot_hold(column, error) from None
 
 
 def _days(array: pa.Array) -> pa.Array:

@@ -383,6 +383,23 @@ class FileWriter(Normalizes):
         if (self._is_file or job.is_apart) and not self._is_finished(job):
             shutil.rmtree(self._apart(job), ignore_errors=True)
 
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove what is hidden next to the tables: their files are then like any others, and tell no types."""
+        for target in targets:
+            await self._run(target, self._clean, dump, target)
+
+    def _clean(self, dump: UUID, target: str) -> None:
+        place = self._place(target)
+        path = manifest_path(place) if self._is_file else place / MANIFEST
+        for stray in place.glob(f".{dump.hex[:8]}-*") if place.is_dir() else ():
+            stray.unlink(missing_ok=True)
+        manifest = manifest_of(place)
+        if manifest is None or set(manifest.finished) <= {str(dump)}:
+            path.unlink(missing_ok=True)  # Also one that speaks of another file.
+            return
+        manifest.finished = [one for one in manifest.finished if one != str(dump)]
+        put(path, msgspec.json.encode(manifest))
+
     async def close(self) -> None:
         """No file is held open."""
 

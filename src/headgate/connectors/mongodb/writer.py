@@ -372,6 +372,14 @@ class MongoWriter(Normalizes):
                     await self._remove(job, table, line["_id"])
             await self._notes.delete_many({"chunk.dump": str(job.dump), "chunk.target": job.target})
 
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        with translate_errors(self._url, ledger.TABLE):
+            await self._lines.delete_many({"_id.dump": str(dump)})
+            if await self._lines.find_one({}, {"_id": 1}) is None:
+                await self._lines.drop()
+                await self._notes.drop()
+
     async def close(self) -> None:
         """End the session."""
         await self._session.close()

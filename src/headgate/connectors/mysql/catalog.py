@@ -113,7 +113,8 @@ def described(session: Session, table: str) -> Table | None:
         _note(session, details, name, collation, str(extra).lower(), default)
         if "auto_increment" in str(extra).lower():
             details["auto_increment"] = {"column": name, "next": following}
-    details["indexes"] = indexes_of(session, table)
+    indexes = _all_indexes(session, table)
+    details["indexes"] = [one for one in indexes if None not in one["columns"]]  # Those of expressions are not ours.
     index = _key_index(details["indexes"])
     key = tuple(index["columns"]) if index else ()
     details["key_index"] = index["name"] if index else ""
@@ -131,8 +132,9 @@ def described(session: Session, table: str) -> Table | None:
         indexes=tuple(
             Index(one["name"], tuple(one["columns"]), one["unique"])
             for one in details["indexes"]
-            if one is not index and one["type"] == "BTREE" and not any(one["lengths"])
+            if one is not index and not _unlike(one)
         ),
+        unlike=tuple((one["name"], why) for one in indexes if one is not index and (why := _unlike(one))),
         foreign=foreign_of(session, table),
         plain=parts_of(session, table)[1],
     )
@@ -171,6 +173,10 @@ def _documents(session: Session, table: str) -> set[str]:
 
 def indexes_of(session: Session, table: str) -> list[dict[str, Any]]:
     """The indexes of a table, but those on expressions."""
+    return [index for index in _all_indexes(session, table) if None not in index["columns"]]
+
+
+def _all_indexes(session: Session, table: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, many, column, length, sort, nullable in ask(session, _INDEXES, table):
         new = {"name": name, "columns": [], "lengths": [], "unique": not many, "type": sort, "nullable": False}
@@ -178,7 +184,16 @@ def indexes_of(session: Session, table: str) -> list[dict[str, Any]]:
         index["columns"].append(column)
         index["lengths"].append(length)
         index["nullable"] = index["nullable"] or nullable == "YES"
-    return [index for index in found.values() if None not in index["columns"]]  # Those of expressions are not ours.
+    return list(found.values())
+
+
+def _unlike(index: dict[str, Any]) -> str:
+    """Why no other kind of database can have an index. Empty: they can."""
+    if index["type"] != "BTREE":
+        return f"a {index['type'].lower()} index"
+    if None in index["columns"]:
+        return "it is on an expression"
+    return "it has only the beginning of a text" if any(index["lengths"]) else ""
 
 
 def foreign_of(session: Session, table: str) -> tuple[Foreign, ...]:

@@ -355,6 +355,16 @@ class MysqlWriter(Normalizes):
         self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.apart_of(self._session, job))}")
         self._session.execute(_LEDGER.forget, str(job.dump), job.target)
 
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        await self._session.run(lambda: self._clean(dump))
+
+    def _clean(self, dump: UUID) -> None:
+        if catalog.exists(self._session, ledger.TABLE):
+            self._session.execute(_LEDGER.clean, str(dump))
+            if not self._session.rows(_LEDGER.any):
+                self._session.execute(_LEDGER.drop)
+
     async def close(self) -> None:
         """End the session."""
         await self._session.close()

@@ -61,6 +61,7 @@ ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
 
 _HASHLESS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle")  # Types that have no hash.
+_UNLIKE = "it is on an expression, for some rows only, or of a kind that PostgreSQL alone has"
 _COLLATION = """
 SELECT concat_ws(' ', datcollate, coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale', ''),
                  datlocprovider, coalesce(datcollversion, ''))
@@ -135,6 +136,8 @@ class PostgresReader:
             columns, more = await columns_of(connection, found["oid"])
             key = await key_of(connection, found["oid"])
             known = await details(connection, found)
+            indexes = await indexes_of(connection, found["oid"])
+            plain = {index.name for index in indexes}
             described = Table(
                 name=name,
                 columns=columns,
@@ -144,7 +147,8 @@ class PostgresReader:
                 family=FAMILY,
                 details={**more, "only": found["has_children"], **known},
                 counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
-                indexes=await indexes_of(connection, found["oid"]),
+                indexes=indexes,
+                unlike=tuple((one["name"], _UNLIKE) for one in known["indexes"] if one["name"] not in plain),
                 foreign=await foreign_of(connection, found["oid"]),
                 plain=(await parts_of(connection, name))[-1],
                 generated=tuple(more["generated"]),

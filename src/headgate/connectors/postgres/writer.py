@@ -63,6 +63,12 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND starts_with(application_name, $1) AND pid <> pg_backend_pid()
   AND substr(application_name, length($1) + 1)::bigint < $2
 """
+_BUILDING = """
+SELECT regexp_replace(phase, '^.*: ', '') AS phase, CASE WHEN tuples_total > 0 THEN 100 * tuples_done / tuples_total
+       WHEN blocks_total > 0 THEN 100 * blocks_done / blocks_total END AS share
+FROM pg_stat_progress_create_index WHERE relid IN (SELECT to_regclass(name)::oid FROM unnest($1::text[]) AS t (name))
+ORDER BY pid LIMIT 1
+"""
 
 
 class PostgresWriter(Normalizes):
@@ -375,6 +381,29 @@ class PostgresWriter(Normalizes):
             async with self._transaction() as connection:
                 await connection.execute(f"DROP TABLE IF EXISTS {apart}")
                 await connection.execute(_LEDGER.forget, job.dump, job.target)
+
+    async def building(self, job: Job) -> str:
+        """How far the index is that another session builds for this table."""
+        connection = await self.session()
+        with translate_errors(where_is(self._url), job.target):
+            names = [await proper(connection, job.target), await self._apart(connection, job)]
+            row = await connection.fetchrow(_BUILDING, names)
+            return (
+                ""
+                if row is None
+                else f"builds an index, {row['phase']}" + (f", {row['share']} %" if row["share"] else "")
+            )
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        with translate_errors(where_is(self._url), ledger.TABLE):
+            async with self._transaction() as connection:
+                if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+                    return
+                await connection.execute(f"LOCK TABLE {ledger.TABLE} IN ACCESS EXCLUSIVE MODE")
+                await connection.execute(_LEDGER.clean, dump)
+                if not await connection.fetchval(_LEDGER.any):
+                    await connection.execute(_LEDGER.drop)
 
     async def close(self) -> None:
         """End the session."""

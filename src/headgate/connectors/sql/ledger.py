@@ -77,6 +77,10 @@ class Statements:
         # Dump, target, key.
         self.has = f"SELECT 1 {of_job} AND {KEY} = {place(3)}"
         self.forget_one = f"{self.forget} AND {KEY} = {place(3)}"
+        # Dump.
+        self.clean = f"DELETE FROM {TABLE} WHERE dump = {place(1)}"
+        self.any = f"SELECT 1 FROM {TABLE} LIMIT 1"
+        self.drop = f"DROP TABLE {TABLE}"
         # Dumps and targets without a last line.
         self.unfinished = (
             f"SELECT DISTINCT dump, target FROM {TABLE} a WHERE NOT EXISTS (SELECT 1 FROM {TABLE} b"

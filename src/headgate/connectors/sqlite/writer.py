@@ -138,6 +138,11 @@ class SqliteWriter(Normalizes):
         """Remove what was built apart, and its lines."""
         await self._session.run(_drop, job)
 
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        if self._session.path.exists():
+            await self._session.run(_clean, dump)
+
     async def close(self) -> None:
         """End the session."""
         await self._session.close()
@@ -326,6 +331,14 @@ def _make_index(connection: sqlite3.Connection, job: Job, index: dict[str, Any])
         connection.execute(f"CREATE {unique}INDEX {quoted(name)} ON {quoted(job.target)} ({', '.join(parts)})")
     elif index["sql"] and job.target == job.source.name and (sql := index_like(index["sql"], name, job.target)):
         connection.execute(sql)
+
+
+def _clean(connection: sqlite3.Connection, dump: UUID) -> None:
+    with _Transaction(connection):
+        if table_info(connection, ledger.TABLE) is not None:
+            connection.execute(_LEDGER.clean, (str(dump),))
+            if connection.execute(_LEDGER.any).fetchone() is None:
+                connection.execute(_LEDGER.drop)
 
 
 def _drop(connection: sqlite3.Connection, job: Job) -> None:

@@ -79,7 +79,7 @@ def csv_parser(columns: Sequence[Column]) -> Callable[[Buffer], pa.RecordBatch]:
         try:
             table = arrow_csv.read_csv(pa.py_buffer(data), options, parse, convert)
         except pa.ArrowInvalid as error:
-            raise StorageError(_explained(str(error), columns)) from None
+            raise _explained(str(error), columns) from None
         arrays = [_from_text(table.column(place).combine_chunks(), column) for place, column in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -115,13 +115,10 @@ def _from_text(array: pa.Array, column: Column) -> pa.Array:
     return array
 
 
-def _explained(message: str, columns: Sequence[Column]) -> str:
-    """What Arrow says about a column that it knows by its place."""
-    found = re.search(r"In CSV column #(\d+): (?:CSV conversion error to )?(.*)", message.splitlines()[0])
-    if found is None:
-        return message.splitlines()[0]
-    column = columns[int(found[1])]
-    return f"column {column.name!r} ({column.type}) cannot hold a value: {found[2]}"
+def _explained(message: str, columns: Sequence[Column]) -> StorageError:
+    """What Arrow says about a column that it knows by its place, in our words."""
+    found = re.search(r"In CSV column #(\d+): ", message)
+    return StorageError(message.splitlines()[0]) if found is None else cannot_hold(columns[int(found[1])])
 
 
 def csv_bytes(batch: pa.RecordBatch, columns: Sequence[Column], csv: Csv = PLAIN) -> bytes:
@@ -223,5 +220,7 @@ def batch_of(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) ->
 def _array(values: Sequence[object], column: Column) -> pa.Array:
     try:
         return pa.array([fitted(value, column) for value in values], arrow_type(column.type))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError, InvalidOperation) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
+        raise cannot_hold(column) from None
+    except (ValueError, InvalidOperation) as error:
         raise cannot_hold(column, error) from None

@@ -206,9 +206,13 @@ async def rows_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
         yield Piece(batch, piece.size, batch.num_rows)
 
 
-def cannot_hold(column: Column, error: Exception) -> StorageError:
-    """What to say of a value that is not of its column's kind."""
-    return StorageError(f"column {column.name!r} ({column.type}) cannot hold a value: {one_line(error, 200)}")
+def cannot_hold(column: Column, error: Exception | None = None) -> StorageError:
+    """What to say of a value that is not of its column's kind. Without an error of ours, that is all that is known."""
+    why = f": {one_line(error, 200)}" if error is not None else ""
+    return StorageError(
+        f"column {column.name!r} ({column.type}) cannot hold one of its values{why}",
+        hint=f"--column {column.name}=text" if column.type.kind is not Kind.TEXT else "",
+    )
 
 
 def fitted(value: object, column: Column) -> object:
