@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -244,6 +245,13 @@ def _values(array: pa.Array, column: Column) -> list[Any]:
     kind = column.type.kind
     if kind in (Kind.FLOAT32, Kind.FLOAT64) and pc.any(pc.is_nan(array)).as_py():
         raise StorageError(f"column {column.name!r} ({column.type}): SQLite has no NaN, and would make it NULL")
+    if kind in (Kind.FLOAT32, Kind.FLOAT64) and pc.any(pc.equal(array, 0.0)).as_py():
+        numbers = pc.fill_null(array, 1.0).to_numpy(zero_copy_only=False)
+        if ((numbers == 0.0) & np.signbit(numbers)).any():
+            raise StorageError(
+                f"column {column.name!r} ({column.type}): SQLite has no -0.0, and would make it 0.0",
+                hint=f"--column {column.name}=text",
+            )
     if kind is Kind.BOOL:
         array = array.cast(pa.int8())
     elif kind in (Kind.DATE, Kind.TIME, Kind.TIMESTAMP):
