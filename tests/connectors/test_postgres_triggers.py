@@ -107,7 +107,7 @@ async def test_who_may_not_silence_a_trigger_is_told_before_a_row_is_written(sou
     await target.sql.execute(TRIGGER + "DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN PASSWORD 'p'")
     await target.sql.execute("GRANT ALL ON SCHEMA public TO plain; ALTER TABLE t OWNER TO plain")
     try:
-        plain = Side(target.url.replace("://postgres:", "://plain:").replace("://postgres@", "://plain:p@"), target.sql)
+        plain = Side(target.url.replace("headgate@", "plain:p@"), target.sql)
         job = await job_for(source, "t", plain)
         async with writing(plain) as writer:
             with pytest.raises(Refused, match=r'trigger spoils.*"plain" may not') as refused:

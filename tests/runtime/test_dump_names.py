@@ -60,7 +60,7 @@ async def test_an_odd_table_fails_alone_and_is_copied_once_it_can_be(copy: Copy,
         "DROP ROLE IF EXISTS curious; CREATE ROLE curious LOGIN;"
         'GRANT USAGE ON SCHEMA public TO curious; GRANT SELECT ON good, nothing, "a/b" TO curious'
     )
-    source = side.url.replace("://postgres", "://curious")
+    source = side.url.replace("headgate@", "curious@")
     target = f"csv:{tmp_path / 'out'}"
     try:
         found = await copy.run(source, target)
@@ -178,7 +178,7 @@ async def test_indexes_that_only_mysql_has_are_named(copy: Copy, side: Side, mar
         )
         found = await copy.run(database.url(), side.url)
         assert found.status == "completed"
-        assert sorted((one.name, one.why, one.excuse) for one in found.left) == [
+        assert sorted((one.name, one.why, one.excuse) for one in found.left_behind) == [
             ("begins", "it has only the beginning of a text", "kind"),
             ("words", "a fulltext index", "kind"),
         ]

@@ -92,7 +92,9 @@ class JsonlReader(FileReader):
                 if not (line := line.removeprefix(BOM) if place == 1 else line).strip():
                     continue
                 try:
-                    yield flat(record(line)) if self.flattens else record(line)
+                    found = record(line)
+                    refuse_twice(line, [found])
+                    yield flat(found) if self.flattens else found
                 except NOT_JSON as error:
                     raise StorageError(f"{path}, line {place}: {reason_of(error)}") from None
 

@@ -100,8 +100,10 @@ class Shape:
             rows = [{name: row[name] for name in self._names if name in row} for row in rows]
         for name in self._documents:
             for row in rows:
-                if row.get(name, row) is None:
+                if row.setdefault(name, row) is None:
                     row[name] = JSON_NULL
+                elif row[name] is row:
+                    row[name] = None
         for name, plain, read in self._reads:
             kinds = {type(row.get(name)) for row in rows}
             kinds.discard(type(None))

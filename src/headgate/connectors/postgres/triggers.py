@@ -24,7 +24,8 @@ SHOWN = 3  # Triggers that a message names.
 # Of the table and, if it is partitioned, of its partitions, each name once. A rule is not asked by COPY, but by INSERT.
 _ACTIVE = """
 WITH tables AS (SELECT to_regclass($1)::oid AS oid UNION SELECT relid FROM pg_partition_tree(to_regclass($1)))
-SELECT DISTINCT 'trigger ' || tgname AS what, tgenabled::text AS fires FROM pg_trigger JOIN tables ON tgrelid = oid
+SELECT DISTINCT 'trigger ' || tgname AS what, tgenabled::text AS fires FROM pg_trigger
+JOIN tables ON tgrelid = tables.oid
 WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype::int & 28 <> 0
 UNION SELECT 'rule ' || rulename, ev_enabled::text FROM pg_rewrite JOIN tables ON ev_class = tables.oid
 WHERE rulename <> '_RETURN' AND ev_enabled <> 'D' ORDER BY 1
