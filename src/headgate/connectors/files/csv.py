@@ -212,8 +212,8 @@ class CsvReader(FileReader):
             found = self._parsed(data, len(header), (list(held) or wanted[:1]) if is_plain else wanted)
         except pa.ArrowInvalid as error:
             raise self._explained(span, begin, data, len(header), str(error)) from None
-        for place, column in held.items():
-            if (row := first_other(found.column(place), column.type.kind)) is not None:
+        for number, column in held.items():
+            if (row := first_other(found.column(number), column.type.kind)) is not None:
                 raise self._other(span, begin, data, row, column)
         if not is_plain:
             batch = found.select(wanted).combine_chunks().to_batches()

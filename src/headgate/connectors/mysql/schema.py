@@ -28,6 +28,7 @@ from headgate.connectors.mysql.catalog import (
     exists,
     foreign_of,
     indexes_of,
+    name_for,
     named,
     parts_of,
     sql_name,
@@ -68,7 +69,8 @@ def apart_of(session: Session, job: Job, mark: str = "") -> str:
     suffix = f"__hg_{mark}{job.dump.hex[:8]}"
     if len(name) + len(suffix) > NAME:
         name = f"{name[:30]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return named((schema, f"{name}{suffix}"))
+    parts = (schema, f"{name}{suffix}")
+    return name_for(parts[1]) if schema == session.where.database else named(parts)
 
 
 def old_of(session: Session, job: Job) -> str:

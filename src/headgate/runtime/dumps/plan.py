@@ -224,8 +224,16 @@ async def _asked(request: Request, reader: Reader) -> list[Asked]:
     pairs = [(name, "") for name in names]
     if request.tables:
         pairs = [(name, "") if name in names else _renamed(name) for name in request.tables]
-    options = {"key": request.key, "exclude": request.exclude, "columns": request.columns, "since": request.since}
-    return [Asked(name, target, request.options.mode, **options, yes=request.yes) for name, target in pairs]
+    of_all = Asked(
+        "",
+        mode=request.options.mode,
+        key=request.key,
+        exclude=request.exclude,
+        columns=request.columns,
+        since=request.since,
+        yes=request.yes,
+    )
+    return [replace(of_all, table=name, target=target) for name, target in pairs]
 
 
 def _renamed(text: str) -> tuple[str, str]:

@@ -77,8 +77,8 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
     if isinstance(writer, Links):
         steps.append(partial(writer.link, targets=targets))
     left: list[Left] = []
-    for job in jobs if writer is not None and steps else ():
-        if job.created and job.source.family != writer.family:
+    for job in jobs if steps else ():
+        if writer is not None and job.created and job.source.family != writer.family:
             left += [Left("index", name, job.target, why, Excuse.KIND) for name, why in job.source.unlike]
     for step in steps:
         for job in jobs:
