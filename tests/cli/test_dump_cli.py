@@ -370,6 +370,24 @@ def test_types_that_are_guesses_are_shown_and_a_value_that_is_not_of_them_says_w
     assert fetch(target, "SELECT code FROM others WHERE id = 20000") == [("007",)]
 
 
+def test_a_large_value_goes_through_parquet_without_many_copies_of_it(
+    headgate: Headgate, make_database: Callable[..., str], target: str, tmp_path: Path
+) -> None:
+    """A cell of 200 MB takes 930 MB, so one of 48 MB about 300: all that runs, and four times the cell."""
+    cell_mb, origin = 48, make_database()
+    execute(
+        origin,
+        f"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, repeat('0123', {cell_mb << 18}))",
+    )
+    for urls in ((origin, f"parquet:{tmp_path / 'out'}"), (f"parquet:{tmp_path / 'out'}", target)):
+        child = subprocess.Popen([sys.executable, "-m", "headgate.cli", "dump", *urls], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        assert used.ru_maxrss / 1024 < 150 + 6 * cell_mb
+    assert fetch(target, "SELECT md5(v) FROM t") == fetch(origin, "SELECT md5(v) FROM t")
+
+
 def test_only_the_chunks_of_a_list_are_tried_again_and_history_shows_their_ranges(
     headgate: Headgate, source: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

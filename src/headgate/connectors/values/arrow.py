@@ -24,6 +24,8 @@ from headgate.connectors.api.bulk import PLAIN, Column, Csv, StorageError
 from headgate.connectors.values.convert import Buffer, bytes_of, cannot_hold, fitted
 from headgate.connectors.values.kinds import Kind, Type, canonical
 
+LARGE = 1 << 20  # Bytes of a value that is worth some care.
+
 Numbers: TypeAlias = np.ndarray[Any, Any]
 
 with suppress(NotImplementedError):  # Not all builds have this allocator. The usual one keeps half as much again.
@@ -110,9 +112,20 @@ def _from_text(array: pa.Array, column: Column) -> pa.Array:
             return _array([None if one is None else Decimal(one) for one in array.to_pylist()], column)
         except InvalidOperation as error:
             raise cannot_hold(column, error) from None
+    if column.type.kind is Kind.BYTES and array.nbytes > LARGE * len(array):
+        return pa.concat_arrays([_large_bytes(one, column) for one in array])
     if column.type.kind is Kind.BYTES:
         return pa.array([None if one is None else bytes_of(one, column) for one in array.to_pylist()], pa.binary())
     return array
+
+
+def _large_bytes(text: pa.StringScalar, column: Column) -> pa.Array:
+    """A large value, of which no copy is made that is not needed."""
+    if not text.is_valid:
+        return pa.nulls(1, pa.binary())
+    value = bytes_of(memoryview(text.as_buffer()), column)
+    ends = pa.py_buffer(np.array([0, len(value)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(value)])
 
 
 def _explained(message: str, columns: Sequence[Column]) -> StorageError:

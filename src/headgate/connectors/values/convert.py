@@ -110,9 +110,14 @@ async def csv_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
         held, size = [data[end:]], len(data) - end
         enough = max(BLOCK, 2 * size)  # So that a record of many blocks is not scanned again for each of them.
         if end:
-            yield await _parsed(parse, memoryview(data)[:end])
+            parsed = await _parsed(parse, memoryview(data)[:end])
+            del data, piece  # A value may be large, and is in the batch now.
+            yield parsed
+            del parsed
     if size:
-        yield await _parsed(parse, b"".join(held))
+        parsed = await _parsed(parse, b"".join(held))
+        held.clear()
+        yield parsed
 
 
 async def _parsed(parse: Callable[[Buffer], RecordBatch], data: Buffer) -> Piece:
@@ -131,14 +136,14 @@ def end_of_records(data: bytes) -> int:
     return end + 1
 
 
-def bytes_of(text: str, column: Column) -> bytes:
+def bytes_of(text: str | memoryview, column: Column) -> bytes:
     """The bytes of their canonical text."""
     try:
-        if text.startswith("\\x"):
+        if text[:2] in ("\\x", b"\\x"):
             return unhexlify(text[2:])
     except ValueError:
         pass
-    raise cannot_hold(column, ValueError(f"{text[:40]!r} is not \\x and digits"))
+    raise cannot_hold(column, ValueError("a value is not \\x and digits"))
 
 
 # Arrow to CSV.
