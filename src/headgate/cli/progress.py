@@ -152,7 +152,7 @@ class Lines:
         parts = [f"{done} of {counted(len(tables), 'table')}", counted(round(rows), "row")]
         if any(one.state == "copying" for one in tables):
             parts += self._speed.words(share)
-        parts += [f"{one.name} {one.building or 'is finished'}" for one in tables if one.state == "finishing"]
+        parts += [f"{one.name} {one.building or 'is being finished'}" for one in tables if one.state == "finishing"]
         self.say(", ".join(parts))
 
     def say(self, text: str) -> None:

@@ -115,6 +115,11 @@ def error_text(error: BaseException) -> str:
     return f"{text} ({one_line(where, 200)})" if where else text
 
 
+def is_missing(error: BaseException) -> bool:
+    """Whether there is no such table, sequence, function, type or schema."""
+    return isinstance(error, _MISSING)
+
+
 _MISSING = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedFunctionError,
@@ -140,7 +145,7 @@ def translate_errors(where: str, what: str) -> Iterator[None]:
                 raise StorageGone(f"{where} is gone: {error_text(error)}") from None
             case Fault.DENIED:
                 raise StorageError(f"{what}: {error_text(error)}", hint="GRANT it, or use another user") from None
-            case _ if isinstance(error, _MISSING):
+            case _ if is_missing(error):
                 hint = f"create it in {where} first, or --exclude the column that needs it"
                 raise StorageError(f"{what}: {error_text(error)}", hint=hint) from None
         raise StorageError(f"{what}: {error_text(error)}") from None

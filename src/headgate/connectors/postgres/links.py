@@ -73,7 +73,8 @@ async def _left_out(connection: Connection, job: Job, name: str) -> list[Left]:
     found = job.source.details
     left: list[Left] = []
     for row, expression in expressions(job):
-        if "nextval(" not in expression and (why := await why_not_expression(connection, name, expression)):
+        is_counter = "nextval(" in expression and row["sequence"]  # That sequence came with the table.
+        if not is_counter and (why := await why_not_expression(connection, name, expression)):
             left.append(Left("expression" if row["generated"] else "default", row["name"], job.target, why))
     for one in possible(found.get("constraints", ()), there):
         if one["type"] != "f" and (why := await why_not_constraint(connection, name, one["definition"])):
