@@ -209,3 +209,10 @@ async def test_a_target_that_fires_its_triggers_for_everybody_refuses_a_table_wi
     assert failed(found) == {
         "t": "t has trigger spoils, which would change what is copied (drop it for as long as the dump runs)"
     }
+
+
+async def test_mysql_keeps_the_blanks_of_a_padded_text(copy: Copy, side: Side, mariadb: MariaDb) -> None:
+    await side.sql.execute("CREATE TABLE t (id int PRIMARY KEY, c char(5)); INSERT INTO t VALUES (1, 'ab'), (2, '')")
+    with mariadb.database() as database:
+        assert failed(await copy.run(side.url, database.url())) == {}
+        assert database.rows("SELECT c, char_length(c) FROM t ORDER BY id") == [("ab   ", 5), ("     ", 5)]

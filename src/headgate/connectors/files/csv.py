@@ -97,7 +97,7 @@ class CsvReader(FileReader):
         return Description(columns, parts, sampled=bool(guesses), details={"header": names, "guessed": guesses})
 
     def _guessed(self, paths: list[Path], parts: list[Part], names: list[str]) -> dict[str, Type]:
-        """The types that the first records have. Where these cannot be read, whoever copies them says why."""
+        """The types that the first records have. Where these cannot be read, the copy of them says why."""
         for path, part in zip(paths, parts, strict=True):
             with path.open("rb") as file:
                 file.seek(part.start)

@@ -107,7 +107,7 @@ def reason_of(code: str, constraint: str | None, column: str | None) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What went wrong and where, in one line. The server's hint is left out: it is for whoever wrote the statement."""
+    """What went wrong and where, in one line. The server's hint is left out: it speaks of our statement."""
     where = getattr(error, "context", None) or getattr(error, "where", None)
     text = one_line(error)
     if isinstance(error, asyncpg.PostgresError) and error.hint:

@@ -1,8 +1,8 @@
 """What a dump has left behind: what the source has and the target does not, each with its reason.
 
-"Completed" must be the whole truth, so whoever cannot make something says so with a `Left`, and it is kept with the
-dump. Some of it is excused: it was asked for, or another kind of database cannot have it. What has no excuse is a
-failure: the rows are there, and the copy is not the source.
+"Completed" must be the whole truth, so code that cannot make something returns a `Left`, which is kept with the dump.
+Some of it is excused: it was asked for, or another kind of database cannot have it. What has no excuse is a failure:
+the rows are there, and the copy is not the source.
 """
 
 from __future__ import annotations

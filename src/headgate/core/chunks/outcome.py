@@ -135,7 +135,7 @@ def check_list(chunks: Iterable[Chunk], numbers: Iterable[int]) -> None:
 
 
 def unnamed(error: str, *names: str) -> str:
-    """An error of a table without its names (at the source, at the target), since whoever shows it says them first."""
+    """An error of a table without its names (at the source, at the target), which are shown before it."""
     for name in dict.fromkeys(names):
         error = error.removeprefix(f"{name}: ")
     return error

@@ -284,7 +284,7 @@ class StreamProcess:
             self._wake()
 
     async def _watch_building(self, table: CopiedTable) -> None:
-        """Know what is built for the table, for whoever watches. What goes wrong here is no reason to stop."""
+        """Know what is built for the table, to show it. What goes wrong here is no reason to stop."""
         await asyncio.sleep(BUILDING_S)
         writer = self._storages.write()
         try:
