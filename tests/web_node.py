@@ -90,6 +90,10 @@ class Web:
             name, lambda d: d["detail"] == "running" and d["running_version"] == d["published_version"]
         )
 
+    def opened(self, name: str) -> dict[str, Any]:
+        """Until it runs. Without a record, that proves a version only after a while."""
+        return self.wait_for(name, lambda d: d["worker_status"] == "RUNNING")
+
     def rows(self, query: str, *args: Any) -> list[Any]:
         """Straight from the database."""
         return asyncio.run(_fetch(self.database, query, *args))

@@ -259,7 +259,8 @@ async def test_letters_are_replayed_by_the_run_once_the_cause_is_gone(hg: Harnes
     await hg.until("orders", running=1)
     mended = {**document, "mapping": {"set": {"n": 'int(n) if n != "x" else -1'}}}
     await hg.apply(orders=mended)
-    source.records.append({"n": "100"})
+    await hg.until("orders", version=2, status="RUNNING")
+    source.records.append({"n": "100"})  # It proves the new version.
     await hg.until("orders", running=2)
     found = await hg.node.registry.get("orders")
     which = Filter(datasources=[found.id])

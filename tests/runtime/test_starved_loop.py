@@ -16,6 +16,7 @@ import pytest
 from headgate.core import watchdog
 from headgate.core.watchdog import Watch
 from headgate.runtime.cluster.beat import Beat
+from headgate.store.database import unchecked
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
 
@@ -58,7 +59,7 @@ def starved(busy_cpu: int) -> Iterator[None]:
 
 
 def make_beat(home: Path) -> Beat:
-    return Beat("postgresql://nowhere", uuid4(), 5.0, home, on_ended=lambda: None)
+    return Beat("postgresql://nowhere", unchecked, uuid4(), 5.0, home, on_ended=lambda: None)
 
 
 async def test_what_a_starved_loop_waits_for_is_taken_off_its_silence(starved: None, tmp_path: Path) -> None:

@@ -228,8 +228,8 @@ async def test_a_program_whose_coming_was_written_down_but_not_heard_of_does_not
         consumer = joined.consumer
     real: Any = groups.join if how == "it joins" else groups.rejoin
 
-    async def is_lost(*args: Any) -> Any:
-        await real(*args)
+    async def is_lost(*args: Any, **named: Any) -> Any:
+        await real(*args, **named)
         raise StoreError("the answer was lost")
 
     monkeypatch.setattr(groups, real.__name__, is_lost)

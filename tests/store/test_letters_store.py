@@ -15,7 +15,7 @@ from headgate.core.streams import Checkpoint
 from headgate.errors import Fenced, NotFound, Refused
 from headgate.ids import new_id
 from headgate.store import letters as store
-from headgate.store.letters import Again, Filter, Letters, Numbers, pieces, seal
+from headgate.store.letters import Again, Filter, Known, Letters, Numbers, pieces, seal
 from headgate.store.secrets import Keyring, new_master_key
 from tests.store.conftest import ME, Rows
 
@@ -152,7 +152,7 @@ async def test_a_copy_is_made_once_and_stays_as_it_is(desk: Desk) -> None:
     kept, contents = await desk.letters.read(str(one.id))
     assert (kept.stage, kept.field, kept.reason, kept.version, kept.attempts) == ("sink", "total", "is too large", 2, 2)
     assert contents is not None
-    assert await desk.letters.known(desk.stream) == {one.id: "open", gone.id: "superseded"}
+    assert await desk.letters.known(desk.stream) == {one.id: Known("open"), gone.id: Known("superseded")}
     assert (await desk.letters.read(str(gone.id)))[1] is None
 
 
@@ -354,7 +354,7 @@ async def test_a_row_stays_until_the_sink_was_told_what_became_of_its_letter(des
     assert set(await desk.letters.known(desk.stream)) == {one.id for one in letters[:2]}  # The sink still names both.
     await desk.sql("UPDATE headgate.dead_letter SET told_at = told_at - interval '31 days'")
     await desk.letters.clean()
-    assert await desk.letters.known(desk.stream) == {letters[1].id: "discarded"}
+    assert await desk.letters.known(desk.stream) == {letters[1].id: Known("discarded")}
     assert await desk.letters.numbers(desk.datasource) == Numbers(discarded=2, superseded=1)
     await desk.sql("UPDATE headgate.dead_letter SET outcome_at = now() - interval '400 days'")
     await desk.letters.clean()

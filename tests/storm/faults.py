@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.storm.journal import Journal
-from tests.storm.operator import Refused, Unanswered
+from tests.storm.operating import Refused, Unanswered
 from tests.storm.plan import OTHERS, STEADY, Fault
 from tests.storm.scene import Scene
 

@@ -16,7 +16,7 @@ from tests.storm.auditor import Auditor
 from tests.storm.databases import Database, Registry
 from tests.storm.journal import Journal
 from tests.storm.nodes import Nodes
-from tests.storm.operator import Operator
+from tests.storm.operating import Operator
 from tests.storm.plan import STEADY, Standby
 from tests.storm.senders import Caller, Program, Sender, senders_of
 from tests.storm.workload import SECRET, TABLES, Datasource, datasources

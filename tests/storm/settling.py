@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.storm.accounting import Letters, Totals, check_totals, settle
 from tests.storm.journal import Journal
-from tests.storm.operator import Refused, Unanswered
+from tests.storm.operating import Refused, Unanswered
 from tests.storm.scene import Scene
 from tests.storm.senders import Caller, Program
 from tests.storm.verdict import Report

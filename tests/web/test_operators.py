@@ -45,7 +45,7 @@ def last_event(web: Web, name: str) -> dict[str, Any]:
 
 def test_a_paused_webhook_takes_payloads_and_shows_in_every_view(web: Web, name: str) -> None:
     web.publish(name, source=HOOK)
-    web.running(name)
+    web.opened(name)
     operator = bearer(web.token("operator"))
     done = web.call("POST", f"/api/datasources/{name}/pause", headers=operator)
     assert done == {"name": name, "action": "pause"}
@@ -106,7 +106,7 @@ def test_a_stopped_webhook_turns_callers_away_and_a_pause_lets_them_in(web: Web,
 def held(web: Web, name: str, **changes: Any) -> UUID:
     """A paused webhook with three payloads, an open letter, and a backfill that no process runs. Returns that one."""
     web.publish(name, source=HOOK)
-    web.running(name)
+    web.opened(name)
     web.call("POST", f"/api/datasources/{name}/pause")
     free(web, name)
     post(web, name, 1, 2, 3)
@@ -146,7 +146,7 @@ def test_a_delete_says_what_would_be_lost_and_needs_a_yes_for_it(web: Web, name:
 
 def test_what_loses_nothing_is_deleted_at_once(web: Web, name: str) -> None:
     web.publish(name, source=HOOK)
-    web.running(name)
+    web.opened(name)
     post(web, name, 1, 2)
     web.wait_for(name, lambda d: d["metrics"]["records_written"] == 2)
     web.until(lambda: web.call("GET", f"/api/datasources/{name}/deletion")["payloads"], lambda waiting: waiting == 0)
@@ -215,7 +215,7 @@ def test_an_edit_says_first_what_it_would_skip_or_read_again(web: Web, name: str
 
 def test_of_a_webhook_the_payloads_between_are_counted(web: Web, name: str) -> None:
     web.publish(name, source=HOOK)
-    web.running(name)
+    web.opened(name)
     post(web, name, *range(5))
     web.wait_for(name, lambda d: d["metrics"]["records_written"] == 5)
     web.call("POST", f"/api/datasources/{name}/pause")

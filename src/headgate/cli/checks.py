@@ -22,7 +22,6 @@ from headgate.store.letters import Letters
 from headgate.store.migrate import OLDEST_SERVER, migrations
 from headgate.store.nodes import Nodes
 from headgate.store.removals import Removals
-from headgate.store.secrets import Keyring
 from headgate.text import counted, duration, one_line
 
 NOTIFY_S = 3.0
@@ -46,7 +45,7 @@ async def examine(url: str, settings: Settings) -> tuple[list[Verdict], str | No
             found.append(await _guarded("standby", _standby(database)))
             found += await _all_guarded("secrets", keys.examine(database, settings))
             if schema.state == "ok":
-                found.append(await _guarded("letters", _letters(database, settings)))
+                found.append(await _guarded("rotation", _rotation(database, settings)))
             found.append(await _guarded("nodes", _nodes(database)))
             found += await _registry_files(database)
             found += await _all_guarded("removals", _removals(database))
@@ -175,20 +174,13 @@ async def _removals(database: Database) -> list[Verdict]:
     ]
 
 
-def _keyring(settings: Settings) -> Keyring | None:
-    """The key of the setting or of the file; unlike a node, the doctor makes none."""
-    text = settings.master_key.get_secret_value() if settings.master_key else None
-    file = settings.home / "master.key"
-    return Keyring.load(text, file if file.exists() else None)
-
-
-async def _letters(database: Database, settings: Settings) -> Verdict:
+async def _rotation(database: Database, settings: Settings) -> Verdict:
     """Whether an older master key is still needed for the dead letters that sinks keep."""
-    left = await Letters(database, _keyring(settings)).left_to_rewrap()
+    left = await Letters(database, keys.keyring_of(settings)[0]).left_to_rewrap()
     if not left:
-        return ok("letters", "those in sinks need no older master key")
+        return ok("rotation", "dead letters in sinks need no older master key")
     hint = "keep that key, and run their datasources: runs rewrap them"
-    return warn("letters", f"{counted(left, 'dead letter')} in sinks still under another master key", hint)
+    return warn("rotation", f"{counted(left, 'dead letter')} in sinks still under another master key", hint)
 
 
 async def _nodes(database: Database) -> Verdict:

@@ -30,9 +30,8 @@ _LINES = {
 
 async def examine(database: Database, settings: Settings) -> list[Verdict]:
     """What is wrong with the key file, and what cannot be opened; or that everything can."""
-    text = settings.master_key.get_secret_value() if settings.master_key else None
-    file = settings.home / "master.key"
-    keyring, found = _keyring(text, file)
+    keyring, found = keyring_of(settings)
+    text, file = _text(settings), settings.home / "master.key"
     secrets = Secrets(database, keyring)
     sealed = await secrets.sealed()
     names = [one.whose for one in sealed if one.noun == "secret"]
@@ -47,6 +46,15 @@ async def examine(database: Database, settings: Settings) -> list[Verdict]:
         hint = "set HEADGATE_MASTER_KEY before `headgate secrets set`"
         return [warn("secrets", "no master key, and no secrets", hint)]
     return [*_too_open(text, file), ok("secrets", f"the master key decrypts {_all(sealed)}")]
+
+
+def keyring_of(settings: Settings) -> tuple[Keyring | None, list[Verdict]]:
+    """The keys that a node would have, and why there are none, if that is wrong."""
+    return _keyring(_text(settings), settings.home / "master.key")
+
+
+def _text(settings: Settings) -> str | None:
+    return settings.master_key.get_secret_value() if settings.master_key else None
 
 
 def _keyring(text: str | None, file: Path) -> tuple[Keyring | None, list[Verdict]]:

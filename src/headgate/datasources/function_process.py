@@ -24,6 +24,7 @@ from headgate.core.letters import packed, unpacked
 from headgate.core.mapping.mistakes import MistakeError
 from headgate.core.mapping.prices import Budget
 from headgate.core.mapping.python import Function, call
+from headgate.text import one_line
 
 IDLE_S = 600.0
 LONGEST_BYTES = 256 * 1024 * 1024
@@ -83,8 +84,8 @@ def load(name: str) -> Function:
     try:
         found = getattr(importlib.import_module(module), function, None)
     except (Exception, SystemExit) as error:  # What is imported is somebody else's, and runs.
-        said = " ".join(str(error).split())[:200]
-        raise NoFunctionError(f"{module} cannot be imported: {type(error).__name__}: {said}") from None
+        said = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise NoFunctionError(f"{module} cannot be imported: {said}") from None
     if not callable(found):
         raise NoFunctionError(f"{module} has no function {function}")
     if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):

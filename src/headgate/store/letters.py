@@ -10,6 +10,7 @@ long, however many there are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -51,6 +52,7 @@ __all__ = [
     "Again",
     "Filter",
     "Kept",
+    "Known",
     "Letters",
     "Numbers",
     "Sealed",
@@ -69,6 +71,14 @@ READ_BYTES = 4 * 1024 * 1024  # Of payloads that are read together, unless one a
 READ_AT_ONCE = 200  # and how many.
 NOT_LOOKED_AT = ""  # In place of a key: nobody knows yet which one wraps the sink's copy.
 LEAST_ID = 6  # Characters of an id that is not given in full.
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the registry knows of a letter that a sink keeps."""
+
+    outcome: LetterOutcome
+    is_elsewhere: bool = False  # Another sink says so, into which it was replayed.
 
 
 class Letters:
@@ -92,20 +102,21 @@ class Letters:
         async with self._database.transaction() as connection:
             if not await checkpoint_one(connection, node, stream, checkpoint):
                 raise Fenced(f"epoch {checkpoint.epoch} is fenced: the replay was not noted")
-            await connection.execute(sql("letters/resolve"), list(ids), "replayed")
+            await connection.execute(sql("letters/resolve"), list(ids), "replayed", False)
 
     async def copy(self, stream: UUID, letters: Sequence[Letter]) -> None:
         """Keep copies of letters that the sink has."""
         async with self._database.transaction() as connection:
             await insert(connection, stream, letters, in_sink=True)
 
-    async def known(self, stream: UUID) -> dict[UUID, LetterOutcome]:
+    async def known(self, stream: UUID) -> dict[UUID, Known]:
         """Of the letters that the sink of a stream keeps, those that have a copy here."""
-        return {row["id"]: row["outcome"] for row in await self._database.fetch(sql("letters/known"), stream)}
+        rows = await self._database.fetch(sql("letters/known"), stream)
+        return {row["id"]: Known(row["outcome"], row["is_elsewhere"]) for row in rows}
 
-    async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome) -> None:
-        """The sink says what became of these."""
-        await self._database.execute(sql("letters/resolve"), list(ids), outcome)
+    async def resolve(self, ids: Sequence[UUID], outcome: LetterOutcome, *, is_elsewhere: bool = False) -> None:
+        """The sink says what became of these: the one that keeps them, or another."""
+        await self._database.execute(sql("letters/resolve"), list(ids), outcome, is_elsewhere)
 
     async def reopen(self, stream: UUID, letters: Sequence[Letter]) -> list[UUID]:
         """The sink has these open, though it had said otherwise: it went back in time. Returns those that are open here

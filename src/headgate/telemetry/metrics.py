@@ -101,11 +101,13 @@ class StreamFigures:
     backlog_bytes: int | None = None
     last_write_s: float = 0.0
     last_record_at_s: float | None = None
-    labels: str = field(init=False)  # What each of its series is labelled with: made once for all of them.
+    ends: tuple[str, str] = field(init=False)  # Of its labels, with a place for one between them, made once for all:
+    labels: str = field(init=False)  # What each of its series is labelled with, in the order of the labels' names.
 
     def __post_init__(self) -> None:
-        labels = f'{{datasource="{escaped(self.datasource)}",stream="{escaped(self.stream)}"}}'
-        object.__setattr__(self, "labels", labels)
+        ends = f'{{datasource="{escaped(self.datasource)}",', f'stream="{escaped(self.stream)}"}}'
+        object.__setattr__(self, "ends", ends)
+        object.__setattr__(self, "labels", "".join(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,18 @@ T = TypeVar("T")
 class Asked(Generic[T]):
     """What only the database knows."""
 
-    def __init__(self, read: Callable[[], Awaitable[T]], at_first: T, fresh_s: float = FRESH_S) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]], at_first: T, *, is_always_asked: bool = False) -> None:
         self.figures = at_first
         self._read = read
-        self._fresh_s = fresh_s
+        self._is_always_asked = is_always_asked
         self._stale_at_s = 0.0
 
     async def refresh(self) -> None:
         """Ask the database, but not more often than every few seconds, nor for more than a small part of the time."""
         began_s = boot_s()
         if began_s >= self._stale_at_s:
-            self._stale_at_s = began_s + self._fresh_s  # Others who ask meanwhile get what there is.
+            # Others who ask meanwhile get what there is.
+            self._stale_at_s = began_s if self._is_always_asked else began_s + FRESH_S
             self.figures = await self._read()
             self._stale_at_s = max(self._stale_at_s, boot_s() + SHARE * (boot_s() - began_s))
 
@@ -224,7 +227,7 @@ class NodeCollector:
         self._here = here
         self._resting: Asked[Sequence[StreamFigures]] = Asked(resting, ())
         # Those at rest that have a node by now, which reports them: none is counted twice.
-        self._taken: Asked[Set[str]] = Asked(taken, frozenset(), fresh_s=0.0)
+        self._taken: Asked[Set[str]] = Asked(taken, frozenset(), is_always_asked=True)
         self._datasources: Asked[DatasourceFigures] = Asked(datasources, DatasourceFigures())
         self._registry_file = registry_file  # Whether it is broken; None: there is none.
         self._active = active
@@ -327,8 +330,9 @@ def _known(of: str, streams: Sequence[StreamFigures]) -> Iterator[tuple[str, flo
 
 
 def _statuses(stream: StreamFigures) -> Iterator[tuple[str, float]]:
+    begin, end = stream.ends
     for status in STATUSES if stream.status is not None else ():
-        yield f'{stream.labels[:-1]},status="{status}"}}', float(status == stream.status)
+        yield f'{begin}status="{status}",{end}', float(status == stream.status)
 
 
 def _by(label: str, counts: Mapping[str, float]) -> list[tuple[str, float]]:

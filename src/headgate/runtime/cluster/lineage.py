@@ -19,6 +19,7 @@ from headgate.store.database import POOL_SIZE, Database, connect
 from headgate.store.lineage import Witness, displaced, remember, settle
 
 LOOK_S = 0.5
+LAST_S = 1.0
 REMEMBER_S = 5.0  # How much of the log may be lost unnoticed, if a volume is set back under our feet.
 
 log = structlog.get_logger()
@@ -48,15 +49,20 @@ class LineageWatch:
         return None if finding is None else displaced(finding).message
 
     async def run(self, database: Database) -> None:
-        """Watch until cancelled."""
+        """Watch until cancelled. What a node has seen when it stops, its home remembers."""
         remembered_s = boot_s()
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if self._witness.finding is not None:
-                await self._settle()
-            elif boot_s() - remembered_s >= REMEMBER_S:
-                remembered_s = boot_s()
-                with contextlib.suppress(StoreError):
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if self._witness.finding is not None:
+                    await self._settle()
+                elif boot_s() - remembered_s >= REMEMBER_S:
+                    remembered_s = boot_s()
+                    with contextlib.suppress(StoreError):
+                        await remember(database, self._witness)
+        finally:
+            with contextlib.suppress(HeadgateError, TimeoutError):
+                async with asyncio.timeout(LAST_S):
                     await remember(database, self._witness)
 
     async def _settle(self) -> None:

@@ -73,16 +73,14 @@ class Desk:
             found = await sink.letters(missing[begin : begin + COPIED_AT_ONCE])
             # One without content was replayed here, and kept elsewhere before: the registry has it already.
             await self.rows.copy(self.stream, [letter for letter in found if letter.content])
-        for outcome, ids in _by_outcome({id: new for id, new in kept.items() if known.get(id, new) != new}).items():
-            if outcome != "open":
-                await self.rows.resolve(ids, outcome)
-        closed = {id: ours for id, ours in known.items() if ours != "open" and kept.get(id) == "open"}
-        for outcome, ids in _by_outcome(closed).items():
-            if outcome in SINKS_WORD:
-                await self._reopen(sink, ids)
-            else:
-                await self.rows.tell(ids)
-                await sink.resolve(ids, outcome)
+        await self.note(sink, [id for id, one in known.items() if kept.get(id, "open") not in ("open", one.outcome)])
+        closed = {id: one for id, one in known.items() if one.outcome != "open" and kept.get(id) == "open"}
+        doubted = [id for id, one in closed.items() if one.outcome in SINKS_WORD and not one.is_elsewhere]
+        await self._reopen(sink, doubted)
+        told = {id: one.outcome for id, one in closed.items() if id not in {*doubted}}
+        for outcome, ids in _by_outcome(told).items():
+            await self.rows.tell(ids)
+            await sink.resolve(ids, outcome)
         await self._rewrap(sink)
 
     async def _reopen(self, sink: LetterSink, ids: Sequence[UUID]) -> None:
@@ -111,11 +109,13 @@ class Desk:
             await self.rows.rewrapped({id: None if key in older else key for id, key in keys.items()})
 
     async def note(self, sink: LetterSink, ids: Sequence[UUID]) -> None:
-        """What the sink says became of these."""
-        found = {letter.id: letter.outcome for letter in await sink.letters(ids)}
-        for outcome, some in _by_outcome(found).items():
-            if outcome != "open":
-                await self.rows.resolve(some, outcome)
+        """What the sink says became of these. One without content is kept by another."""
+        for begin in range(0, len(ids), COPIED_AT_ONCE):
+            found = [one for one in await sink.letters(ids[begin : begin + COPIED_AT_ONCE]) if one.outcome != "open"]
+            for is_elsewhere in (False, True):
+                some = {one.id: one.outcome for one in found if (not one.content) is is_elsewhere}
+                for outcome, resolved in _by_outcome(some).items():
+                    await self.rows.resolve(resolved, outcome, is_elsewhere=is_elsewhere)
 
     # Replays.
 
