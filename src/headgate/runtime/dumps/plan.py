@@ -2,7 +2,8 @@
 
 Everything that can be refused is refused here: a table that is not there, a target that has rows already or that
 another dump has begun, two tables that would become one. Nothing has been created by then. A table that cannot be
-copied, because it has no columns or may not be read, is no reason to refuse the others: it stays in the dump as it was asked for, and is planned when the dump runs, and each time that it is resumed.
+copied, because it has no columns or may not be read, is no reason to refuse the others: it stays in the dump as it was
+asked for, and is planned when the dump runs, and each time that it is resumed.
 """
 
 from __future__ import annotations
