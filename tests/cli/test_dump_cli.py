@@ -338,7 +338,7 @@ def test_a_bad_table_is_named_and_the_others_are_copied(headgate: Headgate, sour
     execute(target, "CREATE TABLE orders (id integer, name text, price numeric, at timestamptz, CHECK (id < 0))")
     result = headgate("dump", source, target)
     assert result.exit_code == 1
-    assert "orders has failed; other tables go on" in result.stderr
+    assert "orders has failed" in result.stderr
     assert "could not be copied (headgate dumps resume " in result.stderr.splitlines()[-1]
     assert result.output.count('violates check constraint "orders_id_check"') == 1, "a failure is said once"
     assert "failed: new row for relation" in result.stdout

@@ -226,7 +226,7 @@ class Watch:
         """What a worker reported. Only a table that is given up is worth a line; why it is, is said once, at the end. A
         chunk that failed is tried again, and the history has it."""
         if notification.kind == "error" and notification.chunk < 0:
-            self._shown.say(f"{notification.table} has failed; other tables go on")
+            self._shown.say(f"{notification.table} has failed")
 
     async def run(
         self, under_way: Callable[[], Sequence[Progress]] = tuple, building: Mapping[int, str] | None = None

@@ -87,15 +87,18 @@ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = 
 WHERE i.indrelid = $1 AND i.indisvalid AND i.indimmediate AND NOT i.indisprimary AND i.indpred IS NULL
   AND i.indexprs IS NULL AND m.amname = 'btree' ORDER BY c.relname
 """
-_FOREIGN = """
-SELECT c.conname AS name, c.confrelid::regclass::text AS refers, c.confdeltype::text AS on_delete,
-       c.confupdtype::text AS on_update, array(
+# Of the foreign key c: its columns, and those that it refers to.
+PAIRED = """array(
     SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, place)
     JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.place
 ) AS columns, array(
     SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, place)
     JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum ORDER BY k.place
 ) AS refers_to
+"""
+_FOREIGN = f"""
+SELECT c.conname AS name, c.confrelid::regclass::text AS refers, c.confdeltype::text AS on_delete,
+       c.confupdtype::text AS on_update, {PAIRED}
 FROM pg_constraint c WHERE c.conrelid = $1 AND c.contype = 'f' AND c.conparentid = 0 ORDER BY c.conname
 """
 _ACTIONS = {"a": "NO ACTION", "r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}

@@ -16,6 +16,7 @@ import asyncpg
 from asyncpg import Connection, Record
 
 from headgate.connectors.api.bulk import StorageError
+from headgate.connectors.postgres.catalog import PAIRED
 from headgate.connectors.sql.quoting import quoted
 from headgate.errors import Refused
 
@@ -30,15 +31,9 @@ WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype::int & 28 <> 0
 UNION SELECT 'rule ' || rulename, ev_enabled::text FROM pg_rewrite JOIN tables ON ev_class = tables.oid
 WHERE rulename <> '_RETURN' AND ev_enabled <> 'D' ORDER BY 1
 """
-_FOREIGN = """
-SELECT c.conname AS name, c.conrelid::regclass::text AS refers_from, c.confrelid::regclass::text AS refers_to,
-       c.confmatchtype = 'f' AS is_full, array(
-    SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, place)
-    JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.place
-) AS columns, array(
-    SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, place)
-    JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum ORDER BY k.place
-) AS others
+_FOREIGN = f"""
+SELECT c.conname AS name, c.conrelid::regclass::text AS refers_from, c.confrelid::regclass::text AS other,
+       c.confmatchtype = 'f' AS is_full, {PAIRED}
 FROM pg_constraint c
 WHERE c.contype = 'f' AND c.conparentid = 0 AND c.convalidated AND to_regclass($1)::oid IN (c.conrelid, c.confrelid)
   AND to_jsonb(c) ->> 'conperiod' IS DISTINCT FROM 'true' ORDER BY c.conname
@@ -81,17 +76,17 @@ def _named(rows: Sequence[Record]) -> str:
 async def refuse_orphans(connection: Connection, table: str) -> None:
     """Raise `StorageError` if a foreign key of the table, or one that refers to it, is broken."""
     for row in await connection.fetch(_FOREIGN, table):
-        pairs = zip(row["columns"], row["others"], strict=True)
+        pairs = zip(row["columns"], row["refers_to"], strict=True)
         same = " AND ".join(f"o.{quoted(other)} = t.{quoted(own)}" for own, other in pairs)
         values = ", ".join(f"t.{quoted(name)}" for name in row["columns"])
         # A key with a NULL in it refers to nothing; one that must match in full may have NULLs only.
         refers = f"num_nonnulls({values}) > 0" if row["is_full"] else f"num_nulls({values}) = 0"
         query = (
             f"SELECT EXISTS (SELECT FROM {row['refers_from']} t WHERE {refers}"
-            f" AND NOT EXISTS (SELECT FROM {row['refers_to']} o WHERE {same}))"
+            f" AND NOT EXISTS (SELECT FROM {row['other']} o WHERE {same}))"
         )
         if await connection.fetchval(query):
             raise StorageError(
                 f"{row['refers_from']} has rows that the foreign key {row['name']} refuses",
-                hint=f"copy {row['refers_to']} first, or with it",
+                hint=f"copy {row['other']} first, or with it",
             )
