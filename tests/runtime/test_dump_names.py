@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ConfigError, Refused
+from headgate.runtime.dumps import control
 from headgate.store.database import Database
 from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
+from headgate.store.secrets import Keyring, new_master_key
 from tests.connectors.mariadb import MariaDb
 from tests.connectors.postgres_copy import Side, emptied, make_databases
 from tests.runtime.copies import Copy, failed, names_in, sqlite_with
@@ -24,7 +26,7 @@ NOT_FILES = ["..", "a/b", "_hidden", ".dot", "x" * 300]
 
 @pytest.fixture
 def dumps(database: Database) -> Dumps:
-    return Dumps(database)
+    return Dumps(database, Keyring.load(new_master_key(), None))
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,10 @@ async def test_names_that_files_cannot_have_are_refused_alone(copy: Copy, tmp_pa
     found = await copy.run(source, f"csv:{tmp_path / 'out'}")
     assert failed(found).keys() == set(NOT_FILES)
     assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["good"]
+    cancelled = await control.cancel(copy.dumps, found.id)
+    assert (cancelled.status, cancelled.error) == ("cancelled", ""), "nothing of them is left behind"
+    await control.clean(copy.dumps, found.id)
+    assert all(one.suffix == ".csv" for one in (tmp_path / "out" / "good").iterdir())
 
 
 async def test_a_name_that_a_server_would_cut_is_refused(copy: Copy, side: Side, tmp_path: Path) -> None:

@@ -20,7 +20,16 @@ from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.hidden import hide
 from headgate.ids import new_id
 from headgate.runtime.dumps import tables
-from headgate.runtime.dumps.plan import SOURCE_TIMEOUT_S, Rate, Storages, file_of, parse_rate, plan_of, short
+from headgate.runtime.dumps.plan import (
+    SOURCE_TIMEOUT_S,
+    Rate,
+    Storages,
+    file_of,
+    is_planned,
+    parse_rate,
+    plan_of,
+    short,
+)
 from headgate.runtime.dumps.processes import is_dead, process_name
 from headgate.runtime.dumps.views import DumpView, describe, is_run, options_of, status_of
 from headgate.store.dump_rows import DumpRow, TableRow, Urls
@@ -172,7 +181,8 @@ async def clean(dumps: Dumps, id: str, target: str | None = None) -> DumpView:
     writer = (await storages_of(dumps, row, kept.source if kept else "unknown:", target)).write()
     try:
         if isinstance(writer, Cleans):
-            await writer.clean(row.id, [plan_of(one).job.target for one in await dumps.tables(row.id)])
+            planned = [one for one in await dumps.tables(row.id) if is_planned(one)]
+            await writer.clean(row.id, [plan_of(one).job.target for one in planned])
     finally:
         with suppress(Exception):
             await writer.close()

@@ -131,6 +131,11 @@ def plan_of(row: TableRow) -> Plan:
     return msgspec.json.decode(row.job, type=Plan)
 
 
+def is_planned(row: TableRow) -> bool:
+    """Whether a table has been planned. Of one that has not, the target has nothing."""
+    return plan_of(row).asked is None
+
+
 def as_json(plan: Plan) -> object:
     """The plan as it is kept. With a zero byte in it, PostgreSQL could not list any dump any more."""
     if has_zero_byte(msgspec.json.encode(plan)):
@@ -281,7 +286,7 @@ async def planned_now(dumps: Dumps, dump: UUID, asked: Asked, reader: Reader, wr
     found = await _found(asked, reader, writer)
     if found.error is not None:
         raise found.error
-    others = [row for row in await dumps.tables(dump) if plan_of(row).asked is None]
+    others = [row for row in await dumps.tables(dump) if is_planned(row)]
     places = [(row.name, row.target, await place_of(writer, row.target)) for row in others]
     refuse_meeting([*places, (asked.table, found.target, found.place)])
     return await _plan(dumps, dump, found, writer)

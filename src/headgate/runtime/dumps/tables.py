@@ -14,7 +14,7 @@ from headgate.errors import HeadgateError
 from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
-from headgate.runtime.dumps.plan import Plan, as_json, plan_of, planned_now, short
+from headgate.runtime.dumps.plan import Plan, as_json, is_planned, plan_of, planned_now, short
 from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
 
@@ -94,7 +94,7 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
 
 def begun(rows: Sequence[TableRow]) -> list[TableRow]:
     """The tables that may have something at the target that is not in its place yet."""
-    return [row for row in rows if row.state not in (TableState.DONE, TableState.WAITING)]
+    return [row for row in rows if row.state not in (TableState.DONE, TableState.WAITING) and is_planned(row)]
 
 
 async def remove(writer: Writer, rows: Sequence[TableRow]) -> str:
