@@ -183,7 +183,8 @@ def test_a_file_is_copied_in_an_empty_folder_where_nothing_was_set_up(
     Path("a.csv").write_text("id,name\n" + "".join(f"{n},name {n}\n" for n in range(100)))
     process = Process("dump", "a.csv", "b.jsonl")
     out, err = process.end()
-    assert (process.code, err) == (0, "")
+    shown = "headgate: a: types as in the first records: id int64 (--column NAME=TYPE sets another)\n"
+    assert (process.code, err) == (0, shown)
     assert "a" in out
     assert "completed: 1 of 1 table, 100 rows" in out
     assert len(Path("b.jsonl").read_text().splitlines()) == 100
@@ -378,14 +379,54 @@ def test_a_bad_table_is_named_and_the_others_are_copied(headgate: Headgate, sour
     execute(target, "CREATE TABLE orders (id integer, name text, price numeric, at timestamptz, CHECK (id < 0))")
     result = headgate("dump", source, target)
     assert result.exit_code == 1
-    assert "orders" in result.stderr
+    assert "orders has failed" in result.stderr
     assert "could not be copied (headgate dumps resume " in result.stderr.splitlines()[-1]
+    assert result.output.count('violates check constraint "orders_id_check"') == 1, "a failure is said once"
+    assert "failed: new row for relation" in result.stdout
     assert "incomplete: 1 of 2 tables, 3 rows" in result.stdout
     assert fetch(target, "SELECT count(*) FROM tags") == [(3,)]
     id = result.stdout.rpartition("(dump ")[2].rstrip(")\n")
     execute(target, "ALTER TABLE orders DROP CONSTRAINT orders_id_check")
-    assert headgate("dumps", "resume", id).exit_code == 0
+    resumed = headgate("dumps", "resume", id)
+    assert resumed.exit_code == 0
+    assert "interrupted" not in resumed.output
+    assert "it was resumed: each chunk shows the source as it was when that chunk was read" in resumed.stderr
     assert is_equal(source, target)
+    assert headgate("dumps", "clean", id).exit_code == 0
+    assert fetch(target, "SELECT to_regclass('headgate_dump_chunk')::text") == [(None,)]
+
+
+def test_types_that_are_guesses_are_shown_and_a_value_that_is_not_of_them_says_what_helps(
+    headgate: Headgate, target: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "codes.csv"
+    file.write_text("id,code\n" + "".join(f"{n},{n}\n" for n in range(20_000)) + "20000,007\n")
+    result = headgate("dump", str(file), target)
+    assert result.exit_code == 1
+    shown = "codes: types as in the first records: id int64, code int64 (--column NAME=TYPE sets another)"
+    assert shown in result.stderr
+    assert "line 20002: column 'code' is int64 in the first records, and not here (--column code=text)" in result.stdout
+    again = headgate("dump", str(file), target, "--table", "codes=others", "--column", "code=text")
+    assert again.exit_code == 0
+    assert fetch(target, "SELECT code FROM others WHERE id = 20000") == [("007",)]
+
+
+def test_a_large_value_goes_through_parquet_without_many_copies_of_it(
+    headgate: Headgate, make_database: Callable[..., str], target: str, tmp_path: Path
+) -> None:
+    """A cell of 200 MB takes 930 MB, so one of 48 MB about 300: all that runs, and four times the cell."""
+    cell_mb, origin = 48, make_database()
+    execute(
+        origin,
+        f"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, repeat('0123', {cell_mb << 18}))",
+    )
+    for urls in ((origin, f"parquet:{tmp_path / 'out'}"), (f"parquet:{tmp_path / 'out'}", target)):
+        child = subprocess.Popen([sys.executable, "-m", "headgate.cli", "dump", *urls], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        assert used.ru_maxrss / 1024 < 150 + 6 * cell_mb
+    assert fetch(target, "SELECT md5(v) FROM t") == fetch(origin, "SELECT md5(v) FROM t")
 
 
 def test_only_the_chunks_of_a_list_are_tried_again_and_history_shows_their_ranges(
@@ -478,7 +519,7 @@ def test_ctrl_c_says_how_to_resume_and_that_goes_on_exactly_where_it_was(
     assert headgate("dumps", "rate", id, "max").exit_code == 0
     resumed = headgate("dumps", "resume", id)
     assert resumed.exit_code == 0, resumed.stderr
-    assert "it was interrupted" in resumed.stderr
+    assert "it was resumed" in resumed.stderr
     assert is_equal(source, target)
     assert shown(headgate, id)["fuzzy"] is True
 

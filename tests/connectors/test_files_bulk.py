@@ -242,7 +242,7 @@ async def test_a_table_of_several_files_is_read_in_the_order_of_their_names(tmp_
     (folder / "notes.txt").write_text("n\n99\n")
     reader = open_reader(f"csv:{tmp_path}")
     assert await reader.tables() == ["t"]
-    assert [row["n"] for row in await read_rows(f"csv:{tmp_path}", rows=rows)] == list("12345678")
+    assert [row["n"] for row in await read_rows(f"csv:{tmp_path}", rows=rows)] == list(range(1, 9))
     top = await reader.top(await reader.describe("t"))
     assert top == ("3", str((folder / "3.csv").stat().st_size))
 
@@ -307,7 +307,7 @@ async def test_a_csv_file_may_look_like_this(tmp_path: Path, text: str, rows: li
     path.write_text(text, newline="")
     table = await open_reader(f"csv:{path}").describe("t")
     assert [column.name for column in table.columns] == ([] if rows is None else ["a", "b"])
-    assert [list(row.values()) for row in await read_rows(f"csv:{path}")] == (rows or [])
+    assert [list(row.values()) for row in await read_rows(f"csv:{path}?sample=0")] == (rows or [])
 
 
 async def test_with_one_column_an_empty_line_is_null(tmp_path: Path) -> None:
@@ -351,9 +351,9 @@ async def test_other_dialects_are_named_in_the_url(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes('1;"é;x";\\N;\n'.encode("latin-1"))
     url = f"csv:{path}?delimiter=;&header=false&null=\\N&encoding=latin-1"
-    assert await read_rows(url) == [{"c1": "1", "c2": "é;x", "c3": None, "c4": ""}]
+    assert await read_rows(url) == [{"c1": 1, "c2": "é;x", "c3": None, "c4": ""}]
     path.write_text("a\tb\n1\t,\n")
-    assert await read_rows(f"csv:{path}?delimiter=tab") == [{"a": "1", "b": ","}]
+    assert await read_rows(f"csv:{path}?delimiter=tab") == [{"a": 1, "b": ","}]
     for option in ("delimiter=ab", "encoding=utf-16", "encoding=klingon", "header=maybe", "colour=red"):
         with pytest.raises(ConfigError):
             open_reader(f"csv:{path}?{option}")
@@ -448,7 +448,7 @@ async def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> N
     (tmp_path / "t.jsonl").write_text('{"a": 1, "b": 2, "c": 3}\n')
     assert await read_rows(f"jsonl:{tmp_path / 't.jsonl'}", columns=["c", "a"]) == [{"c": 3, "a": 1}]
     (tmp_path / "t.csv").write_text("a,b,c\n1,2,3\n")
-    assert await read_rows(f"csv:{tmp_path / 't.csv'}", columns=["c", "a"]) == [{"c": "3", "a": "1"}]
+    assert await read_rows(f"csv:{tmp_path / 't.csv'}", columns=["c", "a"]) == [{"c": 3, "a": 1}]
     pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), tmp_path / "t.parquet")
     assert await read_rows(f"parquet:{tmp_path / 't.parquet'}", columns=["c", "a"]) == [{"c": 3, "a": 1}]
 

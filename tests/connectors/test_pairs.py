@@ -292,7 +292,8 @@ async def source_of(world: World, kind: str) -> str:
 async def test_into_postgresql_come_counters_indexes_and_foreign_keys(world: World, kind: str) -> None:
     target = world.urls["postgresql"]
     dump = await world.dump(await source_of(world, kind), target, *TABLES, mode="append")
-    assert await world.left(dump) == []
+    beginning = "index about of clients (it has only the beginning of a text), kind"
+    assert await world.left(dump) == ([beginning] if kind == "mysql" else [])
     expected = ["clients_email_key", "clients_pkey", "orders_customer_placed_idx", "orders_pkey"]
     found = [name for (name,) in await at(target, INDEXES)]
     assert [name for name in found if name != "clients_about_idx"] == expected
@@ -342,6 +343,7 @@ async def test_what_cannot_be_made_is_named_and_the_tables_are_copied(world: Wor
     assert await world.left(dump) == ["foreign key of_customer of orders (there is no customers), kind"]
     dump = await world.dump(source, target, "customers", mode="append", exclude=("email",))
     assert await world.left(dump) == [
+        "index about of customers (it has only the beginning of a text), kind",
         "index email of customers (its columns were not copied), asked",
         "index same_about of customers (its columns were not copied), asked",
     ]

@@ -151,9 +151,9 @@ def test_dumps_that_are_over_are_cancelled_and_cleaned_through_the_node(dump: Co
     until(web, id, lambda one: one["rows"] > 0)
     assert run("dumps", "cancel", id).exit_code == 0
     until(web, id, lambda one: one["status"] == "cancelled")
-    assert "Nobody is here to answer" in one_line(run("dumps", "clean"))
-    assert json.loads(run("dumps", "clean", "--yes", "--older", "1", "--json").stdout)["ids"] == []
-    assert id in json.loads(run("dumps", "clean", "--yes", "--json").stdout)["ids"]
+    assert "Nobody is here to answer" in one_line(run("dumps", "forget"))
+    assert json.loads(run("dumps", "forget", "--yes", "--older", "1", "--json").stdout)["ids"] == []
+    assert id in json.loads(run("dumps", "forget", "--yes", "--json").stdout)["ids"]
     assert run("dumps", "show", id).exit_code == 3
 
 

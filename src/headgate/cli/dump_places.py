@@ -56,6 +56,10 @@ class Place(Protocol):
         """Faster or slower."""
         ...
 
+    def clean(self, id: str) -> Reply[DumpView]:
+        """Remove what it left for itself at the target."""
+        ...
+
     def delete(self, id: str) -> DumpView:
         """Forget it. Returns what it was."""
         ...
@@ -121,6 +125,9 @@ class AtNode:
 
     def cancel(self, id: str) -> Reply[DumpView]:
         return self._post(id, "cancel")
+
+    def clean(self, id: str) -> Reply[DumpView]:
+        return self._post(id, "clean")
 
     def set_rate(self, id: str, rate: str) -> Reply[DumpView]:
         from headgate.runtime.dumps.views import DumpView
@@ -205,6 +212,13 @@ class AtDatabase:
         from headgate.runtime.dumps import control
 
         return self._ask(id, control.cancel)
+
+    def clean(self, id: str) -> Reply[DumpView]:
+        from headgate.connectors.plugins import whole
+        from headgate.runtime.dumps import control
+
+        target = self._target and whole(self._target)
+        return self._ask(id, lambda dumps, id: control.clean(dumps, id, target))
 
     def set_rate(self, id: str, rate: str) -> Reply[DumpView]:
         from headgate.runtime.dumps import control

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SESSIONS = 8
 LOOK_S = 0.5
+MOST_TYPES = 12  # Columns whose types are shown.
 REASONS = 20  # Lines that say why something was not copied; `dumps show` has them all.
 
 T = TypeVar("T")
@@ -186,7 +187,7 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
         notify=watch.notify,
         processes=desk.url if options.processes else None,
     )
-    watching = asyncio.create_task(watch.run(process.workers.progress))
+    watching = asyncio.create_task(watch.run(process.workers.progress, process.building))
     try:
         await desk.signals.guard(process.run())
     except Interrupted:
@@ -203,6 +204,20 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
             await watch.look()
         shown.close()
     await _conclude(desk, dump)
+
+
+async def say_types(desk: Desk, dump: UUID) -> None:
+    """Show the types that are guesses from the first records, and how to set others."""
+    from headgate.runtime.dumps.plan import plan_of
+
+    for row in await desk.dumps.tables(dump):
+        table = plan_of(row).source
+        guesses = table.details.get("guessed", [column.name for column in table.columns])
+        if table.sampled and guesses:
+            types = [f"{column.name} {column.type}" for column in table.named(guesses[:MOST_TYPES])]
+            more = f" and {len(guesses) - MOST_TYPES} more" if len(guesses) > MOST_TYPES else ""
+            shown = f"{', '.join(types)}{more} (--column NAME=TYPE sets another)"
+            complain(visible(f"headgate: {row.name}: types as in the first records: {shown}"))
 
 
 async def follow(desk: Desk, dump: UUID) -> None:
@@ -271,7 +286,7 @@ def conclude(call: Call, reply: Reply[DumpView], resume: str) -> None:
     found = reply.value
     call.relay(reply, conclusion)
     if found.fuzzy:
-        complain("headgate: it was interrupted: each chunk shows the source as it was when the chunk was read")
+        complain("headgate: it was resumed: each chunk shows the source as it was when that chunk was read")
     for line in left_lines(found):
         complain(f"headgate: {line}")
     if found.status is Status.COMPLETED:

@@ -78,7 +78,14 @@ def delete(call: Call, id: Id, database: Database = None) -> None:
 
 
 @command(app, "clean")
-def clean(call: Call, older: OlderDays = 0, yes: Yes = False, database: Database = None) -> None:
+def clean(call: Call, id: Id, target: Target = None, database: Database = None) -> None:
+    """Remove what a dump that is over has left for itself in the target: its ledger, or hidden files. Rows stay."""
+    found = place_of(call, database, target=target).clean(id).value
+    call.say({"id": found.id, "action": "clean"}, f"the target has nothing of dump {found.short} but what it copied")
+
+
+@command(app, "forget")
+def forget(call: Call, older: OlderDays = 0, yes: Yes = False, database: Database = None) -> None:
     """Forget all dumps that are completed or cancelled, and their histories. What they copied stays."""
     place = place_of(call, database)
     found = [one for one in place.all(MOST).value.items if _is_over(one, older)]

@@ -10,7 +10,7 @@ import asyncio
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -32,6 +32,7 @@ BARS_S = 0.25
 LINES_S = 5.0
 WINDOW_S = 10.0  # Speeds are those of so long ago until now.
 LEAST_S = 0.5
+NEARLY = 0.99  # What is left of the rest cannot be told: estimates of rows are not so good.
 ROW_BYTES = 100.0  # Until rows have shown how long they are.
 
 
@@ -59,7 +60,8 @@ class Speed:
             max(0.0, now - then) / span_s for now, then in zip(last[1:], first[1:], strict=True)
         )
         parts += [f"{counted(rows_s, 'row')}/s", f"{size(bytes_s)}/s"]
-        return [*parts, f"{duration((1 - share) / share_s)} left"] if share and share_s else parts
+        is_known = share and share_s and share < NEARLY
+        return [*parts, f"{duration((1 - (share or 0)) / share_s)} left"] if is_known else parts
 
 
 class Table:
@@ -71,6 +73,7 @@ class Table:
         self.expected = seen.expected_rows
         self.expected_bytes = seen.expected_bytes
         self.state = ""
+        self.building = ""  # What is built for it, when its rows are there.
         self.rows = self.bytes = 0.0
         self.speed = Speed()
 
@@ -102,7 +105,7 @@ class Table:
         if self.state == "copying":
             parts += self.speed.words(self.share)
         elif self.state != "done":
-            parts.append(self.state)
+            parts.append(self.building or self.state)
         return "  ".join(parts)
 
 
@@ -144,7 +147,10 @@ class Lines:
         self._said_at_s = monotonic()
         done = sum(one.state == "done" for one in tables)
         parts = [f"{done} of {counted(len(tables), 'table')}", counted(round(rows), "row")]
-        self.say(", ".join([*parts, *self._speed.words(share)]))
+        if any(one.state == "copying" for one in tables):
+            parts += self._speed.words(share)
+        parts += [f"{one.name} {one.building or 'is being finished'}" for one in tables if one.state == "finishing"]
+        self.say(", ".join(parts))
 
     def say(self, text: str) -> None:
         """A line."""
@@ -219,18 +225,21 @@ class Watch:
         self._tables: dict[int, Table] = {}
 
     def notify(self, notification: Notification) -> None:
-        """What a worker reported: only what went wrong is worth a line."""
-        if notification.kind == "error":
-            self._shown.say(failure(notification.table, notification.chunk, notification.error))
+        """What a worker reported. Only a table that is given up is worth a line; why it is, is said once, at the end. A
+        chunk that failed is tried again, and the history has it."""
+        if notification.kind == "error" and notification.chunk < 0:
+            self._shown.say(f"{notification.table} has failed")
 
-    async def run(self, under_way: Callable[[], Sequence[Progress]] = tuple) -> None:
+    async def run(
+        self, under_way: Callable[[], Sequence[Progress]] = tuple, building: Mapping[int, str] | None = None
+    ) -> None:
         """Until cancelled."""
         while True:
             with suppress(StoreError):  # The process that runs the dump notices, too, and reports it.
-                await self.look(under_way())
+                await self.look(under_way(), building or {})
             await asyncio.sleep(min(self._shown.every_s, 1.0))
 
-    async def look(self, under_way: Sequence[Progress] = ()) -> None:
+    async def look(self, under_way: Sequence[Progress] = (), building: Mapping[int, str] | None = None) -> None:
         """Once."""
         from headgate.runtime.dumps.views import table_view
 
@@ -238,4 +247,5 @@ class Watch:
             seen = table_view(row)
             table = self._tables.setdefault(row.number, Table(seen))
             table.learn(seen, sum(one.bytes for one in under_way if one.table == row.number))
+            table.building = (building or {}).get(row.number, "")
         self._shown.show(list(self._tables.values()))

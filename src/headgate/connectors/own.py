@@ -66,7 +66,7 @@ from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.sql import ledger
 from headgate.connectors.values.convert import ROWS, Normalizes
 from headgate.connectors.values.infer import inferred
-from headgate.connectors.values.kinds import canonical, type_from_text
+from headgate.connectors.values.kinds import JSON_NULL, Kind, canonical, type_from_text
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.hidden import error_said
 from headgate.text import counted
@@ -256,10 +256,13 @@ class OwnWriter(Normalizes):
             if not self._has("undo"):
                 raise Refused(f"{_name(self._made)} has no undo(chunk): a chunk cannot be written again")
             await call(self._made, "undo", chunk)
-        count = 0
+        count, has_json = 0, any(column.type.kind is Kind.JSON for column in job.source.columns)
         async for piece in pieces:
             count += len(piece.data)
-            rows = await call(self._made, "normalize", piece.data) if self._has("normalize") else piece.data
+            rows = piece.data
+            if has_json:
+                rows = [{name: None if one is JSON_NULL else one for name, one in row.items()} for row in rows]
+            rows = await call(self._made, "normalize", rows) if self._has("normalize") else rows
             await call(self._made, "write", rows, *([chunk] if self._takes_chunk else []))
         return count
 

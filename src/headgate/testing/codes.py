@@ -29,6 +29,7 @@ CODES = {
     "modulo": "The datasource's streams are placed by their number.",
     "no_draft": "The datasource has no draft.",
     "no_history": "The source keeps no history to send again.",
+    "no_columns": "The table has no columns.",
     "no_key": "The table has no key by which rows can be found.",
     "no_master_key": "The node lacks the master key that is needed: for a dump's URLs, or for the record of a letter.",
     "no_progress": "A chunk would end where it begins.",

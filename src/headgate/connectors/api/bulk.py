@@ -39,7 +39,7 @@ from uuid import UUID
 from headgate.connectors.values.kinds import Type
 from headgate.core.chunks import Bound, Range
 from headgate.core.chunks.left import Excuse, Left
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Refused
 from headgate.text import counted
 
 __all__ = [
@@ -47,7 +47,9 @@ __all__ = [
     "PLAIN",
     "AlreadyWritten",
     "Bound",
+    "Builds",
     "By",
+    "Cleans",
     "Column",
     "Csv",
     "Digest",
@@ -62,6 +64,7 @@ __all__ = [
     "Left",
     "Links",
     "Mode",
+    "Named",
     "NamesTables",
     "Ordered",
     "Piece",
@@ -74,6 +77,7 @@ __all__ = [
     "StorageGone",
     "Table",
     "Writer",
+    "bad_name",
     "target_of",
 ]
 
@@ -167,6 +171,9 @@ class Table:
     sampled: bool = False  # The columns are a guess from the first records.
     counts: str = ""  # The column that the database numbers by itself.
     indexes: tuple[Index, ...] = ()  # Besides the key: those that any database can have; `details` may know of more.
+    unlike: tuple[
+        tuple[str, str], ...
+    ] = ()  # Indexes that no other kind of database can have: names, and what they are.
     foreign: tuple[Foreign, ...] = ()
     exact: bool = False  # A chunk has exactly as many rows as are asked for, wherever rows can be counted.
     plain: str = ""  # What it is called where there are no schemas, if that is not its name.
@@ -225,6 +232,11 @@ def target_of(refers: str, targets: Mapping[str, str]) -> str:
     last = refers.rpartition(".")[2]
     alike = [target for name, target in targets.items() if name.rpartition(".")[2] == last]
     return targets.get(refers) or (alike[0] if len(alike) == 1 else last.strip('"'))
+
+
+def bad_name(name: str, what: str) -> Refused:
+    """The error for a table whose name the target cannot have."""
+    return Refused(f"{name!r} cannot be the name of {what}", code="name", hint="rename it: --table name=target")
 
 
 class StorageError(HeadgateError):
@@ -420,6 +432,38 @@ class Writer(Protocol):
 
     async def close(self) -> None:
         """End the session. May be called at any time, and more than once."""
+        ...
+
+
+@runtime_checkable
+class Named(Protocol):
+    """What a `Writer` may have besides: rules for the names of tables. Without them any name will do."""
+
+    def name_for(self, plain: str) -> str:
+        """How this storage writes the name of a table that is called `plain` elsewhere, letter by letter."""
+        ...
+
+    async def place_of(self, table: str) -> str:
+        """What tells tables apart: two names with one place mean one table. Raises `Refused` for a name that no table
+        can have, or that would be changed."""
+        ...
+
+
+@runtime_checkable
+class Builds(Protocol):
+    """What a `Writer` may have besides: it can tell how far another session is with the indexes of a table."""
+
+    async def building(self, job: Job) -> str:
+        """What is built now, and how much of it is done, in words. Empty: nothing, as far as is known."""
+        ...
+
+
+@runtime_checkable
+class Cleans(Protocol):
+    """What a `Writer` may have besides: it removes what a dump that is over has left for itself."""
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines of the ledger, and the ledger, if it has no others. What was copied stays."""
         ...
 
 

@@ -4,9 +4,10 @@ That is also how CSV travels between storages, so a file of this kind is passed 
 quotes where quotes may be, and as many fields in each record as there are columns. Carriage returns, empty lines and
 other dialects are rewritten on the way. A URL may say how a file that is read differs:
 
-    csv:orders.csv?delimiter=;&null=\\N&encoding=latin-1&header=false
+    csv:orders.csv?delimiter=;&null=\\N&encoding=latin-1&header=false&sample=0
 
-Columns have the types that the manifest tells; without one each is text, and "007" stays "007".
+Columns have the types that the manifest tells; without one, those that the first records have (`files.guesses`). How
+many records are looked at is `?sample=N`; 0 leaves each column as text.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, Job, Language, Piece, Pieces, StorageError, Table
+from headgate.connectors.files.guesses import first_other, guessed
 from headgate.connectors.files.manifest import Manifest
 from headgate.connectors.files.reader import (
     BLOCK,
     BOM,
     Description,
     FileReader,
+    Part,
     Span,
     line_number,
     open_unchanged,
@@ -39,12 +42,13 @@ from headgate.connectors.files.reader import (
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.arrow import Numbers, csv_bytes
 from headgate.connectors.values.convert import end_of_records
-from headgate.connectors.values.kinds import TEXT
+from headgate.connectors.values.kinds import TEXT, Type
 from headgate.errors import ConfigError, Refused
 from headgate.text import counted
 
 FAMILY = "csv"
 ENDINGS = (".csv",)
+SAMPLED = 10_000  # Records that are looked at, as long as they are within the first block.
 MOST_HEADER = 16 << 20  # A header that does not end within this many bytes is none.
 _NO_WORDS = {"false": False, "no": False, "0": False, "true": True, "yes": True, "1": True}
 
@@ -54,7 +58,7 @@ class CsvReader(FileReader):
 
     languages: Sequence[Language] = (Language.CSV,)
     endings = ENDINGS
-    known = ("delimiter", "header", "null", "encoding")
+    known = ("delimiter", "header", "null", "encoding", "sample")
     family = FAMILY
 
     def __init__(self, url: str) -> None:
@@ -65,6 +69,10 @@ class CsvReader(FileReader):
         if header not in _NO_WORDS:
             raise ConfigError(f"header={header} is not true or false")
         self._has_header = _NO_WORDS[header]
+        sample = self.options.get("sample", str(SAMPLED))
+        if not sample.isdigit():
+            raise ConfigError(f"sample={sample} is not a number of records")
+        self._sample = int(sample)
         self._shape = _shape(self._dialect.delimiter)
 
     def inspect(self, paths: list[Path], manifest: Manifest | None) -> Description:
@@ -79,11 +87,31 @@ class CsvReader(FileReader):
                 raise Refused(f"{path} has other columns than the files before it", code="columns_differ")
             names = header or names
             parts.append(self.part_of(path, state, start, state.st_size))
-        names = names or []
-        columns = manifest.types() if manifest and not self.options else ()
-        if [column.name for column in columns] != names:
-            columns = tuple(Column(name, TEXT) for name in names)
-        return Description(columns, parts, details={"header": names})
+        known = manifest.types() if manifest and not self.options else ()
+        names = [column.name for column in known] if names is None else names  # An empty table has no files.
+        if [column.name for column in known] == names:
+            return Description(known, parts, details={"header": names})
+        types = self._guessed(paths, parts, names) if self._sample else {}
+        columns = tuple(Column(name, types.get(name, TEXT)) for name in names)
+        guesses = [column.name for column in columns if column.type is not TEXT]
+        return Description(columns, parts, sampled=bool(guesses), details={"header": names, "guessed": guesses})
+
+    def _guessed(self, paths: list[Path], parts: list[Part], names: list[str]) -> dict[str, Type]:
+        """The types that the first records have. Where these cannot be read, the copy of them says why."""
+        for path, part in zip(paths, parts, strict=True):
+            with path.open("rb") as file:
+                file.seek(part.start)
+                data = file.read(BLOCK)
+            data = data if len(data) < BLOCK else data[: end_of_records(data)]
+            if not data.strip(b"\r\n"):
+                continue
+            places = [str(place) for place in range(len(names))]
+            try:
+                found = self._parsed(data.decode(self._encoding).encode(), len(names), places).slice(0, self._sample)
+            except (UnicodeDecodeError, pa.ArrowInvalid):
+                return {}
+            return {name: guessed(found.column(place)) for name, place in zip(names, places, strict=True)}
+        return {}
 
     def header(self, path: Path, file: BinaryIO) -> tuple[list[str], int]:
         """The names of the columns, and where the records begin."""
@@ -178,10 +206,15 @@ class CsvReader(FileReader):
             and (len(header) == 1 or not (data.startswith(b"\n") or b"\n\n" in data))
         )
         wanted = [str(header.index(name)) for name in names]
+        guesses = set(table.details.get("guessed", ()))
+        held = {str(header.index(one.name)): one for one in table.columns if one.name in guesses}
         try:
-            found = self._parsed(data, len(header), wanted[:1] if is_plain else wanted)
+            found = self._parsed(data, len(header), (list(held) or wanted[:1]) if is_plain else wanted)
         except pa.ArrowInvalid as error:
             raise self._explained(span, begin, data, len(header), str(error)) from None
+        for number, column in held.items():
+            if (row := first_other(found.column(number), column.type.kind)) is not None:
+                raise self._other(span, begin, data, row, column)
         if not is_plain:
             batch = found.select(wanted).combine_chunks().to_batches()
             texts = [Column(name, TEXT) for name in names]
@@ -203,6 +236,19 @@ class CsvReader(FileReader):
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             ),
+        )
+
+    def _other(self, span: Span, begin: int, data: bytes, row: int, column: Column) -> StorageError:
+        """Which record has a value that is not what the first ones have."""
+        records = text_csv.reader(io.StringIO(data.decode(), newline=""), delimiter=self._dialect.delimiter)
+        for record in records:
+            row -= bool(record)  # An empty line is no record where there are several columns.
+            if row < 0:
+                break
+        line = line_number(span.path, begin) + records.line_num - 1
+        return StorageError(
+            f"{span.path}, line {line}: column {column.name!r} is {column.type} in the first records, and not here",
+            hint=f"--column {column.name}=text",
         )
 
     def _explained(self, span: Span, begin: int, data: bytes, count: int, message: str) -> StorageError:

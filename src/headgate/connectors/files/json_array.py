@@ -18,7 +18,7 @@ from headgate.connectors.api.bulk import Csv, Job, Language, Piece, Pieces, Row,
 from headgate.connectors.files.errors import translate_errors
 from headgate.connectors.files.jsonl import JsonlReader
 from headgate.connectors.files.reader import BLOCK, BOM, Part, Span, line_number, open_unchanged
-from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of
+from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of, refuse_twice
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS
 
@@ -241,6 +241,7 @@ def _decoded(data: bytes) -> list[Row]:
     rows: list[Any] = DECODER.decode(b"[" + inner + b"]")
     if not all(type(row) is dict for row in rows):
         raise ValueError(NOT_AN_OBJECT)
+    refuse_twice(b"[" + inner.replace(b"\n", b" ") + b"]", rows)
     return rows
 
 
@@ -276,6 +277,7 @@ class JsonWriter(FileWriter):
     languages: Sequence[Language] = (Language.ROWS,)
     family = FAMILY
     endings = ENDINGS
+    documents = True
 
     async def fill(self, file: BinaryIO, job: Job, pieces: Pieces) -> int:
         """An element for each row."""

@@ -26,7 +26,17 @@ from headgate.connectors.files.reader import (
     line_number,
     open_unchanged,
 )
-from headgate.connectors.files.records import DECODER, NOT_JSON, Lines, Shape, flat, reason_of, record, type_of
+from headgate.connectors.files.records import (
+    DECODER,
+    NOT_JSON,
+    Lines,
+    Shape,
+    flat,
+    reason_of,
+    record,
+    refuse_twice,
+    type_of,
+)
 from headgate.connectors.files.writer import FileWriter
 from headgate.connectors.values.convert import ROWS
 from headgate.connectors.values.infer import inferred
@@ -67,7 +77,8 @@ class JsonlReader(FileReader):
         if is_sampled:
             columns = inferred(islice(chain.from_iterable(map(self.sample, paths)), self._sample), type_of)
         names = [column.name for column in columns]
-        return Description(columns, parts, sampled=is_sampled, details={"fields": names})
+        details = {"fields": names, "absent": manifest is not None and manifest.absent and not is_sampled}
+        return Description(columns, parts, sampled=is_sampled, details=details)
 
     def places(self, path: Path, file: BinaryIO, size: int) -> tuple[int, int]:
         """Where the records of a file begin and end."""
@@ -81,7 +92,9 @@ class JsonlReader(FileReader):
                 if not (line := line.removeprefix(BOM) if place == 1 else line).strip():
                     continue
                 try:
-                    yield flat(record(line)) if self.flattens else record(line)
+                    found = record(line)
+                    refuse_twice(line, [found])
+                    yield flat(found) if self.flattens else found
                 except NOT_JSON as error:
                     raise StorageError(f"{path}, line {place}: {reason_of(error)}") from None
 
@@ -123,6 +136,7 @@ class JsonlReader(FileReader):
             rows: list[Any] = DECODER.decode_lines(data)
             if not all(type(row) is dict for row in rows):
                 raise ValueError("a record is not an object")
+            refuse_twice(data, rows)
             return shape.fitted(rows)
         except NOT_JSON:
             self._find(shape, span, begin, data)
@@ -133,7 +147,9 @@ class JsonlReader(FileReader):
         for line in data.split(b"\n"):
             try:
                 if line.strip():
-                    shape.fitted([record(line)])
+                    found = record(line)
+                    refuse_twice(line, [found])
+                    shape.fitted([found])
             except NOT_JSON as error:
                 with translate_errors(span.path):
                     where = f"{span.path}, line {line_number(span.path, at)}"
@@ -148,6 +164,7 @@ class JsonlWriter(FileWriter):
     languages: Sequence[Language] = (Language.ROWS,)
     family = FAMILY
     endings = ENDINGS
+    documents = True
 
     async def fill(self, file: BinaryIO, job: Job, pieces: Pieces) -> int:
         """A line for each row."""

@@ -44,6 +44,7 @@ class Manifest(msgspec.Struct):
     finished: list[str] = []  # Dumps.
     size: int = 0  # Of a single file: what it was when it was written,
     mtime_ns: int = 0  # and when.
+    absent: bool = False  # NULL of a JSON column is a field that is absent, and null is a document.
 
     def types(self) -> tuple[Column, ...]:
         """The columns."""

@@ -5,12 +5,15 @@ NUMERIC if not. Nested objects and arrays are JSON columns, and so is a field wi
 is absent is NULL.
 
 Written are numbers as numbers, JSON columns as documents, NULL as null, an instant in ISO 8601 with Z, and everything
-else in its canonical text. NaN and Infinity are refused: JSON cannot express them.
+else in its canonical text. NaN and Infinity are refused: JSON cannot express them. In a JSON column null is a document:
+there NULL is a field that is absent, and the manifest says so. A field that a record has twice is refused.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -21,7 +24,7 @@ import msgspec
 
 from headgate.connectors.api.bulk import Column, Row, StorageError, Table
 from headgate.connectors.values.convert import at_most_micros, bytes_of, is_finite
-from headgate.connectors.values.kinds import Kind, Type, canonical, type_of_value
+from headgate.connectors.values.kinds import JSON_NULL, Kind, Type, canonical, type_of_value
 from headgate.text import one_line
 
 NOT_JSON = (ValueError, RecursionError, msgspec.MsgspecError)
@@ -45,6 +48,31 @@ def record(line: bytes) -> Row:
     raise ValueError(f"a record must be an object, not {_sort(found)}")
 
 
+_SPACED = re.compile(rb'"\s+:')
+
+
+def refuse_twice(data: bytes, rows: Sequence[Row]) -> None:
+    """Raise ValueError if an object of these records has a field twice: the parser has kept one of them. Each field is
+    a quote and a colon; if there are as many as fields, none was lost, and only else is it worth a closer look."""
+    fields = sum(map(len, rows)) if data.count(b"{") == len(rows) else sum(map(_fields, rows))
+    if data.count(b'":') != fields or _SPACED.search(data):
+        for line in data.split(b"\n"):
+            if line.strip():
+                json.loads(line, object_pairs_hook=_once)
+
+
+def _fields(value: object) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(_fields(one) for one in value.values() if isinstance(one, dict | list))
+    return sum(_fields(one) for one in value) if isinstance(value, list) else 0
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+
+
 class Shape:
     """What the records of a table must look like."""
 
@@ -53,6 +81,8 @@ class Shape:
         self._fields = frozenset(table.details["fields"])
         self._names = [column.name for column in table.columns]
         self._all = set(self._names) == self._fields
+        is_null = table.details.get("absent", False)
+        self._documents = [one.name for one in table.columns if is_null and one.type.kind is Kind.JSON]
         self._reads = [
             (column.name, *_reading(column)) for column in table.columns if column.type.kind is not Kind.JSON
         ]
@@ -68,6 +98,12 @@ class Shape:
                 raise ValueError(f"field {name!r} is new: the first records do not have it (read more with ?sample=)")
         if not self._all:
             rows = [{name: row[name] for name in self._names if name in row} for row in rows]
+        for name in self._documents:
+            for row in rows:
+                if row.setdefault(name, row) is None:
+                    row[name] = JSON_NULL
+                elif row[name] is row:
+                    row[name] = None
         for name, plain, read in self._reads:
             kinds = {type(row.get(name)) for row in rows}
             kinds.discard(type(None))
@@ -209,6 +245,7 @@ class Lines:
             Kind.NUMERIC: _finite,
             Kind.JSON: _document,
         }
+        self._documents = [column.name for column in columns if column.type.kind is Kind.JSON]
         self._conversions = [(column, convert[column.type.kind]) for column in columns if column.type.kind in convert]
         self._encoder = msgspec.json.Encoder(enc_hook=canonical, decimal_format="number")
 
@@ -232,6 +269,10 @@ class Lines:
                         row[name] = convert(value)
             except ValueError as error:
                 raise StorageError(f"column {name!r} ({column.type}): {error}") from None
+        for name in self._documents:
+            for row in rows:
+                if row.get(name, row) is None:
+                    del row[name]
         return rows
 
 
@@ -245,4 +286,4 @@ def _finite(value: object) -> object:
 def _document(value: object) -> object:
     if type(value) not in (str, dict, list) and isinstance(value, str):
         return msgspec.Raw(value.encode())  # JSON that is text already.
-    return _finite(value)
+    return value if isinstance(value, msgspec.Raw) else _finite(value)

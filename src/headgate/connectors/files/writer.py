@@ -16,6 +16,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ from headgate.connectors.api.bulk import (
     Range,
     StorageError,
     Table,
+    bad_name,
 )
 from headgate.connectors.files.durable import locked, put, sync, sync_folder
 from headgate.connectors.files.errors import translate_errors
@@ -51,7 +53,7 @@ from headgate.connectors.guard import present
 from headgate.connectors.sql import ledger
 from headgate.connectors.urls import path_and_options
 from headgate.connectors.values.convert import Normalizes
-from headgate.connectors.values.kinds import TEXT
+from headgate.connectors.values.kinds import TEXT, Kind
 from headgate.errors import Refused
 from headgate.text import counted
 
@@ -59,6 +61,7 @@ T = TypeVar("T")
 _JOINED = "joined"
 _STATE = "state.json"
 CANNOT = " cannot be written"
+LONGEST = 230  # Bytes of a table's name: what file systems allow, less what is added while it is built.
 
 
 class Joining(msgspec.Struct):
@@ -107,8 +110,9 @@ class FileWriter(Normalizes):
     def _named(self, target: str) -> Path:
         if self._is_file:
             return self._path
-        if not target or target.startswith((".", "_")) or "/" in target or "\0" in target:
-            raise Refused(f"{target!r} cannot be the name of a folder", hint="rename it: --table name=target")
+        is_long = len(os.fsencode(target)) > LONGEST
+        if not target or target.startswith((".", "_")) or "/" in target or "\0" in target or is_long:
+            raise bad_name(target, "a folder")
         return self._path / target
 
     def _apart(self, job: Job) -> Path:
@@ -142,6 +146,15 @@ class FileWriter(Normalizes):
         return found
 
     # The contract.
+
+    def name_for(self, plain: str) -> str:
+        """The same."""
+        return plain
+
+    async def place_of(self, table: str) -> str:
+        """The path. Folders whose names differ in the case of letters, or in how those are encoded, would be one folder
+        on many machines that they are copied to."""
+        return unicodedata.normalize("NFC", str(self._named(table))).casefold()
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
@@ -206,6 +219,8 @@ class FileWriter(Normalizes):
         wanted = fields_of(job.source.columns)
         if manifest is not None and manifest.columns:
             same = [(one.name, one.type) for one in manifest.columns] == [(one.name, one.type) for one in wanted]
+            has_documents = any(one.type == str(Kind.JSON) for one in wanted)
+            same = same and (manifest.absent == self.documents or not has_documents or not manifest.parts)
         else:
             parts = [place] if self._is_file else self._parts(place)
             names = next((found for part in parts if part.exists() and (found := self.columns_of(part))), None)
@@ -324,6 +339,7 @@ class FileWriter(Normalizes):
             own = {name: line for name, line in self._lines(folder).items() if line.dump == str(job.dump)}
             manifest.parts = [line for line in manifest.parts if line.name not in own] + list(own.values())
             manifest.columns = manifest.columns or fields_of(job.source.columns)
+            manifest.absent = self.documents
             if str(job.dump) not in manifest.finished:
                 manifest.finished.append(str(job.dump))
             put(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
@@ -348,7 +364,7 @@ class FileWriter(Normalizes):
             parts = [*(known or []), *lines]
             columns = fields_of(job.source.columns) if known is not None else []
             finished = [*before.finished, str(job.dump)]
-            joining = Joining(joined.stat().st_ino, Manifest(columns, parts, finished, size, mtime_ns))
+            joining = Joining(joined.stat().st_ino, Manifest(columns, parts, finished, size, mtime_ns, self.documents))
             put(state, msgspec.json.encode(joining))
         joining = msgspec.json.decode(state.read_bytes(), type=Joining)
         if joined.exists():
@@ -366,6 +382,23 @@ class FileWriter(Normalizes):
     def _drop(self, job: Job) -> None:
         if (self._is_file or job.is_apart) and not self._is_finished(job):
             shutil.rmtree(self._apart(job), ignore_errors=True)
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove what is hidden next to the tables: their files are then like any others, and tell no types."""
+        for target in targets:
+            await self._run(target, self._clean, dump, target)
+
+    def _clean(self, dump: UUID, target: str) -> None:
+        place = self._place(target)
+        path = manifest_path(place) if self._is_file else place / MANIFEST
+        for stray in place.glob(f".{dump.hex[:8]}-*") if place.is_dir() else ():
+            stray.unlink(missing_ok=True)
+        manifest = manifest_of(place)
+        if manifest is None or set(manifest.finished) <= {str(dump)}:
+            path.unlink(missing_ok=True)  # Also one that speaks of another file.
+            return
+        manifest.finished = [one for one in manifest.finished if one != str(dump)]
+        put(path, msgspec.json.encode(manifest))
 
     async def close(self) -> None:
         """No file is held open."""

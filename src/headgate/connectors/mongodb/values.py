@@ -42,7 +42,7 @@ from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from headgate.connectors.api.bulk import Bound, Column
-from headgate.connectors.values.kinds import TEXT, Kind, Type, type_of_value, widest
+from headgate.connectors.values.kinds import TEXT, JsonNull, Kind, Type, type_of_value, widest
 
 FAMILY = "mongodb"
 Document: TypeAlias = dict[str, Any]  # As BSON has it: the values are whatever its types are in Python.
@@ -361,6 +361,8 @@ def _embedded(value: Any) -> Any:
     match value:
         case None | bool() | float() | UUID() | datetime() | bytes():
             return value
+        case JsonNull():
+            return None
         case int():
             return value if -(2**63) <= value < 2**63 else _decimal128(value)
         case str():

@@ -45,6 +45,7 @@ from headgate.connectors.api.bulk import (
     StorageError,
     StorageGone,
     Table,
+    bad_name,
 )
 from headgate.connectors.mongodb import values
 from headgate.connectors.mongodb.documents import digest, id_in, indexes_of, key_of, replacing, shaped, shaper, spec_of
@@ -59,6 +60,7 @@ from headgate.text import one_line
 AT_ONCE = 10_000  # Documents that are written with one note,
 AT_ONCE_BYTES = 8 << 20  # or this many bytes of them.
 
+LONGEST = 170  # Bytes of a name: with the database's, which has up to 63, and what is added while it is built, 255.
 _DUPLICATE = 11000
 _EXISTS = 48
 _BEGUN, _DONE = "begun", "done"
@@ -83,6 +85,18 @@ class MongoWriter(Normalizes):
     @property
     def _notes(self) -> Any:
         return self._session.database()[WRITTEN]
+
+    def name_for(self, plain: str) -> str:
+        """The same: a name is never taken apart here."""
+        return plain
+
+    async def place_of(self, table: str) -> str:
+        """The name, if a collection can have it."""
+        is_long = len(table.encode(errors="surrogatepass")) > LONGEST
+        is_taken = table.startswith("system.") or table in (ledger.TABLE, WRITTEN)
+        if is_long or is_taken or "\0" in table or "$" in table or not all(table.split(".")):
+            raise bad_name(table, "a collection")
+        return table
 
     async def look(self, table: str) -> Table | None:
         """What is there. A collection has no columns that could be wrong, so none are returned."""
@@ -357,6 +371,14 @@ class MongoWriter(Normalizes):
                 async for line in self._lines.find({**_all(job), "state": _BEGUN}):
                     await self._remove(job, table, line["_id"])
             await self._notes.delete_many({"chunk.dump": str(job.dump), "chunk.target": job.target})
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        with translate_errors(self._url, ledger.TABLE):
+            await self._lines.delete_many({"_id.dump": str(dump)})
+            if await self._lines.find_one({}, {"_id": 1}) is None:
+                await self._lines.drop()
+                await self._notes.drop()
 
     async def close(self) -> None:
         """End the session."""

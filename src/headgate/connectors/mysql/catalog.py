@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.connectors.api.bulk import By, Column, Foreign, Index, Table
+from headgate.connectors.api.bulk import By, Column, Foreign, Index, Table, bad_name
 from headgate.connectors.mysql.session import Session
 from headgate.connectors.mysql.types import FAMILY, refusal, type_of
 from headgate.connectors.sql.quoting import backquoted as quoted
@@ -42,13 +42,39 @@ SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
 WHERE CONSTRAINT_SCHEMA = {schema} AND TABLE_NAME = {name}
 """
 
+NAME = 64  # The longest name.
+_NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^.`]+)\.)?(`(?:[^`]|``)+`|[^.`]+)")
+
 # Names.
+
+
+def name_for(plain: str) -> str:
+    """How a name is written that means this very one: in backquotes where a dot would make two of it."""
+    return quoted(plain) if {".", "`"} & set(plain) else plain
 
 
 def parts_of(session: Session, table: str) -> tuple[str, str]:
     """The database and the table that a name means."""
-    schema, dot, name = table.partition(".")
-    return (schema, name) if dot else (session.where.database, table)
+    if found := _NAME.fullmatch(table):
+        schema, name = (part and (part[1:-1].replace("``", "`") if part[0] == "`" else part) for part in found.groups())
+    else:
+        schema, _, name = table.rpartition(".")
+    return schema or session.where.database, name
+
+
+def named(parts: tuple[str, str]) -> str:
+    """The name that means this database and this table."""
+    return ".".join(map(name_for, parts))
+
+
+def place_of(session: Session, table: str) -> str:
+    """What tells tables apart: some servers do not by the case of letters. What no table can be called is refused."""
+    schema, name = parts_of(session, table)
+    if not 0 < len(name) <= NAME or name.endswith(" ") or max(name) > "\uffff" or "\0" in name:
+        raise bad_name(name, "a table")
+    if int(session.value("SELECT @@lower_case_table_names")):
+        schema, name = schema.lower(), name.lower()
+    return named((schema, name))
 
 
 def sql_name(session: Session, table: str) -> str:
@@ -87,7 +113,8 @@ def described(session: Session, table: str) -> Table | None:
         _note(session, details, name, collation, str(extra).lower(), default)
         if "auto_increment" in str(extra).lower():
             details["auto_increment"] = {"column": name, "next": following}
-    details["indexes"] = indexes_of(session, table)
+    indexes = _all_indexes(session, table)
+    details["indexes"] = [one for one in indexes if None not in one["columns"]]  # Those of expressions are not ours.
     index = _key_index(details["indexes"])
     key = tuple(index["columns"]) if index else ()
     details["key_index"] = index["name"] if index else ""
@@ -105,9 +132,11 @@ def described(session: Session, table: str) -> Table | None:
         indexes=tuple(
             Index(one["name"], tuple(one["columns"]), one["unique"])
             for one in details["indexes"]
-            if one is not index and one["type"] == "BTREE" and not any(one["lengths"])
+            if one is not index and not _unlike(one)
         ),
+        unlike=tuple((one["name"], why) for one in indexes if one is not index and (why := _unlike(one))),
         foreign=foreign_of(session, table),
+        plain=parts_of(session, table)[1],
     )
 
 
@@ -144,6 +173,10 @@ def _documents(session: Session, table: str) -> set[str]:
 
 def indexes_of(session: Session, table: str) -> list[dict[str, Any]]:
     """The indexes of a table, but those on expressions."""
+    return [index for index in _all_indexes(session, table) if None not in index["columns"]]
+
+
+def _all_indexes(session: Session, table: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, many, column, length, sort, nullable in ask(session, _INDEXES, table):
         new = {"name": name, "columns": [], "lengths": [], "unique": not many, "type": sort, "nullable": False}
@@ -151,7 +184,16 @@ def indexes_of(session: Session, table: str) -> list[dict[str, Any]]:
         index["columns"].append(column)
         index["lengths"].append(length)
         index["nullable"] = index["nullable"] or nullable == "YES"
-    return [index for index in found.values() if None not in index["columns"]]  # Those of expressions are not ours.
+    return list(found.values())
+
+
+def _unlike(index: dict[str, Any]) -> str:
+    """Why no other kind of database can have an index. Empty: they can."""
+    if index["type"] != "BTREE":
+        return f"a {index['type'].lower()} index"
+    if None in index["columns"]:
+        return "it is on an expression"
+    return "it has only the beginning of a text" if any(index["lengths"]) else ""
 
 
 def foreign_of(session: Session, table: str) -> tuple[Foreign, ...]:
@@ -163,7 +205,7 @@ def foreign_of(session: Session, table: str) -> tuple[Foreign, ...]:
     for name, column, schema, refers, to in columns:
         if name not in actions:
             continue  # It was dropped between the two queries.
-        whole = refers if schema == session.where.database else f"{schema}.{refers}"
+        whole = name_for(refers) if schema == session.where.database else named((schema, refers))
         one = found.get(name) or Foreign(name, (), whole, (), *actions[name])
         found[name] = replace(one, columns=(*one.columns, column), to=(*one.to, to))
     return tuple(found.values())

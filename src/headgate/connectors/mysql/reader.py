@@ -54,7 +54,7 @@ class MysqlReader:
             f" AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_NAME <> '{TABLE}' ORDER BY 1"
         )
         rows = await self._session.run(lambda: self._session.rows(query))
-        return [str(row[0]) for row in rows]
+        return [catalog.name_for(str(row[0])) for row in rows]
 
     async def describe(self, table: str) -> Table:
         """Columns, key, and whatever the schema has."""

@@ -21,7 +21,18 @@ from dataclasses import replace
 import pymysql
 
 from headgate.connectors.api.bulk import Column, Excuse, Job, Left, target_of
-from headgate.connectors.mysql.catalog import ask, described, exists, foreign_of, indexes_of, sql_name
+from headgate.connectors.mysql.catalog import (
+    NAME,
+    ask,
+    described,
+    exists,
+    foreign_of,
+    indexes_of,
+    name_for,
+    named,
+    parts_of,
+    sql_name,
+)
 from headgate.connectors.mysql.declared import is_plain_default, own_type
 from headgate.connectors.mysql.session import Session, is_gone
 from headgate.connectors.mysql.types import COLLATION, FAMILY, base_of, made_type
@@ -30,7 +41,6 @@ from headgate.connectors.sql.quoting import backquoted as quoted
 from headgate.errors import Refused
 from headgate.text import one_line
 
-NAME = 64  # The longest name.
 BEGINNING = 191  # Characters of a text that an index has: four bytes each are as many as old servers allow.
 
 _DEPENDENTS = """
@@ -43,22 +53,29 @@ UNION SELECT CONCAT('trigger ', TRIGGER_NAME) FROM information_schema.TRIGGERS
 WHERE EVENT_OBJECT_SCHEMA = {schema} AND EVENT_OBJECT_TABLE = {name}
 """
 
+_TRIGGERS = """
+SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
+WHERE EVENT_OBJECT_SCHEMA = {schema} AND EVENT_OBJECT_TABLE = {name} AND EVENT_MANIPULATION IN ('INSERT', 'UPDATE')
+ORDER BY 1
+"""
+
 
 # Names.
 
 
-def apart_of(job: Job, mark: str = "") -> str:
+def apart_of(session: Session, job: Job, mark: str = "") -> str:
     """The name of the table that is built apart, or of the old one while it is replaced. Never too long."""
-    schema, dot, name = job.target.rpartition(".")
+    schema, name = parts_of(session, job.target)
     suffix = f"__hg_{mark}{job.dump.hex[:8]}"
     if len(name) + len(suffix) > NAME:
         name = f"{name[:30]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return f"{schema}{dot}{name}{suffix}"
+    parts = (schema, f"{name}{suffix}")
+    return name_for(parts[1]) if schema == session.where.database else named(parts)
 
 
-def old_of(job: Job) -> str:
+def old_of(session: Session, job: Job) -> str:
     """The name of the table that was replaced, until it is dropped."""
-    return apart_of(job, "old_")
+    return apart_of(session, job, "old_")
 
 
 def refuse_dependents(session: Session, table: str) -> None:
@@ -70,6 +87,17 @@ def refuse_dependents(session: Session, table: str) -> None:
             f"{table} cannot be replaced: {some} would be lost or left behind",
             code="dependents",
             hint="drop them first, or append",
+        )
+
+
+def refuse_triggers(session: Session, table: str) -> None:
+    """Triggers would change what is copied, and the server fires them for everybody."""
+    found = [str(row[0]) for row in ask(session, _TRIGGERS, table)]
+    if found:
+        raise Refused(
+            f"{table} has trigger {', '.join(found[:3])}, which would change what is copied",
+            code="triggers",
+            hint="drop it for as long as the dump runs",
         )
 
 
@@ -238,7 +266,8 @@ def _statements(wanted: Sequence[str]) -> list[str]:
 
 def put_in_place(session: Session, job: Job) -> None:
     """The table that was built apart becomes the target, at once; the old one is to be dropped."""
-    target, apart, old = (sql_name(session, name) for name in (job.target, apart_of(job), old_of(job)))
+    names = (job.target, apart_of(session, job), old_of(session, job))
+    target, apart, old = (sql_name(session, name) for name in names)
     away = f"{target} TO {old}, " if exists(session, job.target) else ""
     session.execute(f"RENAME TABLE {away}{apart} TO {target}")
 

@@ -35,6 +35,7 @@ _IDLE_S = 30.0  # A connection that was idle for this long is checked before it 
 
 # Errors of a server that is gone, or that accepts no connections for now.
 _GONE = {0, 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1317, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
+_FULL = {1021, 1114}  # The disk, or a table.
 _CONFIG = {1044, 1045, 1049, 1130, 1251, 1275, 1524, 1698, 2026, 2059, 2061}  # While connecting.
 
 
@@ -226,7 +227,8 @@ class Session:
             if number in _GONE:
                 self._hang_up()
                 raise StorageGone(f"{self.where.name} no longer answers: {text or 'no connection'}") from None
-            raise StorageError(f"{self.where.name}: {text} ({number})") from None
+            hint = "make room there and resume" if number in _FULL else ""
+            raise StorageError(f"{self.where.name}: {text} ({number})", hint=hint) from None
         except Exception as error:
             if isinstance(error, OSError) or self._connection is None or not self._connection.open or self._is_cut:
                 self._hang_up()

@@ -74,6 +74,14 @@ class MysqlWriter(Normalizes):
 
     # The table.
 
+    def name_for(self, plain: str) -> str:
+        """The name, in backquotes where it needs them."""
+        return catalog.name_for(plain)
+
+    async def place_of(self, table: str) -> str:
+        """Database and table, as the server tells them apart."""
+        return await self._session.run(lambda: catalog.place_of(self._session, table))
+
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
         return await self._session.run(lambda: self._look(table))
@@ -92,7 +100,7 @@ class MysqlWriter(Normalizes):
         return await self._session.run(lambda: self._prepared(job))
 
     def _prepared(self, job: Job) -> Table:
-        session, apart = self._session, schema.apart_of(job)
+        session, apart = self._session, schema.apart_of(self._session, job)
         if len(job.target) > 190:
             raise Refused(f"{job.target} is too long for a name in the ledger", code="name")
         if not catalog.exists(session, ledger.TABLE):
@@ -101,6 +109,8 @@ class MysqlWriter(Normalizes):
         exists, name = there is not None, job.target
         if there is not None:
             check(job, there)  # Before anything is made in its likeness.
+            if job.mode not in (Mode.REPLACE, Mode.ABSENT):
+                schema.refuse_triggers(session, job.target)
         if job.is_apart and not self._is_placed(job):
             name = apart
             if job.mode is Mode.REPLACE and exists:
@@ -150,7 +160,8 @@ class MysqlWriter(Normalizes):
         """Whether the table that was built apart has become the target, or its rows have been added."""
         if self._has_line(job, ledger.FINISHED):
             return True
-        return self._has_line(job, ledger.SWAPPING) and not catalog.exists(self._session, schema.apart_of(job))
+        apart = schema.apart_of(self._session, job)
+        return self._has_line(job, ledger.SWAPPING) and not catalog.exists(self._session, apart)
 
     # Chunks.
 
@@ -177,7 +188,7 @@ class MysqlWriter(Normalizes):
 
     def _chunk(self, job: Job, table: Table, range: Range, feed: Feed, again: bool) -> int:
         key, lo, hi = ledger.line_of(range)
-        name = f"headgate {job.dump.hex[:8]} {key[:16]} "
+        name = f"headgate {job.dump.hex[:16]} {ledger.key_of(range, job.target)[:16]} "
         own = text_literal(name + str(self.attempt))
         try:
             self._end_earlier(name)
@@ -299,7 +310,7 @@ class MysqlWriter(Normalizes):
         await self._session.run(lambda: self._finish(job))
 
     def _finish(self, job: Job) -> None:
-        session, apart = self._session, schema.apart_of(job)
+        session, apart = self._session, schema.apart_of(self._session, job)
         if not job.is_apart:
             if not self._has_line(job, ledger.FINISHED):
                 if job.created:
@@ -323,7 +334,7 @@ class MysqlWriter(Normalizes):
                     self._write_line(job, *ledger.last_line())
         if not self._has_line(job, ledger.FINISHED):
             self._write_line(job, *ledger.last_line())
-        for name in (apart, schema.old_of(job)):
+        for name in (apart, schema.old_of(session, job)):
             session.execute(f"DROP TABLE IF EXISTS {self._sql(name)}")
 
     async def index(self, job: Job) -> list[Left]:
@@ -341,8 +352,18 @@ class MysqlWriter(Normalizes):
     def _drop(self, job: Job) -> None:
         if not job.is_apart or not catalog.exists(self._session, ledger.TABLE) or self._is_placed(job):
             return
-        self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.apart_of(job))}")
+        self._session.execute(f"DROP TABLE IF EXISTS {self._sql(schema.apart_of(self._session, job))}")
         self._session.execute(_LEDGER.forget, str(job.dump), job.target)
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        await self._session.run(lambda: self._clean(dump))
+
+    def _clean(self, dump: UUID) -> None:
+        if catalog.exists(self._session, ledger.TABLE):
+            self._session.execute(_LEDGER.clean, str(dump))
+            if not self._session.rows(_LEDGER.any):
+                self._session.execute(_LEDGER.drop)
 
     async def close(self) -> None:
         """End the session."""

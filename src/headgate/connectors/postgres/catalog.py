@@ -12,7 +12,10 @@ from headgate.connectors.api.bulk import Column, Foreign, Index
 from headgate.connectors.postgres.types import type_of
 from headgate.connectors.postgres.walls import REGISTRIES, keep_out
 from headgate.connectors.sql.quoting import quoted
+from headgate.errors import Refused
+from headgate.text import counted
 
+LONGEST = 63  # Bytes of a name.
 LEAST_PAGES = 10  # The server assumes at least this size for a table that was never analyzed.
 
 # Tables that Headgate keeps at a target, and those that a dump builds apart, of `pg_class c`.
@@ -44,7 +47,7 @@ ORDER BY 1
 """
 # A domain has its type from another, which may be a domain; `plain` is what it stands for. `cast` is the type
 # without its size: a cast with a size would cut. `is_textual`: the binary form is missing, or names other types by
-# numbers that each database has its own.
+# numbers that each database has its own. `is_added`: an extension or a user has made the type.
 _COLUMNS = """
 WITH RECURSIVE based (attnum, oid, size) AS (
     SELECT attnum, atttypid, atttypmod FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
@@ -56,7 +59,7 @@ SELECT a.attname AS name, a.attnotnull AS is_required, format_type(a.atttypid, a
        t.typname AS type, b.size, t.typcategory::text AS category,
        a.attgenerated <> '' AS is_generated, a.atthasdef OR a.attidentity <> '' AS has_default,
        t.typsend = 0 OR t.typtype = 'c' OR t.oid IN (SELECT oid FROM pg_type WHERE typname ~ '^_?reg')
-       OR (t.typcategory = 'A' AND t.typelem >= 16384) AS is_textual
+       OR (t.typcategory = 'A' AND t.typelem >= 16384) AS is_textual, t.oid >= 16384 AS is_added
 FROM pg_attribute a JOIN based b USING (attnum) JOIN pg_type t ON t.oid = b.oid AND t.typtype <> 'd'
 WHERE a.attrelid = $1 ORDER BY a.attnum
 """
@@ -86,15 +89,18 @@ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = 
 WHERE i.indrelid = $1 AND i.indisvalid AND i.indimmediate AND NOT i.indisprimary AND i.indpred IS NULL
   AND i.indexprs IS NULL AND m.amname = 'btree' ORDER BY c.relname
 """
-_FOREIGN = """
-SELECT c.conname AS name, c.confrelid::regclass::text AS refers, c.confdeltype::text AS on_delete,
-       c.confupdtype::text AS on_update, array(
+# Of the foreign key c: its columns, and those that it refers to.
+PAIRED = """array(
     SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, place)
     JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.place
 ) AS columns, array(
     SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, place)
     JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum ORDER BY k.place
 ) AS refers_to
+"""
+_FOREIGN = f"""
+SELECT c.conname AS name, c.confrelid::regclass::text AS refers, c.confdeltype::text AS on_delete,
+       c.confupdtype::text AS on_update, {PAIRED}
 FROM pg_constraint c WHERE c.conrelid = $1 AND c.contype = 'f' AND c.conparentid = 0 ORDER BY c.conname
 """
 _ACTIONS = {"a": "NO ACTION", "r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
@@ -113,6 +119,29 @@ async def proper(connection: Connection, table: str) -> str:
     if not is_sql(table):
         return quoted(table)
     return await connection.fetchval(_PROPER, table)  # type: ignore[no-any-return]
+
+
+def name_for(plain: str) -> str:
+    """How a name is written that means this very one: in quotes where SQL would fold it, or see two names in it."""
+    is_kept = plain == plain.lower() and not {".", '"'} & set(plain)
+    return plain if is_kept or not is_sql(plain) else quoted(plain)
+
+
+async def place_of(connection: Connection, table: str) -> str:
+    """What tells tables apart: schema and name. A name that the server would cut is refused."""
+    parts = await parts_of(connection, await proper(connection, table))
+    for part in parts:
+        if not 0 < len(part.encode()) <= LONGEST:
+            raise Refused(
+                f"{table} has a name of {counted(len(part.encode()), 'byte')}, of which PostgreSQL keeps {LONGEST}",
+                code="name",
+                hint="rename it: --table name=target",
+            )
+    if (found := await find(connection, table)) is not None:
+        parts = [found["schema"], found["name"]]
+    elif len(parts) == 1:
+        parts = [await connection.fetchval("SELECT current_schema()") or "", *parts]
+    return ".".join(map(quoted, parts))
 
 
 def is_sql(table: str) -> bool:
@@ -203,4 +232,6 @@ async def columns_of(connection: Connection, oid: int) -> tuple[tuple[Column, ..
         "generated": [row["name"] for row in rows if row["is_generated"]],
         "textual": [row["name"] for row in rows if row["is_textual"]],
         "filled": [row["name"] for row in rows if row["has_default"] or not row["is_required"]],
+        "server": connection.get_server_version().major,
+        "added": [row["name"] for row in rows if row["is_added"]],
     }

@@ -107,9 +107,25 @@ def reason_of(code: str, constraint: str | None, column: str | None) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What went wrong and where, in one line."""
+    """What went wrong and where, in one line. The server's hint is left out: it speaks of our statement."""
     where = getattr(error, "context", None) or getattr(error, "where", None)
-    return f"{one_line(error)} ({one_line(where, 200)})" if where else one_line(error)
+    text = one_line(error)
+    if isinstance(error, asyncpg.PostgresError) and error.hint:
+        text = one_line(f"{error.args[0]}" + (f" DETAIL: {error.detail}" if error.detail else ""))
+    return f"{text} ({one_line(where, 200)})" if where else text
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether there is no such table, sequence, function, type or schema."""
+    return isinstance(error, _MISSING)
+
+
+_MISSING = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidSchemaNameError,
+)
 
 
 @contextmanager
@@ -121,10 +137,17 @@ def translate_errors(where: str, what: str) -> Iterator[None]:
         match fault_of(error):
             case None:
                 raise
+            case Fault.GONE if isinstance(error, asyncpg.DiskFullError):
+                raise StorageGone(f"the disk of {where} is full: {error_text(error)}", hint="make room there") from None
+            case Fault.GONE if isinstance(error, asyncpg.InsufficientResourcesError):
+                raise StorageGone(f"{where} has not enough of what it needs: {error_text(error)}") from None
             case Fault.GONE:
                 raise StorageGone(f"{where} is gone: {error_text(error)}") from None
             case Fault.DENIED:
                 raise StorageError(f"{what}: {error_text(error)}", hint="GRANT it, or use another user") from None
+            case _ if is_missing(error):
+                hint = f"create it in {where} first, or --exclude the column that needs it"
+                raise StorageError(f"{what}: {error_text(error)}", hint=hint) from None
         raise StorageError(f"{what}: {error_text(error)}") from None
 
 

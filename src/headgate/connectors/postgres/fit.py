@@ -7,6 +7,7 @@ clock's, and cuts a `name`. Where that could happen the column is refused before
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from headgate.connectors.api.bulk import Column, Job, Table
 from headgate.connectors.postgres.types import FAMILY
@@ -14,6 +15,7 @@ from headgate.connectors.values.kinds import Kind, holds
 from headgate.errors import Refused
 
 FINEST = 6  # Digits of a second.
+ENDLESS = 17  # The first version with infinite intervals.
 
 _CUTS = ('"char"', "name")
 _SIZES = {Kind.INT16: (5, 0), Kind.INT32: (10, 0), Kind.INT64: (19, 0)}
@@ -28,10 +30,22 @@ _NUMERIC = re.compile(r"numeric(\(\d+,\d+\))?")
 def is_same(job: Job, table: Table) -> bool:
     """Whether each column has the same type on both sides, and one whose binary form means the same there."""
     there = {column.name: column for column in table.columns}
-    textual = {*job.source.details.get("textual", ()), *table.details.get("textual", ())}
+    textual = {*job.source.details.get("textual", ()), *table.details.get("textual", ()), *_unlike(job, table)}
     return job.source.family == FAMILY and all(
         _is_alike(column, there[column.name]) and column.name not in textual for column in job.source.columns
     )
+
+
+def _unlike(job: Job, table: Table) -> set[str]:
+    """The columns whose binary form may mean something else to a server of another version: those of types that are not
+    PostgreSQL's own, and intervals that an older server is given. Version 17 says `infinity` with numbers that are many
+    years before it. Read as text, such a value is refused there."""
+    ours, theirs = table.details.get("server"), job.source.details.get("server")
+    if ours is None or theirs is None or ours == theirs:
+        return set()
+    plain: Mapping[str, str] = table.details["plain"]
+    intervals = {name for name, native in plain.items() if native.startswith("interval")}
+    return {*table.details["added"], *(intervals if theirs >= ENDLESS > ours else ())}
 
 
 def check(job: Job, table: Table) -> None:

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 from asyncpg import Connection
 
-from headgate.text import one_line
+from headgate.connectors.postgres.errors import error_text, is_missing
 
 NOT_SQL = "its definition is not what PostgreSQL writes"
 TRIAL = "headgate_trial"
@@ -174,7 +174,7 @@ async def _tried(connection: Connection, table: str, change: str, statement: str
             trees = await connection.fetchval(_TREES, f"pg_temp.{TRIAL}") or ""
             return await _doubts(connection, trees)
         except (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.FeatureNotSupportedError) as error:
-            return one_line(error)
+            return f"{error_text(error)}: create it there, then make this" if is_missing(error) else error_text(error)
 
 
 async def _doubts(connection: Connection, trees: str) -> str:

@@ -10,7 +10,7 @@ import asyncpg
 from asyncpg import Connection
 
 from headgate.connectors.api.bulk import Excuse, Job, Left, StorageError, target_of
-from headgate.connectors.postgres.catalog import find, parts_of, proper
+from headgate.connectors.postgres.catalog import LONGEST, find, parts_of, proper
 from headgate.connectors.postgres.judged import (
     NOT_SQL,
     is_constraint,
@@ -19,7 +19,6 @@ from headgate.connectors.postgres.judged import (
     why_not_index,
 )
 from headgate.connectors.postgres.schema import (
-    LONGEST,
     NAMES,
     Detail,
     expressions,
@@ -74,7 +73,8 @@ async def _left_out(connection: Connection, job: Job, name: str) -> list[Left]:
     found = job.source.details
     left: list[Left] = []
     for row, expression in expressions(job):
-        if "nextval(" not in expression and (why := await why_not_expression(connection, name, expression)):
+        is_counter = "nextval(" in expression and row["sequence"]  # That sequence came with the table.
+        if not is_counter and (why := await why_not_expression(connection, name, expression)):
             left.append(Left("expression" if row["generated"] else "default", row["name"], job.target, why))
     for one in possible(found.get("constraints", ()), there):
         if one["type"] != "f" and (why := await why_not_constraint(connection, name, one["definition"])):

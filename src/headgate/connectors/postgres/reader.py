@@ -24,6 +24,7 @@ from headgate.connectors.api.bulk import (
     Column,
     Csv,
     Digest,
+    Index,
     Language,
     Piece,
     Pieces,
@@ -64,6 +65,7 @@ PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of th
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
 
+_UNLIKE = "it is on an expression, for some rows only, or of a kind that PostgreSQL alone has"
 _COLLATION = """
 SELECT concat_ws(' ', datcollate, coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale', ''),
                  datlocprovider, coalesce(datcollversion, ''))
@@ -146,10 +148,13 @@ class PostgresReader:
             columns, more = await columns_of(connection, found["oid"])
             key = await key_of(connection, found["oid"])
             known: dict[str, Any]
+            indexes: tuple[Index, ...] = ()
             if is_whole:
                 known = {"kind": kind, "defaults": await defaults_of(connection, found["oid"])}
             else:
                 known = await details(connection, found)
+                indexes = await indexes_of(connection, found["oid"])
+            plain = {index.name for index in indexes}
             described = Table(
                 name=name,
                 columns=columns,
@@ -159,7 +164,8 @@ class PostgresReader:
                 family=FAMILY,
                 details={**more, "only": found["has_children"], **known},
                 counts=next((one["name"] for one in known["defaults"] if one["identity"] or one["sequence"]), ""),
-                indexes=() if is_whole else await indexes_of(connection, found["oid"]),
+                indexes=indexes,
+                unlike=tuple((one["name"], _UNLIKE) for one in known.get("indexes", ()) if one["name"] not in plain),
                 foreign=() if is_whole else await foreign_of(connection, found["oid"]),
                 plain=(await parts_of(connection, name))[-1],
                 generated=tuple(more["generated"]),

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from asyncpg import Connection, Record
 
 from headgate.connectors.api.bulk import Column, Job, Mode, StorageError
-from headgate.connectors.postgres.catalog import parts_of, proper
+from headgate.connectors.postgres.catalog import LONGEST, parts_of, proper
 from headgate.connectors.postgres.declared import Declared, parse_type, resolve
 from headgate.connectors.postgres.judged import (
     is_counting,
@@ -31,7 +31,6 @@ from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.kinds import Kind
 from headgate.text import one_line
 
-LONGEST = 63  # Bytes of a name.
 Detail: TypeAlias = Mapping[str, Any]  # A row of the catalog, or what is left of it in a plan.
 
 _DEFAULTS = """

@@ -62,7 +62,7 @@ def where_is(url: str) -> str:
     parts = urlsplit(url)
     if not url.isprintable() or "@" in f"{parts.path}{parts.query}{parts.fragment}":
         return "the server"
-    return f"{_hosts_in(parts.netloc) or parts.hostname or 'a local socket'}{parts.path}"
+    return f"{parts.netloc.rpartition('@')[2] or 'a local socket'}{parts.path}"
 
 
 def address_of(url: str) -> str:

@@ -27,7 +27,7 @@ from headgate.connectors.api.bulk import (
     Table,
 )
 from headgate.connectors.guard import present
-from headgate.connectors.postgres import links, schema
+from headgate.connectors.postgres import catalog, links, schema
 from headgate.connectors.postgres.catalog import columns_of, find, must_find, parts_of, proper, unique_keys
 from headgate.connectors.postgres.definition_writer import MakesDefinitions
 from headgate.connectors.postgres.errors import translate_errors
@@ -36,6 +36,7 @@ from headgate.connectors.postgres.ranges import condition
 from headgate.connectors.postgres.relay import copy_in
 from headgate.connectors.postgres.session import close, connect, roll_back, where_is
 from headgate.connectors.postgres.swap import copy_shape, dress, refuse_dependents, swap
+from headgate.connectors.postgres.triggers import refuse_orphans, silence
 from headgate.connectors.postgres.types import FAMILY
 from headgate.connectors.postgres.walls import keep_out
 from headgate.connectors.sql import ledger
@@ -49,11 +50,12 @@ _LEDGER = ledger.Statements(
     f"""dump uuid NOT NULL, target text NOT NULL, {ledger.KEY} text NOT NULL, lo text NOT NULL, hi text NOT NULL,
     rows bigint NOT NULL, at timestamptz NOT NULL DEFAULT now()""",
 )
-# Every chunk is in the ledger: a session that still writes into the table writes what will be refused: it is stopped.
+# Every chunk is in the ledger: a session of this dump that still writes into the table writes what will be refused, and
+# is stopped. Other dumps may read the table, or write others.
 _END_WRITERS = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.relation = to_regclass($1) AND l.pid <> pg_backend_pid()
-  AND starts_with(a.application_name, 'headgate dump')
+  AND starts_with(a.application_name, $2)
 """
 # Earlier attempts at a chunk: their process has been stopped, or cut off, and what they have locked stays locked. The
 # chunk is ours by now, and whatever they would commit meets our line.
@@ -61,6 +63,12 @@ _END_EARLIER = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND starts_with(application_name, $1) AND pid <> pg_backend_pid()
   AND substr(application_name, length($1) + 1)::bigint < $2
+"""
+_BUILDING = """
+SELECT regexp_replace(phase, '^.*: ', '') AS phase, CASE WHEN tuples_total > 0 THEN 100 * tuples_done / tuples_total
+       WHEN blocks_total > 0 THEN 100 * blocks_done / blocks_total END AS share
+FROM pg_stat_progress_create_index WHERE relid IN (SELECT to_regclass(name)::oid FROM unnest($1::text[]) AS t (name))
+ORDER BY pid LIMIT 1
 """
 
 
@@ -82,6 +90,16 @@ class PostgresWriter(Normalizes, MakesDefinitions):
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self.url, self._guard, lc_monetary="C")  # Where 1.50 means that.
         return self._connection
+
+    def name_for(self, plain: str) -> str:
+        """The name in SQL."""
+        return catalog.name_for(plain)
+
+    async def place_of(self, table: str) -> str:
+        """Schema and name."""
+        connection = await self.session()
+        with translate_errors(where_is(self.url), table):
+            return await catalog.place_of(connection, table)
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
@@ -121,6 +139,8 @@ class PostgresWriter(Normalizes, MakesDefinitions):
                         await schema.make_table(connection, job, name)
                     into = await self._table(connection, name)
                 check(job, into)
+                for one in {into.name, name} if found is not None else ():
+                    await _silenced(connection, job, one)  # Refused now rather than after the first rows.
                 if job.mode in (Mode.UPSERT, Mode.ABSENT):
                     await self._check_key(connection, job, found)
                 return into
@@ -199,11 +219,13 @@ class PostgresWriter(Normalizes, MakesDefinitions):
                 async with self.transaction() as connection:
                     await keep_out(connection, table.name)
                     await self._announce(connection, job, range)
-                    await self._hush(connection, job)
+                    is_silent = await _silenced(connection, job, table.name)
                     if again:
                         await self.make_ledger(connection)  # A whole dump has left none.
                         await self._erase(connection, job, table, range)
                     rows = await self._copied(connection, job, table, language, pieces)
+                    if again and is_silent:
+                        await refuse_orphans(connection, table.name)
                     await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.line_of(range), rows)
                     return rows
             except asyncpg.UniqueViolationError:
@@ -212,14 +234,9 @@ class PostgresWriter(Normalizes, MakesDefinitions):
                     raise
                 raise AlreadyWritten(f"{job.target} already has this chunk") from None
 
-    async def _hush(self, connection: Connection, job: Job) -> None:
-        """Let no trigger of the target see what this transaction writes."""
-        if job.quiet:
-            await connection.execute("SET LOCAL session_replication_role = replica")
-
     async def _announce(self, connection: Connection, job: Job, range: Range) -> None:
         """Say which chunk and which attempt this transaction is, and end earlier ones."""
-        name = f"headgate dump {job.dump.hex[:8]} {ledger.key_of(range)[:16]} "
+        name = f"{_session_name(job)}{ledger.key_of(range, job.target)[:16]} "
         await connection.execute(f"SET LOCAL application_name = {literal(name + str(self.attempt))}")
         if self.attempt > 1:
             await connection.execute(_END_EARLIER, name, self.attempt)
@@ -324,21 +341,23 @@ class PostgresWriter(Normalizes, MakesDefinitions):
             suffix = job.dump.hex[:8]
             exists = await find(connection, name) is not None
             if job.is_apart:
-                await connection.execute(_END_WRITERS, apart)
+                await connection.execute(_END_WRITERS, apart, _session_name(job))
                 if not exists:
                     await schema.complete(connection, job, apart)
                 elif job.mode is Mode.REPLACE:
                     await dress(connection, name, apart, suffix)
             elif job.created:
-                await connection.execute(_END_WRITERS, name)
+                await connection.execute(_END_WRITERS, name, _session_name(job))
                 await schema.complete(connection, job, name)
             async with self.transaction() as connection:
-                await self._hush(connection, job)
+                is_silent = exists and job.mode is not Mode.REPLACE and await _silenced(connection, job, name)
                 if job.is_apart and (job.mode is Mode.REPLACE or not exists):
                     await swap(connection, name, apart, suffix)
                 elif job.is_apart:
                     await connection.execute(_merge(job, name, apart))
                     await connection.execute(f"DROP TABLE {apart}")
+                if is_silent:
+                    await refuse_orphans(connection, name)
                 await schema.advance(connection, job, name)
                 if not await self._is_finished(connection, job):
                     await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.last_line())
@@ -371,16 +390,53 @@ class PostgresWriter(Normalizes, MakesDefinitions):
             name = await proper(connection, job.target) if job.whole else await self._apart(connection, job)
             if job.whole and await find(connection, name) is None:
                 return
-            await connection.execute(_END_WRITERS, name)
+            await connection.execute(_END_WRITERS, name, _session_name(job))
             async with self.transaction() as connection:
                 await connection.execute(f"TRUNCATE ONLY {name}" if job.whole else f"DROP TABLE IF EXISTS {name}")
                 await connection.execute(_LEDGER.forget, job.dump, job.target)
+
+    async def building(self, job: Job) -> str:
+        """How far the index is that another session builds for this table."""
+        connection = await self.session()
+        with translate_errors(where_is(self.url), job.target):
+            names = [await proper(connection, job.target), await self._apart(connection, job)]
+            row = await connection.fetchrow(_BUILDING, names)
+            return (
+                ""
+                if row is None
+                else f"builds an index, {row['phase']}" + (f", {row['share']} %" if row["share"] else "")
+            )
+
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        with translate_errors(where_is(self.url), ledger.TABLE):
+            async with self.transaction() as connection:
+                if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+                    return
+                await connection.execute(f"LOCK TABLE {ledger.TABLE} IN ACCESS EXCLUSIVE MODE")
+                await connection.execute(_LEDGER.clean, dump)
+                if not await connection.fetchval(_LEDGER.any):
+                    await connection.execute(_LEDGER.drop)
 
     async def close(self) -> None:
         """End the session."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await close(connection)
+
+
+def _session_name(job: Job) -> str:
+    """How the sessions that write chunks of this dump begin their names."""
+    return f"headgate dump {job.dump.hex[:16]} "
+
+
+async def _silenced(connection: Connection, job: Job, table: str) -> bool:
+    """Whether the table has triggers, which now rest, and its foreign keys with them. A backfill's rows go past them,
+    as the live stream's do; those of a whole database are made later."""
+    if job.quiet:  # Its foreign keys are looked at when the rows of all tables are there.
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        return False
+    return job.mode is not Mode.ABSENT and not job.whole and await silence(connection, table)
 
 
 async def _as_copy(pieces: Pieces, columns: Sequence[Column], table: Table) -> Pieces:

@@ -35,9 +35,9 @@ def bound_of(text: str) -> Bound | None:
     return None if found is None else tuple(found)
 
 
-def key_of(range: Range) -> str:
-    """What stands for a chunk in the ledger."""
-    return hashlib.sha256(f"{text_of(range.lo)} {text_of(range.hi)}".encode()).hexdigest()[:32]
+def key_of(range: Range, target: str = "") -> str:
+    """What stands for a chunk in the ledger; with its target, what stands for it among the chunks of all tables."""
+    return hashlib.sha256(f"{target}{text_of(range.lo)} {text_of(range.hi)}".encode()).hexdigest()[:32]
 
 
 def line_of(range: Range) -> tuple[str, str, str]:
@@ -77,6 +77,10 @@ class Statements:
         # Dump, target, key.
         self.has = f"SELECT 1 {of_job} AND {KEY} = {place(3)}"
         self.forget_one = f"{self.forget} AND {KEY} = {place(3)}"
+        # Dump.
+        self.clean = f"DELETE FROM {TABLE} WHERE dump = {place(1)}"
+        self.any = f"SELECT 1 FROM {TABLE} LIMIT 1"
+        self.drop = f"DROP TABLE {TABLE}"
         # Dumps and targets without a last line.
         self.unfinished = (
             f"SELECT DISTINCT dump, target FROM {TABLE} a WHERE NOT EXISTS (SELECT 1 FROM {TABLE} b"

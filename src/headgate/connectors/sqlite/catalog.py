@@ -78,6 +78,11 @@ def described(connection: sqlite3.Connection, name: str) -> Table | None:
             for one in details["indexes"]
             if one["columns"] is not None
         ),
+        unlike=tuple(
+            (one["name"], "it is on an expression, or for some rows only")
+            for one in details["indexes"]
+            if one["columns"] is None
+        ),
         foreign=foreign(connection, name),
     )
 

@@ -99,6 +99,17 @@ def check(connection: sqlite3.Connection, job: Job, table: Table) -> None:
             )
 
 
+def refuse_triggers(connection: sqlite3.Connection, table: str) -> None:
+    """Triggers would change what is copied, and SQLite fires them for everybody."""
+    query = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE ORDER BY 1"
+    if names := [name for (name,) in connection.execute(query, (table,))]:
+        raise Refused(
+            f"{table} has trigger {', '.join(names[:3])}, which would change what is copied",
+            code="triggers",
+            hint="drop it for as long as the dump runs",
+        )
+
+
 def keeps(target: Column, source: Column) -> bool:
     """Whether a column keeps what is written for the source's kind, by its affinity."""
     kind, does = source.type.kind, affinity(target.native)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,12 +29,13 @@ from headgate.connectors.api.bulk import (
     Range,
     StorageError,
     Table,
+    bad_name,
 )
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import quoted
 from headgate.connectors.sqlite.catalog import columns_of, table_info
 from headgate.connectors.sqlite.ranges import Value, condition
-from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create, index_like
+from headgate.connectors.sqlite.schema import WHOLE, check, copied_shape, create, index_like, refuse_triggers
 from headgate.connectors.sqlite.session import Session, tidying_up
 from headgate.connectors.sqlite.types import FAMILY
 from headgate.connectors.values.convert import Normalizes
@@ -59,6 +61,16 @@ class SqliteWriter(Normalizes):
 
     def __init__(self, url: str) -> None:
         self._session = Session(url, "rwc")
+
+    def name_for(self, plain: str) -> str:
+        """The same: a name is never taken apart here."""
+        return plain
+
+    async def place_of(self, table: str) -> str:
+        """SQLite does not tell names apart by the case of ASCII letters."""
+        if not table or "\0" in table or table.lower().startswith("sqlite_") or table.lower() == ledger.TABLE:
+            raise bad_name(table, "a table")
+        return "".join(one.lower() if one.isascii() else one for one in table)
 
     async def look(self, table: str) -> Table | None:
         """The table as it is now."""
@@ -127,6 +139,11 @@ class SqliteWriter(Normalizes):
         """Remove what was built apart, and its lines."""
         await self._session.run(_drop, job)
 
+    async def clean(self, dump: UUID, targets: Sequence[str]) -> None:
+        """Remove the dump's lines, and the ledger after the last of all lines."""
+        if self._session.path.exists():
+            await self._session.run(_clean, dump)
+
     async def close(self) -> None:
         """End the session."""
         await self._session.close()
@@ -162,6 +179,8 @@ def _prepare(connection: sqlite3.Connection, job: Job) -> Table:
         table = _look(connection, name)
         assert table is not None, name
         check(connection, job, table)
+        if old is not None and job.mode not in (Mode.REPLACE, Mode.ABSENT):
+            refuse_triggers(connection, job.target)
         return table
 
 
@@ -226,6 +245,13 @@ def _values(array: pa.Array, column: Column) -> list[Any]:
     kind = column.type.kind
     if kind in (Kind.FLOAT32, Kind.FLOAT64) and pc.any(pc.is_nan(array)).as_py():
         raise StorageError(f"column {column.name!r} ({column.type}): SQLite has no NaN, and would make it NULL")
+    if kind in (Kind.FLOAT32, Kind.FLOAT64) and pc.any(pc.equal(array, 0.0)).as_py():
+        numbers = pc.fill_null(array, 1.0).to_numpy(zero_copy_only=False)
+        if ((numbers == 0.0) & np.signbit(numbers)).any():
+            raise StorageError(
+                f"column {column.name!r} ({column.type}): SQLite has no -0.0, and would make it 0.0",
+                hint=f"--column {column.name}=text",
+            )
     if kind is Kind.BOOL:
         array = array.cast(pa.int8())
     elif kind in (Kind.DATE, Kind.TIME, Kind.TIMESTAMP):
@@ -313,6 +339,14 @@ def _make_index(connection: sqlite3.Connection, job: Job, index: dict[str, Any])
         connection.execute(f"CREATE {unique}INDEX {quoted(name)} ON {quoted(job.target)} ({', '.join(parts)})")
     elif index["sql"] and job.target == job.source.name and (sql := index_like(index["sql"], name, job.target)):
         connection.execute(sql)
+
+
+def _clean(connection: sqlite3.Connection, dump: UUID) -> None:
+    with _Transaction(connection):
+        if table_info(connection, ledger.TABLE) is not None:
+            connection.execute(_LEDGER.clean, (str(dump),))
+            if connection.execute(_LEDGER.any).fetchone() is None:
+                connection.execute(_LEDGER.drop)
 
 
 def _drop(connection: sqlite3.Connection, job: Job) -> None:

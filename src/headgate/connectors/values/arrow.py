@@ -24,6 +24,8 @@ from headgate.connectors.api.bulk import PLAIN, Column, Csv, StorageError
 from headgate.connectors.values.convert import Buffer, bytes_of, cannot_hold, fitted
 from headgate.connectors.values.kinds import Kind, Type, canonical
 
+LARGE = 1 << 20  # Bytes of a value that is worth some care.
+
 Numbers: TypeAlias = np.ndarray[Any, Any]
 
 with suppress(NotImplementedError):  # Not all builds have this allocator. The usual one keeps half as much again.
@@ -79,7 +81,7 @@ def csv_parser(columns: Sequence[Column]) -> Callable[[Buffer], pa.RecordBatch]:
         try:
             table = arrow_csv.read_csv(pa.py_buffer(data), options, parse, convert)
         except pa.ArrowInvalid as error:
-            raise StorageError(_explained(str(error), columns)) from None
+            raise _explained(str(error), columns) from None
         arrays = [_from_text(table.column(place).combine_chunks(), column) for place, column in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -110,18 +112,26 @@ def _from_text(array: pa.Array, column: Column) -> pa.Array:
             return _array([None if one is None else Decimal(one) for one in array.to_pylist()], column)
         except InvalidOperation as error:
             raise cannot_hold(column, error) from None
+    if column.type.kind is Kind.BYTES and array.nbytes > LARGE * len(array):
+        return pa.concat_arrays([_large_bytes(one, column) for one in array])
     if column.type.kind is Kind.BYTES:
         return pa.array([None if one is None else bytes_of(one, column) for one in array.to_pylist()], pa.binary())
     return array
 
 
-def _explained(message: str, columns: Sequence[Column]) -> str:
-    """What Arrow says about a column that it knows by its place."""
-    found = re.search(r"In CSV column #(\d+): (?:CSV conversion error to )?(.*)", message.splitlines()[0])
-    if found is None:
-        return message.splitlines()[0]
-    column = columns[int(found[1])]
-    return f"column {column.name!r} ({column.type}) cannot hold a value: {found[2]}"
+def _large_bytes(text: pa.StringScalar, column: Column) -> pa.Array:
+    """A large value, of which no copy is made that is not needed."""
+    if not text.is_valid:
+        return pa.nulls(1, pa.binary())
+    value = bytes_of(memoryview(text.as_buffer()), column)
+    ends = pa.py_buffer(np.array([0, len(value)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(value)])
+
+
+def _explained(message: str, columns: Sequence[Column]) -> StorageError:
+    """What Arrow says about a column that it knows by its place, in our words."""
+    found = re.search(r"In CSV column #(\d+): ", message)
+    return StorageError(message.splitlines()[0]) if found is None else cannot_hold(columns[int(found[1])])
 
 
 def csv_bytes(batch: pa.RecordBatch, columns: Sequence[Column], csv: Csv = PLAIN) -> bytes:
@@ -223,5 +233,7 @@ def batch_of(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) ->
 def _array(values: Sequence[object], column: Column) -> pa.Array:
     try:
         return pa.array([fitted(value, column) for value in values], arrow_type(column.type))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError, InvalidOperation) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
+        raise cannot_hold(column) from None
+    except (ValueError, InvalidOperation) as error:
         raise cannot_hold(column, error) from None

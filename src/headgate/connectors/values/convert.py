@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, Language, Piece, Pieces, StorageError
-from headgate.connectors.values.kinds import Kind, canonical
+from headgate.connectors.values.kinds import JSON_NULL, Kind, canonical
 from headgate.text import one_line
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ GREATEST_FLOAT32 = 3.4028235677973366e38  # What is above becomes infinite.
 Buffer: TypeAlias = bytes | memoryview
 
 _CHAIN = (Language.CSV, Language.ARROW, Language.ROWS)
+_DOCUMENTS = msgspec.json.Decoder(float_hook=Decimal)
+_ON_ONE_LINE = str.maketrans("\r\n", "  ")
 
 
 class Normalizes:
@@ -45,6 +47,7 @@ class Normalizes:
     csv: Csv = PLAIN
     attempt: int = 1
     keeps_ledger: bool = True
+    documents: bool = False  # Rows have JSON as its text (`msgspec.Raw`), in which no key and no digit is lost.
 
     def normalize(self, pieces: Pieces, language: Language, columns: Sequence[Column]) -> tuple[Language, Pieces]:
         """The same data in a language that this writer speaks."""
@@ -56,16 +59,22 @@ class Normalizes:
         if not speaks:
             raise StorageError(f"language {language} is not understood")
         wanted = min(speaks, key=lambda one: abs(_CHAIN.index(one) - _CHAIN.index(language)))
-        return wanted, translated(pieces, language, wanted, columns, self.csv)
+        return wanted, translated(pieces, language, wanted, columns, self.csv, documents=self.documents)
 
 
 def translated(
-    pieces: Pieces, language: Language, wanted: Language, columns: Sequence[Column], csv: Csv = PLAIN
+    pieces: Pieces,
+    language: Language,
+    wanted: Language,
+    columns: Sequence[Column],
+    csv: Csv = PLAIN,
+    *,
+    documents: bool = False,
 ) -> Pieces:
-    """The pieces in another language. `csv` is how CSV is to be written."""
+    """The pieces in another language. `csv` is how CSV is to be written; `documents`: JSON in rows is its text."""
     at, end = _CHAIN.index(language), _CHAIN.index(wanted)
     while at < end:
-        pieces = (csv_to_arrow if at == 0 else arrow_to_rows)(pieces, columns)
+        pieces = csv_to_arrow(pieces, columns) if at == 0 else arrow_to_rows(pieces, columns, documents=documents)
         at += 1
     while at > end:
         pieces = arrow_to_csv(pieces, columns, csv) if at == 1 else rows_to_arrow(pieces, columns)
@@ -101,9 +110,14 @@ async def csv_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
         held, size = [data[end:]], len(data) - end
         enough = max(BLOCK, 2 * size)  # So that a record of many blocks is not scanned again for each of them.
         if end:
-            yield await _parsed(parse, memoryview(data)[:end])
+            parsed = await _parsed(parse, memoryview(data)[:end])
+            del data, piece  # A value may be large, and is in the batch now.
+            yield parsed
+            del parsed
     if size:
-        yield await _parsed(parse, b"".join(held))
+        parsed = await _parsed(parse, b"".join(held))
+        held.clear()
+        yield parsed
 
 
 async def _parsed(parse: Callable[[Buffer], RecordBatch], data: Buffer) -> Piece:
@@ -122,14 +136,14 @@ def end_of_records(data: bytes) -> int:
     return end + 1
 
 
-def bytes_of(text: str, column: Column) -> bytes:
+def bytes_of(text: str | memoryview, column: Column) -> bytes:
     """The bytes of their canonical text."""
     try:
-        if text.startswith("\\x"):
+        if text[:2] in ("\\x", b"\\x"):
             return unhexlify(text[2:])
     except ValueError:
         pass
-    raise cannot_hold(column, ValueError(f"{text[:40]!r} is not \\x and digits"))
+    raise cannot_hold(column, ValueError("a value is not \\x and digits"))
 
 
 # Arrow to CSV.
@@ -148,12 +162,12 @@ async def arrow_to_csv(pieces: Pieces, columns: Sequence[Column], csv: Csv = PLA
 # Arrow and rows.
 
 
-async def arrow_to_rows(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
+async def arrow_to_rows(pieces: Pieces, columns: Sequence[Column], *, documents: bool = False) -> Pieces:
     """Batches become lists of dicts, a few thousand at a time."""
     from headgate.connectors.values.arrow import values_of
 
     names = [column.name for column in columns]
-    reads = [value_reader(column) for column in columns]
+    reads = [value_reader(column, documents=documents) for column in columns]
     async for piece in pieces:
         batch = piece.data
         for at in range(0, batch.num_rows, ROWS):
@@ -167,14 +181,25 @@ async def arrow_to_rows(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
             await asyncio.sleep(0)
 
 
-def value_reader(column: Column) -> Callable[[str], object] | None:
+def value_reader(column: Column, *, documents: bool = False) -> Callable[[str], object] | None:
     """What makes a Python value of the text that a batch holds. None: the value is what it should be."""
     readers: dict[Kind, Callable[[str], object]] = {
         Kind.NUMERIC: Decimal,
         Kind.UUID: UUID,
-        Kind.JSON: msgspec.json.Decoder(float_hook=Decimal).decode,
+        Kind.JSON: _raw_document if documents else _document,
     }
     return readers.get(column.type.kind)
+
+
+def _document(text: str) -> object:
+    found = _DOCUMENTS.decode(text)
+    return JSON_NULL if found is None else found
+
+
+def _raw_document(text: str) -> msgspec.Raw:
+    """The document as it is written, on one line. Strings in it have no newlines: JSON escapes them."""
+    _DOCUMENTS.decode(text)  # Raises what is wrong with it.
+    return msgspec.Raw(text.translate(_ON_ONE_LINE).encode())
 
 
 async def rows_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
@@ -186,9 +211,13 @@ async def rows_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
         yield Piece(batch, piece.size, batch.num_rows)
 
 
-def cannot_hold(column: Column, error: Exception) -> StorageError:
-    """What to say of a value that is not of its column's kind."""
-    return StorageError(f"column {column.name!r} ({column.type}) cannot hold a value: {one_line(error, 200)}")
+def cannot_hold(column: Column, error: Exception | None = None) -> StorageError:
+    """What to say of a value that is not of its column's kind. Without an error of ours, that is all that is known."""
+    why = f": {one_line(error, 200)}" if error is not None else ""
+    return StorageError(
+        f"column {column.name!r} ({column.type}) cannot hold one of its values{why}",
+        hint=f"--column {column.name}=text" if column.type.kind is not Kind.TEXT else "",
+    )
 
 
 def fitted(value: object, column: Column) -> object:

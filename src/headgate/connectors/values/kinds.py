@@ -30,6 +30,15 @@ from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
+
+class JsonNull:
+    """The JSON document `null` among Python values, where None is SQL's NULL."""
+
+    def __repr__(self) -> str:
+        return "null"
+
+
+JSON_NULL = JsonNull()
 MOST_DIGITS = 76  # Of an Arrow decimal. What has more travels as NUMERIC.
 
 
@@ -143,6 +152,8 @@ def canonical(value: object) -> str | None:
     match value:
         case None | str():
             return value
+        case JsonNull():
+            return None  # What JSON writes as null.
         case bool():
             return "1" if value else "0"
         case float():

@@ -134,6 +134,13 @@ def check_list(chunks: Iterable[Chunk], numbers: Iterable[int]) -> None:
 # Of a dump.
 
 
+def unnamed(error: str, *names: str) -> str:
+    """An error of a table without its names (at the source, at the target), which are shown before it."""
+    for name in dict.fromkeys(names):
+        error = error.removeprefix(f"{name}: ")
+    return error
+
+
 def ended(tables: Sequence[tuple[str, TableState, str]]) -> tuple[Status, str]:
     """How a dump ends whose tables (name, state, error) can go no further."""
     for name, state, error in tables:
@@ -167,6 +174,7 @@ ALLOWED: dict[str, frozenset[Status]] = {
     "retried": RESUMABLE - {Status.PAUSED},
     "given a rate": frozenset(Status) - OVER - {Status.CANCELLING},
     "cancelled": frozenset(Status) - {Status.COMPLETED},
+    "cleaned": OVER,
     "deleted": OVER,
 }
 """In which status what may be asked."""

@@ -23,7 +23,7 @@ from headgate.connectors.own import reader_of
 from headgate.connectors.plugins import whole
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import common, translated
-from headgate.connectors.values.kinds import TEXT, canonical
+from headgate.connectors.values.kinds import TEXT, JsonNull, canonical
 from headgate.core.chunks import Range
 from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
@@ -145,6 +145,8 @@ def transform_of(name: str, prepared: Prepared) -> Transform:
 def plain(value: Any) -> Any:
     """A value as a live record would have it: what JSON knows, or its canonical text."""
     match value:
+        case JsonNull():
+            return None
         case Decimal():
             return float(value) if value.is_finite() and Decimal(repr(float(value))) == value else str(value)
         case datetime():

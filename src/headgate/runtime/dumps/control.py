@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from headgate.connectors.api.bulk import By
+from headgate.connectors.api.bulk import By, Cleans
 from headgate.core.chunks import outcome
 from headgate.core.chunks.outcome import ALLOWED, RESUMABLE, DumpWanted, Status
 from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
@@ -25,6 +25,7 @@ from headgate.runtime.dumps.plan import (
     Rate,
     Storages,
     file_of,
+    is_planned,
     options_of,
     parse_rate,
     plan_of,
@@ -174,6 +175,22 @@ async def delete(dumps: Dumps, id: str, home: Path) -> DumpView:
         )
     file_of(home, UUID(found.id)).unlink(missing_ok=True)
     return found
+
+
+async def clean(dumps: Dumps, id: str, target: str | None = None, addresses: Addresses | None = None) -> DumpView:
+    """Remove from the target what a dump that is over has left for itself: its lines of the ledger, and the ledger
+    after the last of them; of files, what is hidden next to them. What was copied stays."""
+    row = await _allowed(dumps, id, "cleaned")
+    kept = await dumps.urls(row.id)
+    writer = (await storages_of(dumps, row, kept.source if kept else target, target, addresses=addresses)).write()
+    try:
+        if isinstance(writer, Cleans):
+            planned = [one for one in await dumps.tables(row.id) if is_planned(one)]
+            await writer.clean(row.id, [plan_of(one).job.target for one in planned])
+    finally:
+        with suppress(Exception):
+            await writer.close()
+    return await describe(dumps, str(row.id))
 
 
 async def _give_up(dumps: Dumps, row: DumpRow, addresses: Addresses | None) -> None:

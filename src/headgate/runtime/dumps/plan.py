@@ -1,7 +1,9 @@
 """What a dump is made of: the request, its tables, and what is found out about them before anything is written.
 
 Everything that can be refused is refused here: a table that is not there, a target that has rows already or that
-another dump has begun, a column that cannot hold what comes. Nothing has been created by then.
+another dump has begun, two tables that would become one. Nothing has been created by then. A table that cannot be
+copied, because it has no columns or may not be read, is no reason to refuse the others: it stays in the dump as it was
+asked for, and is planned when the dump runs, and each time that it is resumed.
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, Table, Writer
+from headgate.connectors.api.bulk import By, Column, Job, Mode, Reader, StorageError, StorageGone, Table, Writer
 from headgate.connectors.api.whole import Around, Wanted, WholeReader
 from headgate.connectors.guard import OPEN, Guard
 from headgate.connectors.plugins import open_reader, open_writer
-from headgate.connectors.values.kinds import Kind, Type, is_read_strictly, type_from_text
+from headgate.connectors.values.kinds import TEXT, Kind, Type, is_read_strictly, type_from_text
 from headgate.core.chunks.outcome import Status
-from headgate.errors import ConfigError, NotFound, Refused
+from headgate.errors import ConfigError, HeadgateError, NotFound, Refused
 from headgate.ids import new_id
 from headgate.runtime.dumps import choice
 from headgate.runtime.dumps.addresses import Address, written
+from headgate.runtime.dumps.naming import place_of, refuse_meeting, target_name
 from headgate.store.dump_rows import DumpRow, NewDump, TableRow
 from headgate.store.dumps import Dumps
 from headgate.text import has_zero_byte
@@ -78,6 +81,20 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody asks of one table."""
+
+    table: str
+    target: str = ""  # Empty: called as at the source.
+    mode: Mode = Mode.APPEND
+    key: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    since: tuple[str, ...] = ()
+    yes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Storages:
     """Where a dump reads and writes. Each worker opens its own sessions."""
 
@@ -118,6 +135,7 @@ class Plan:
     since: tuple[str, ...] = ()
     had_rows: bool = False  # The target had rows before the dump.
     reads: Table | None = None  # What is read, where a mapping makes the job's columns of it.
+    asked: Asked | None = None  # It could not be planned yet, and the job says no more than its names.
 
     @property
     def source(self) -> Table:
@@ -133,6 +151,11 @@ def options_of(row: DumpRow) -> Options:
 def plan_of(row: TableRow) -> Plan:
     """The plan in a table's row."""
     return msgspec.json.decode(row.job, type=Plan)
+
+
+def is_planned(row: TableRow) -> bool:
+    """Whether a table has been planned. Of one that has not, the target has nothing."""
+    return plan_of(row).asked is None
 
 
 def as_json(plan: Plan) -> object:
@@ -159,12 +182,14 @@ async def create(dumps: Dumps, request: Request, source: Address | None = None, 
         request, names = await choice.chosen(request, reader, writer, refuse)
         if not names and request.options.whole is None:
             raise NotFound(f"{source.shown} has no tables")
-        request, tables = await _all_described(names, request, reader, writer)
-        targets = [into for _, into in tables]
-        await refuse(targets)
-        plans = [await _plan(dumps, dump, request, table, into, writer) for table, into in tables]
-    if twice := {name for name in targets if targets.count(name) > 1}:
-        raise ConfigError(f"two tables would go into {min(twice)}", hint="rename one: --table name=target")
+        asked = await _asked(names, request, reader)
+        request, found = await _all_found(asked, request, reader, writer)
+        refuse_meeting((one.asked.table, one.target, one.place) for one in found if one.error is None)
+        await refuse([one.target for one in found])
+        plans = [await _plan_or_ask_later(dumps, dump, one, writer, request.options) for one in found]
+    errors = [error for _, error in plans if error is not None]
+    if errors and (len(errors) == len(plans) or request.options.whole is not None):
+        raise errors[0]
     await dumps.create(
         NewDump(
             id=dump,
@@ -172,7 +197,7 @@ async def create(dumps: Dumps, request: Request, source: Address | None = None, 
             target=target.shown,
             urls={"source": source.kept, "target": target.kept},
             options=msgspec.to_builtins(request.options),
-            tables=[(plan.job.source.name, plan.job.target, as_json(plan)) for plan in plans],
+            tables=[(plan.job.source.name, plan.job.target, as_json(plan)) for plan, _ in plans],
             rows=request.rows,
             rate=request.rate,
             place=request.place,
@@ -214,50 +239,125 @@ def _check(request: Request) -> None:
     parse_rate(request.rate)
 
 
-async def _all_described(
-    names: Sequence[str], request: Request, reader: Reader, writer: Writer
-) -> tuple[Request, list[tuple[Table, str]]]:
-    """The tables. Those of a whole database that have nothing to copy are remembered apart."""
-    found: list[tuple[Table, str]] = []
-    bare: dict[str, bool] = {}
-    for name in names:
-        try:
-            found.append(await _described(name, request, reader, writer))
-        except _NoColumns as error:
-            if request.options.whole is None:
-                raise
-            bare[error.table.name] = bool(error.table.rows)
-    return replace(request, options=replace(request.options, bare=bare)), found
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A table that was asked for, and what it turned out to be."""
+
+    asked: Asked
+    target: str
+    place: str = ""
+    table: Table | None = None
+    error: HeadgateError | None = None  # Why it is no table that can be copied.
 
 
-class _NoColumns(ConfigError):
+class _NoColumns(Refused):
     """A table has no column that is copied."""
 
     def __init__(self, table: Table) -> None:
-        super().__init__(f"{table.name} has no columns left", hint="exclude fewer columns")
+        super().__init__(f"{table.name} has no columns", code="no_columns", hint="there is nothing to copy")
         self.table = table
 
 
-async def _described(name: str, request: Request, reader: Reader, writer: Writer) -> tuple[Table, str]:
-    name, _, given = name.partition("=")
-    if request.options.whole is not None and isinstance(reader, WholeReader):
-        table = await reader.describe_rows(name)
-    else:
-        table = await reader.describe(name)
-    return _with_columns(table, request, writer.family), given or target_name(table, writer.family)
+async def _asked(names: Sequence[str], request: Request, reader: Reader) -> list[Asked]:
+    """The tables that are meant. A name with an equals sign in it is a table's if there is such a table."""
+    pairs = [(name, "") for name in names]
+    if request.tables and any("=" in name for name in names):
+        there = await reader.tables()
+        pairs = [(name, "") if name in there else _renamed(name) for name in names]
+    of_all = Asked(
+        "",
+        mode=request.options.mode,
+        key=request.key,
+        exclude=request.exclude,
+        columns=request.columns,
+        since=request.since,
+        yes=request.yes,
+    )
+    return [replace(of_all, table=name, target=target) for name, target in pairs]
 
 
-async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target: str, writer: Writer) -> Plan:
-    whole, around = request.options.whole, request.options.around
+def _renamed(text: str) -> tuple[str, str]:
+    name, _, target = text.partition("=")
+    return name, target
+
+
+def _is_of_one_table(error: HeadgateError) -> bool:
+    """Whether an error is no reason to refuse the other tables. Where something must be decided, or was mistyped,
+    nothing is begun."""
+    if isinstance(error, Refused):
+        return error.code not in ("unfinished", "not_empty")
+    return isinstance(error, StorageError) and not isinstance(error, StorageGone)
+
+
+async def _all_found(
+    asked: Sequence[Asked], request: Request, reader: Reader, writer: Writer
+) -> tuple[Request, list[_Found]]:
+    """The tables. Those of a whole database that have nothing to copy are remembered apart."""
+    is_whole = request.options.whole is not None
+    found = [await _found(one, reader, writer, is_whole=is_whole) for one in asked]
+    if not is_whole:
+        return request, found
+    empty = [one.error.table for one in found if isinstance(one.error, _NoColumns)]
+    options = replace(request.options, bare={table.name: bool(table.rows) for table in empty})
+    return replace(request, options=options), [one for one in found if not isinstance(one.error, _NoColumns)]
+
+
+async def _found(asked: Asked, reader: Reader, writer: Writer, *, is_whole: bool = False) -> _Found:
+    target = asked.target or asked.table
+    try:
+        if is_whole and isinstance(reader, WholeReader):
+            described = await reader.describe_rows(asked.table)
+        else:
+            described = await reader.describe(asked.table)
+        table = _with_columns(described, asked, writer.family)
+        target = asked.target or target_name(table, writer)
+        return _Found(asked, target, await place_of(writer, target), table)
+    except HeadgateError as error:
+        if not _is_of_one_table(error):
+            raise
+        return _Found(asked, target, error=error)
+
+
+async def _plan_or_ask_later(
+    dumps: Dumps, dump: UUID, found: _Found, writer: Writer, options: Options
+) -> tuple[Plan, HeadgateError | None]:
+    error = found.error
+    if error is None:
+        try:
+            return await _plan(dumps, dump, found, writer, options), None
+        except HeadgateError as raised:
+            if not _is_of_one_table(raised):
+                raise
+            error = raised
+    job = Job(dump, Table(found.asked.table, ()), found.target, found.asked.mode)
+    return Plan(job, asked=found.asked), error
+
+
+async def planned_now(dumps: Dumps, dump: UUID, asked: Asked, reader: Reader, writer: Writer) -> Plan:
+    """The plan of a table that had none when its dump began. Raises what is wrong with it."""
+    found = await _found(asked, reader, writer)
+    if found.error is not None:
+        raise found.error
+    others = [row for row in await dumps.tables(dump) if is_planned(row)]
+    places = [(row.name, row.target, await place_of(writer, row.target)) for row in others]
+    refuse_meeting([*places, (asked.table, found.target, found.place)])
+    return await _plan(dumps, dump, found, writer, Options())
+
+
+async def _plan(dumps: Dumps, dump: UUID, found: _Found, writer: Writer, options: Options) -> Plan:
+    asked, table, target = found.asked, found.table, found.target
+    assert table is not None, "it was found"
+    whole, around = options.whole, options.around
     is_made = whole is not None and whole.schema  # Then it is known that the target has none of the tables.
-    there = None if is_made else await _looked_at(dumps, target, writer)
-    read, table = table, _retyped(table, request, there, writer.family)
-    mode = request.options.mode
-    if mode is Mode.APPEND and there is not None and there.rows != 0 and not request.yes:
+    there = None if is_made else await _looked_at(dumps, dump, target, writer)
+    table = _unguessed(table, asked, there)
+    read, table = table, _retyped(table, asked, there, writer.family)
+    mode = asked.mode
+    if mode is Mode.APPEND and there is not None and there.rows != 0 and not asked.yes:
         raise Refused(
             f"{target} has rows already", code="not_empty", hint="--yes appends; or --mode replace, --mode upsert"
         )
-    key = request.key or table.key
+    key = asked.key or table.key
     if mode is Mode.UPSERT and not key:
         raise Refused(f"{table.name} has no key to find rows by", code="no_key", hint="name it with --key")
     job = Job(
@@ -273,13 +373,13 @@ async def _plan(dumps: Dumps, dump: UUID, request: Request, table: Table, target
     )
     reads = None if table == read else read
     had_rows = there is not None and there.rows != 0 and mode is not Mode.REPLACE
-    return Plan(job, since=request.since, had_rows=had_rows, reads=reads)
+    return Plan(job, since=asked.since, had_rows=had_rows, reads=reads)
 
 
-async def _looked_at(dumps: Dumps, target: str, writer: Writer) -> Table | None:
+async def _looked_at(dumps: Dumps, dump: UUID, target: str, writer: Writer) -> Table | None:
     """The table at the target. Refuses one that another dump has begun."""
     for other in await writer.unfinished(target):
-        if not await _is_given_up(dumps, other):
+        if other != dump and not await _is_given_up(dumps, other):
             raise Refused(
                 f"{target} belongs to another dump", code="unfinished", hint=f"headgate dumps resume {short(other)}"
             )
@@ -302,23 +402,20 @@ async def _refuse_unfinished(dumps: Dumps, shown: str, targets: Sequence[str]) -
         )
 
 
-def target_name(table: Table, family: str) -> str:
-    """What a table is called at the target: the same, without a schema where there are none."""
-    return table.name if table.family == family else (table.plain or table.name).strip('"')
-
-
-def _with_columns(table: Table, request: Request, family: str) -> Table:
+def _with_columns(table: Table, asked: Asked, family: str) -> Table:
     """The columns that are copied."""
     names = {column.name for column in table.columns}
-    excluded = {_column_of(name, table) for name in request.exclude}
-    typed = {_column_of(name, table) for name in request.columns}
-    for name in (*typed, *excluded, *request.key):
+    excluded = {_column_of(name, table) for name in asked.exclude}
+    typed = {_column_of(name, table) for name in asked.columns}
+    for name in (*typed, *excluded, *asked.key):
         if name is not None and name not in names:
             raise NotFound(f"{table.name} has no column {name!r}", hint=f"it has {', '.join(sorted(names))}")
     generated = set(table.generated) if table.family == family else set()
     kept = tuple(one for one in table.columns if one.name not in excluded and one.name not in generated)
-    if not kept:
+    if not kept and not any(column.name in excluded for column in table.columns):
         raise _NoColumns(table)
+    if not kept:
+        raise ConfigError(f"{table.name} has no columns left", hint="exclude fewer columns")
     dropped = [{"name": column.name, "native": column.native} for column in table.columns if column.name in generated]
     details = {**table.details, "dropped": dropped} if dropped else table.details
     return replace(table, columns=kept, details=details)
@@ -332,10 +429,24 @@ def _column_of(name: str, table: Table) -> str | None:
     return column if before in (table.name, table.name.rpartition(".")[2]) else None
 
 
-def _retyped(table: Table, request: Request, there: Table | None, family: str) -> Table:
+def _unguessed(table: Table, asked: Asked, there: Table | None) -> Table:
+    """A type that is a guess gives way to one that was given, and to the column that is there: it is text to those."""
+    guesses: Sequence[str] = table.details.get("guessed", ())
+    given = {_column_of(name, table) for name in asked.columns}
+    known = given | ({column.name for column in there.columns} if there is not None else set())
+    if known.isdisjoint(guesses):
+        return table
+    columns = tuple(
+        replace(one, type=TEXT) if one.name in guesses and one.name in known else one for one in table.columns
+    )
+    details = {**table.details, "guessed": [name for name in guesses if name not in known]}
+    return replace(table, columns=columns, details=details)
+
+
+def _retyped(table: Table, asked: Asked, there: Table | None, family: str) -> Table:
     """The columns as they are written. Types that were given count. Text, or a number of any size, that goes into a
     column where the database would round or cut it is read by us as what the column is, and refused if it must be."""
-    given = {_column_of(name, table): column_type(name, text) for name, text in request.columns.items()}
+    given = {_column_of(name, table): column_type(name, text) for name, text in asked.columns.items()}
     types = {column.name: column.type for column in there.columns} if there is not None else {}
     columns: list[Column] = []
     strict: list[str] = []

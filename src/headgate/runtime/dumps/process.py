@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from uuid import UUID
 
-from headgate.connectors.api.bulk import Reader, StorageError, StorageGone, Writer
+from headgate.connectors.api.bulk import Builds, Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks import outcome
 from headgate.core.chunks.left import is_complete, summed_up
 from headgate.core.chunks.outcome import INTERRUPTED, Complete, DumpWanted, GivenUp, Notice, Status, TableState
@@ -41,6 +41,7 @@ from headgate.store.dump_rows import Attempt, AttemptRow
 from headgate.store.dumps import Dumps
 
 TICK_S = 0.2
+BUILDING_S = 1.0
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
 CLAIMED_S = 2.0  # How often a claim is renewed while something else takes long.
 LEAVE_S = 3.0  # Longer than a database that answers needs, and short enough for somebody who pressed Ctrl-C.
@@ -94,6 +95,7 @@ class StreamProcess:
         self._claim = Claim(dump, new_id(), 0)
         self._tables: dict[int, CopiedTable] = {}
         self._finishing: dict[int, asyncio.Task[None]] = {}
+        self.building: dict[int, str] = {}  # What is built for each table that is being finished.
         self._seen = 0  # The last attempt that we have read.
         self._woken = asyncio.Event()
         self._restoring: Restoring | None = None  # Of a whole database.
@@ -178,7 +180,8 @@ class StreamProcess:
             except StorageGone:
                 raise
             except HeadgateError as error:
-                await self._give_up(row.number, row.name, plan_of(row), error_said(error))
+                plans = {one.number: plan_of(one) for one in await self._dumps.tables(self.dump)}
+                await self._give_up(row.number, row.name, plans[row.number], error_said(error))
         self.workers.start(snapshot)
 
     async def _claimed(self, work: Coroutine[object, object, None]) -> None:
@@ -195,6 +198,7 @@ class StreamProcess:
 
     async def _give_up(self, number: int, name: str, plan: Plan, error: str) -> None:
         """The table fails; the others go on."""
+        error = outcome.unnamed(error, name, plan.job.target)
         log.warning("a table cannot be copied", table=name, error=error)
         self._history.table_failed(number, error)
         await self._dumps.set_table(self.dump, number, TableState.FAILED, as_json(plan), error)
@@ -300,6 +304,7 @@ class StreamProcess:
     async def _finish(self, table: CopiedTable) -> None:
         """Indexes, constraints, the swap. Other tables go on meanwhile."""
         writer = self._idle.pop() if self._idle else self._storages.write()
+        watching = asyncio.create_task(self._watch_building(table), name=f"building {table.name}")
         try:
             await writer.finish(table.plan.job)
             await self._dumps.set_table(self.dump, table.number, TableState.DONE, as_json(table.plan))
@@ -312,12 +317,27 @@ class StreamProcess:
         except HeadgateError as error:
             await self._give_up(table.number, table.name, table.plan, error_said(error))
         finally:
+            watching.cancel()
             if table.plan.job.whole:
                 self._idle.append(writer)
             else:
                 with suppress(Exception):
                     await writer.close()
             self._wake()
+
+    async def _watch_building(self, table: CopiedTable) -> None:
+        """Know what is built for the table, to show it. What goes wrong here is no reason to stop."""
+        await asyncio.sleep(BUILDING_S)
+        writer = self._storages.write()
+        try:
+            with suppress(HeadgateError):
+                while isinstance(writer, Builds):
+                    self.building[table.number] = await writer.building(table.plan.job)
+                    await asyncio.sleep(BUILDING_S)
+        finally:
+            self.building.pop(table.number, None)
+            with suppress(Exception):
+                await writer.close()
 
     # End.
 

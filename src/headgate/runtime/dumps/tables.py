@@ -14,7 +14,7 @@ from headgate.errors import HeadgateError
 from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import Claim, OffsetManager
-from headgate.runtime.dumps.plan import Plan, Storages, as_json, plan_of, short
+from headgate.runtime.dumps.plan import Plan, Storages, as_json, is_planned, plan_of, planned_now, short
 from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
 
@@ -43,8 +43,11 @@ class Tables:
 
     async def prepare(self, row: TableRow) -> CopiedTable:
         """Have the table ready at the target. What the target's ledger has is done; the rest is handed out."""
-        plan = plan_of(row)
-        dump, number, job = self.claim.dump, row.number, plan.job
+        dump, number, plan = self.claim.dump, row.number, plan_of(row)
+        if plan.asked is not None:
+            plan = await planned_now(self.dumps, dump, plan.asked, self.reader, self.writer)
+            await self.dumps.set_table(dump, number, TableState.WAITING, as_json(plan))  # Before anything is made.
+        job = plan.job
         if row.chunks and plan.source.by is By.BLOCK:
             await self.writer.drop(job)  # Blocks mean nothing in another snapshot.
             await self.dumps.chunks.forget(dump, number)
@@ -74,6 +77,9 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
     if isinstance(writer, Links):
         steps.append(partial(writer.link, targets=targets))
     left: list[Left] = []
+    for job in jobs if steps else ():
+        if writer is not None and job.created and job.source.family != writer.family:
+            left += [Left("index", name, job.target, why, Excuse.KIND) for name, why in job.source.unlike]
     for step in steps:
         for job in jobs:
             try:
@@ -110,7 +116,7 @@ async def compare(storages: Storages, writer: Writer | None, rows: Sequence[Tabl
 
 def begun(rows: Sequence[TableRow]) -> list[TableRow]:
     """The tables that may have something at the target that is not in its place yet."""
-    return [row for row in rows if row.state not in (TableState.DONE, TableState.WAITING)]
+    return [row for row in rows if row.state not in (TableState.DONE, TableState.WAITING) and is_planned(row)]
 
 
 async def remove(writer: Writer, rows: Sequence[TableRow]) -> str:

@@ -23,7 +23,7 @@ from headgate.connectors.api.bulk import (
     StorageGone,
     Writer,
 )
-from headgate.core.chunks.outcome import Notice, is_silent, notice
+from headgate.core.chunks.outcome import Notice, is_silent, notice, unnamed
 from headgate.errors import ConfigError, HeadgateError, StoreError
 from headgate.hidden import error_said
 from headgate.log import get_logger
@@ -235,7 +235,9 @@ class Worker:
         """Report what went wrong. New sessions are opened: the old ones may be in the middle of something. False: a
         storage is gone."""
         await self._close()
+        job = self._plans[leased.table].job if leased.table in self._plans else None
         text = error_said(error)
+        text = unnamed(text, job.source.name, job.target) if job is not None else text
         # Chunks have no configuration: a server that refuses the connection for one refuses it for all.
         is_gone = isinstance(error, StorageGone | SnapshotGone | StoreError | ConfigError)
         if not isinstance(error, HeadgateError):

@@ -153,6 +153,12 @@ async def cancel_dump(node: Node, id: str) -> DumpView:
     return await control.cancel(node.dumps, id, Addresses(node.registry))
 
 
+@post(f"{PATH}/clean", guards=OPERATE, status_code=200, tags=["dumps"], summary="Remove what a dump left for itself")
+async def clean_dump(node: Node, id: str) -> DumpView:
+    """At the target: its ledger, or hidden files. What it copied stays. Refused unless it is completed or cancelled."""
+    return await control.clean(node.dumps, id, addresses=Addresses(node.registry))
+
+
 @delete(PATH, guards=OPERATE, tags=["dumps"], summary="Forget a dump that is over")
 async def delete_dump(node: Node, id: str) -> None:
     """With its plan and its history. What it copied stays. Refused unless it is completed or cancelled."""
@@ -228,6 +234,7 @@ ROUTES = [
     resume_dump,
     retry_dump,
     cancel_dump,
+    clean_dump,
     delete_dump,
     set_dump_rate,
     verify_dump,
