@@ -335,7 +335,7 @@ class PostgresWriter(Normalizes, MakesDefinitions):
                 return
             name, apart = await proper(connection, job.target), await self._apart(connection, job)
             if job.whole:
-                await connection.execute(_END_WRITERS, name)
+                await connection.execute(_END_WRITERS, name, _session_name(job))
                 await connection.execute(_LEDGER.write, job.dump, job.target, *ledger.last_line())
                 return
             suffix = job.dump.hex[:8]
