@@ -31,6 +31,7 @@ KNOWN = {
     "row['of']": "quote_ident, as this server writes it",
     "row['refers']": "quote_ident, as this server writes it",
     "row['proper']": "quote_ident, as this server writes it",
+    "row['definition']": "of a foreign key that this server has, as it writes it",
     "row['refers_from']": "regclass, as this server writes it",
     "row['other']": "regclass, as this server writes it",
     "row['condition']": "an extension's own, asked of the server that has it, as pg_dump does",

@@ -57,8 +57,8 @@ def operations(schema: schemathesis.BaseSchema) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("role", "mode", "examples"),
     [
-        ("admin", GenerationMode.POSITIVE, 8),
-        ("admin", GenerationMode.NEGATIVE, 5),
+        ("admin", GenerationMode.POSITIVE, 5),
+        ("admin", GenerationMode.NEGATIVE, 3),
         ("viewer", GenerationMode.POSITIVE, 3),
     ],
 )
