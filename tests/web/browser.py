@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from headgate.testing.processes import NodeProcess
 
 CHROMIUM = shutil.which("chromium")
+LAUNCH_MS = 180_000.0  # Several browsers may start at once, on two cores.
 FLAGS = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -38,7 +39,7 @@ def sign_in_link(node: NodeProcess, token: str = "") -> str:
 def running_browser() -> Iterator[Browser]:
     """Debian's Chromium, without a window."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=LAUNCH_MS)
         try:
             yield browser
         finally:
