@@ -80,25 +80,23 @@ def _followed(call: Call, found: DumpView) -> Reply[DumpView]:
 
     place, shown = AtNode(call), progress.chosen()
     tables: dict[str, progress.Table] = {}
-    seen, said = 0, Status.RUNNING
+    said = Status.RUNNING
     answered_s = time.monotonic()
     try:
         while True:
             try:
                 reply = place.one(found.id)
-                attempts = place.history(found.id, seen, 1000).value.items
                 answered_s = time.monotonic()
             except (Unreachable, Interrupted, StoreError, Busy):
                 if time.monotonic() - answered_s > PATIENCE_S:
                     raise
                 time.sleep(1.0)
                 continue
-            for one in attempts:
-                seen = one.id
-                if one.notification == "error":
-                    shown.say(progress.failure(one.table, one.chunk, one.error))
             for table in reply.value.tables:
-                tables.setdefault(table.target, progress.Table(table)).learn(table)
+                known = tables.setdefault(table.target, progress.Table(table))
+                if table.state == "failed" != known.state:
+                    shown.say(progress.given_up(table.name))
+                known.learn(table)
             shown.show(list(tables.values()))
             status = reply.value.status
             if status in OVER | RESUMABLE - {Status.PAUSED}:

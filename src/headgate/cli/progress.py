@@ -210,9 +210,9 @@ def chosen() -> Shown:
     return Bars() if sys.stderr.isatty() else Lines()
 
 
-def failure(table: str, chunk: int, error: str) -> str:
-    """A line for a chunk that failed, or for a table."""
-    return f"{table}: {error}" if chunk < 0 else f"{table}, chunk {chunk}: {error}"
+def given_up(table: str) -> str:
+    """The line for a table that has failed. Why it has is said once, at the end."""
+    return f"{table} has failed"
 
 
 class Watch:
@@ -225,10 +225,10 @@ class Watch:
         self._tables: dict[int, Table] = {}
 
     def notify(self, notification: Notification) -> None:
-        """What a worker reported. Only a table that is given up is worth a line; why it is, is said once, at the end. A
-        chunk that failed is tried again, and the history has it."""
+        """What a worker reported. Only a table that is given up is worth a line: a chunk that failed is tried again,
+        and the history has it."""
         if notification.kind == "error" and notification.chunk < 0:
-            self._shown.say(f"{notification.table} has failed")
+            self._shown.say(given_up(notification.table))
 
     async def run(
         self, under_way: Callable[[], Sequence[Progress]] = tuple, building: Mapping[int, str] | None = None

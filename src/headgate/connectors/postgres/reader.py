@@ -296,7 +296,7 @@ class PostgresReader:
     async def why_not_whole(self) -> str:
         """Why the definitions of the database cannot be had here. Empty: they can."""
         if self._guard.bounds:
-            return "a dump of somebody who is no admin reaches the database only itself"
+            return "pg_dump opens its own connection, which only a dump of an admin may do"
         return await self._database.why_not_whole()
 
     async def has(self, pattern: str) -> bool:
