@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.api.whole import Wanted
+from headgate.connectors.api.whole import Wanted, WholeReader
+from headgate.connectors.guard import Bound, Guard
+from headgate.connectors.plugins import open_reader
 from headgate.connectors.postgres.archive import Entry, NotAnArchive, Section, parse
 from headgate.connectors.postgres.chosen import chosen
 from headgate.connectors.sql.patterns import is_meant, is_schema_meant
+from headgate.core.reach import AddressRule, Reach
 from headgate.errors import ConfigError
 
 
@@ -139,3 +142,15 @@ def test_what_is_excluded_takes_what_belongs_to_it_and_names_what_needs_it() -> 
     kept, left = numbers(exclude=("orders",))
     assert (kept, left) == ({1, 2, 6, 11, 12, 13, 14}, {8: "needs orders"})
     assert numbers(exclude=("parts",))[0] == set(range(1, 12))
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+async def test_the_tool_is_not_for_dumps_that_may_not_reach_everything(empty_url: str, is_bounded: bool) -> None:
+    """It opens its own connection, which no guard sees."""
+    bound = Bound(Reach(addresses=(AddressRule(network=None, host="db.example.com"),)))
+    reader = open_reader(empty_url, None, (), Guard((bound,)) if is_bounded else Guard())
+    assert isinstance(reader, WholeReader)
+    try:
+        assert ("only a dump of an admin" in await reader.why_not_whole()) is is_bounded
+    finally:
+        await reader.close()
