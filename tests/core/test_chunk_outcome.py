@@ -86,9 +86,9 @@ def test_a_dump_is_completed_with_all_its_tables_and_incomplete_with_the_first_t
     assert outcome.ended([("c", TableState.COPYING, ""), failed]) == (Status.INCOMPLETE, "c: not copied yet")
 
 
-def test_what_is_over_cannot_be_changed_and_only_what_is_over_can_be_deleted() -> None:
+def test_what_is_over_cannot_be_changed_and_only_what_is_over_can_be_cleaned_and_deleted() -> None:
     for action, allowed in ALLOWED.items():
-        assert (Status.COMPLETED in allowed) == (action == "deleted"), action
+        assert (Status.COMPLETED in allowed) == (action in ("cleaned", "deleted")), action
         assert (Status.RUNNING in allowed) == (action in ("paused", "given a rate", "cancelled")), action
         assert (Status.INCOMPLETE in allowed) == (action in ("resumed", "retried", "given a rate", "cancelled")), action
 

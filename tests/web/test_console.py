@@ -194,7 +194,7 @@ def test_a_datasource_appears_runs_and_counts_without_a_reload(node: NodeProcess
         "before => Number(document.querySelector('[data-cell=total]').textContent.replaceAll(',', '')) > before",
         arg=before,
     )
-    page.wait_for_function("Math.abs(Number(document.querySelector('[data-cell=rate]').textContent) - 20) <= 4")
+    page.wait_for_function("() => Math.abs(Number(document.querySelector('[data-cell=rate]').textContent) - 20) <= 4")
     expect(row.locator("path.line")).to_have_attribute("d", re.compile("^M"))
     expect(page.locator("#headline")).to_have_text("All is well")
 

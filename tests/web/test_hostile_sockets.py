@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -168,8 +169,10 @@ async def test_joins_that_come_all_at_once_are_all_answered(web: Web, name: str,
     joins = [framed("join", 1, web.node.token, "s", name if is_one_group else f"{name}-{n}") for n in range(1001)]
     async with intruding(web, "/groups") as eager:
         sending = eager.feed(b"".join(joins))
-        kinds = []
-        while not kinds or kinds[-1] == "joined":
-            kinds += [kind for kind, *rest in [await eager.hear()] if kind != "active"]
-        assert kinds == ["joined"] * 1000 + ["error"]
+        heard: list[Any] = []
+        while not heard or heard[-1][0] == "joined":
+            heard += [frame for frame in [await eager.hear()] if frame[0] != "active"]
+        *answers, (kind, code, *_) = heard
+        assert (kind, {one[0] for one in answers}) == ("error", {"joined"})
+        assert len(answers) == 1000 or code == "unanswered", "a slow machine asks for the first order's answer before"
         await sending

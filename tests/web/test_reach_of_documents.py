@@ -170,7 +170,7 @@ def test_an_operator_dumps_between_what_is_allowed_and_a_node_runs_it(
     made = web.call("POST", "/api/dumps", body, headers=operator)
     path = f"/api/dumps/{made['id']}"
     web.until(lambda: web.call("GET", path), lambda one: one["status"] == "completed")
-    assert (folder / "b.jsonl").read_text() == '{"id":"1"}\n'
+    assert (folder / "b.jsonl").read_text() == '{"id":1}\n'
 
 
 def test_no_dump_reads_the_registry(web: Web, table: str, tmp_path: Path) -> None:
