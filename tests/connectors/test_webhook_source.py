@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from headgate.connectors.api import INBOX_IDENTITY, Inbox, Received, Source
-from headgate.connectors.webhook import source
+from headgate.connectors.api import INBOX_IDENTITY, Source
 from headgate.connectors.webhook.options import WebhookOptions
 from headgate.connectors.webhook.source import WebhookSource
 from headgate.runtime.inbox import InboxHub
@@ -41,11 +39,3 @@ class TestWebhookSource(SourceContract):
 
     def expected(self) -> list[Any]:
         return [{"id": id} for id in range(COUNT)]
-
-
-async def test_text_is_decoded_in_goes_as_if_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BYTES_AT_ONCE", 2)
-    decoding = WebhookSource(WebhookOptions(format="text"), make_context(inbox=cast(Inbox, object())))
-    for body in ("a é €  𝄞 𝄞".encode(), b"\xff\xfe a \xe2\x82", b"\xf0\x9d\x84", b""):
-        received = cast(Received, SimpleNamespace(body=body))
-        assert await decoding._records([received]) == [{"body": body.decode("utf-8", "replace")}]
