@@ -143,7 +143,7 @@ class Prepared:
     def sink_kind(self) -> SinkKind:
         """How to build the sink."""
         assert self.sink.sink is not None
-        return self.sink.sink
+        return self.sink.sink.with_options(self.sink_options)
 
     @property
     def sink_side(self) -> SinkSide:

@@ -12,7 +12,7 @@ the client library inside the functions that build.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from headgate.connectors.places import Place, places_in
@@ -69,6 +69,7 @@ class SinkKind:
     options: OptionsModel
     build: Callable[[Any, Context], Sink]
     transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
+    is_plain: Callable[[Any], bool] = field(default=lambda options: False)  # Whether these options forgo that.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
     forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
     is_marked: bool = False  # Is `Marked`, as a source may be.
@@ -78,6 +79,10 @@ class SinkKind:
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
     # The sockets in folders that options name. The process of a test may not be able to open them by itself.
     sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
+
+    def with_options(self, options: Any) -> SinkKind:
+        """What it is with these options."""
+        return replace(self, transactional=False) if self.is_plain(options) else self
 
     @property
     def model(self) -> type[Options]:
