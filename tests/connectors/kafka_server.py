@@ -41,6 +41,7 @@ JVM = (
 )
 CLUSTER_ID = "aGVhZGdhdGVoZWFkZ2F0ZQ"  # It formats the folder of logs that all brokers have a copy of.
 QUIET = {"logger": logging.getLogger("kafka of tests")}
+QUIET["logger"].disabled = True
 USER, PASSWORD = "ada", "to be kept secret"
 
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">

@@ -21,7 +21,6 @@ _DENIED = {
 }
 _WRONG = {
     KafkaError._INVALID_ARG,
-    KafkaError._SSL,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError.INVALID_CONFIG,
@@ -54,9 +53,17 @@ def is_fenced(error: KafkaError) -> bool:
     return error.code() in _FENCED
 
 
-def stops(error: KafkaError) -> bool:
-    """Whether an error that the client reports from the background ends a run: it heals the others by itself."""
-    return error.code() in _DENIED or error.code() == KafkaError._ALL_BROKERS_DOWN or error.fatal()
+def weight(error: KafkaError | None) -> int:
+    """How much an error tells that the client reports from the background. 0: it heals by itself."""
+    if error is None:
+        return 0
+    if error.code() in _DENIED or error.fatal() or _is_untrusted(error):
+        return 2
+    return int(error.code() == KafkaError._ALL_BROKERS_DOWN)
+
+
+def _is_untrusted(error: KafkaError) -> bool:
+    return error.code() == KafkaError._SSL and "verify failed" in error.str()
 
 
 def meaning(error: KafkaError, where: str) -> ConnectorError:
@@ -64,6 +71,8 @@ def meaning(error: KafkaError, where: str) -> ConnectorError:
     text = one_line(f"Kafka {where}: {error.str()}", 300)
     if error.code() in _DENIED:
         return ConnectorError(text, cause=Cause.AUTH, hint="look at sasl, tls and the rights of the user")
+    if _is_untrusted(error):
+        return ConnectorError(text, cause=Cause.CONFIG, hint="tls.ca names the certificates to trust")
     if error.code() in _WRONG:
         return ConnectorError(text, cause=Cause.CONFIG)
     return NotConnected(text)

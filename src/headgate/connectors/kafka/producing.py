@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from headgate.connectors.api import Outgoing
 from headgate.connectors.kafka.errors import OF_RECORDS, LostOwnershipError, is_fenced, meaning
 from headgate.connectors.kafka.options import KafkaSinkOptions
+from headgate.connectors.kafka.session import Faults
 from headgate.connectors.payloads import encoded
 from headgate.errors import Bad, BadRecords, BatchRefused, NotConnected
 
@@ -110,6 +111,7 @@ class Producing:
     def __init__(self, config: dict[str, Any], options: KafkaSinkOptions, where: str) -> None:
         self._options = options
         self._where = where
+        self._faults = Faults()
         self._error: KafkaError | None = None  # Of the first message that was not delivered.
         self.is_unwanted = False  # Set from outside: what is not committed yet shall not be.
         try:
@@ -125,15 +127,11 @@ class Producing:
                     "queue.buffering.max.kbytes": QUEUE_KB,
                     "queue.buffering.max.messages": 200_000,
                     "linger.ms": 5,
-                    "error_cb": self._failed,
+                    "error_cb": self._faults,
                 }
             )
         except KafkaException as error:
             raise meaning(error.args[0], where) from None
-
-    def _failed(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._AUTHENTICATION:
-            self._error = self._error or error
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None and self._error is None:
@@ -150,7 +148,7 @@ class Producing:
 
         `LostOwnershipError`: nothing was committed, or nobody knows.
         """
-        self._error = None
+        self._forget_errors()
         try:
             self._producer.begin_transaction()
             self._send(messages, within_s)
@@ -180,7 +178,7 @@ class Producing:
 
     def send(self, messages: Sequence[Message], within_s: float) -> None:
         """Send all of these, and wait until the brokers have them."""
-        self._error = None
+        self._forget_errors()
         try:
             self._send(messages, within_s)
             ends_s = time.monotonic() + within_s
@@ -199,6 +197,11 @@ class Producing:
             self._producer = None  # Its own `close` would wait for what cannot be done any more.
 
     # Both.
+
+    def _forget_errors(self) -> None:
+        """Those of before: a connection that was idle for long may have been closed."""
+        self._producer.poll(0)
+        self._error = self._faults.worst = None
 
     def _send(self, messages: Sequence[Message], within_s: float) -> None:
         topic, ends_s = self._options.topic, time.monotonic() + within_s
@@ -228,8 +231,9 @@ class Producing:
                 self._producer.poll(0)
 
     def _check(self, ends_s: float) -> None:
-        if self._error is not None:
-            raise KafkaException(self._error)
+        found = self._error or self._faults.worst
+        if found is not None:
+            raise KafkaException(found)
         if self.is_unwanted:
             raise NotConnected("the write was cancelled")
         if time.monotonic() > ends_s:

@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from headgate.connectors.api import Context
 from headgate.connectors.guard import Guard
 from headgate.connectors.kafka import options as kafka_options
-from headgate.connectors.kafka.errors import meaning, steer_worker, stops
+from headgate.connectors.kafka.errors import meaning, steer_worker, weight
 from headgate.errors import Cause, ConnectorError, NotConnected
 
 T = TypeVar("T")
@@ -44,8 +44,7 @@ SLICE_S = 0.2  # Of a wait in a thread: a close waits no longer.
 NEAR = 3
 
 _silent = logging.getLogger("headgate.connectors.kafka.client")  # What matters of it comes as errors, too.
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
+_silent.disabled = True
 
 
 def settings(options: kafka_options.Cluster, guard: Guard) -> dict[str, Any]:
@@ -141,20 +140,20 @@ _PASSING = {
 
 
 class Faults:
-    """The last error that a client has reported from the background and that ends a run."""
+    """What a client has reported from the background, of that which ends a run: the error that tells most."""
 
     def __init__(self) -> None:
-        self.last: KafkaError | None = None
+        self.worst: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """The client's callback."""
-        if stops(error):
-            self.last = error
+        if weight(error) > weight(self.worst):
+            self.worst = error
 
     def check(self, where: str) -> None:
         """Raise it."""
-        if self.last is not None:
-            raise meaning(self.last, where)
+        if self.worst is not None:
+            raise meaning(self.worst, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +209,8 @@ class ClusterSession:
                 self._faults.check(self.where)
                 raise
 
+        consumer.poll(0)
+        self._faults.worst = None  # A connection that was idle for long may have been closed.
         with steer_worker(self.where):
             return patiently(ask)
 

@@ -164,6 +164,8 @@ class KafkaSource(UsesCluster):
         assert self._work is not None
         while True:
             while not self._taken:
+                if time.monotonic() > self._looked_s + LOOK_S:
+                    await self._look()
                 await self._work.do(self._take)
             batch = await self._batch(self._taken)
             self._next = self._taken[-1].offset() + 1
@@ -182,7 +184,6 @@ class KafkaSource(UsesCluster):
             first = consumer.poll(SLICE_S)
             if first is None:
                 self._faults.check(self._where)
-                self._look()
                 return
             rest = consumer.consume(self._options.batch - 1, 0) if self._options.batch > 1 else ()
         for message in (first, *rest):
@@ -207,14 +208,17 @@ class KafkaSource(UsesCluster):
         else:
             raise meaning(error, self._where)
 
-    def _look(self) -> None:
-        """A topic with more partitions than there were is opened again: whose part each is, is decided then."""
-        assert self._consumer is not None
-        if time.monotonic() < self._looked_s + LOOK_S:
-            return
-        self._looked_s = time.monotonic()
-        found = self._consumer.list_topics(self._options.topic, timeout=ASK_S).topics[self._options.topic]
-        if len(found.partitions) > self._topic.partitions:
+    async def _look(self) -> None:
+        """See now and then that the topic is still the one that it was.
+
+        One with more partitions is opened again: whose part each is, is decided then.
+        """
+        assert self._work is not None
+        before, self._looked_s = self._topic, time.monotonic()
+        self._topic = await (await self._cluster()).topic(self._options.topic)
+        if before.id is not None and before.id != self._topic.id and not self._taken:
+            await self._work.do(self._begin, Place(max(0, self._next - 1), None, before.id))
+        elif self._topic.partitions > before.partitions:
             raise NotConnected(f"Kafka {self._where}: the topic has more partitions now, and is opened again")
 
     async def _batch(self, messages: list[Message]) -> Batch | None:
