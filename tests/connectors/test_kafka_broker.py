@@ -323,17 +323,15 @@ async def test_records_that_have_expired_are_an_error_or_are_passed(broker: Clus
 async def test_a_topic_that_is_deleted_while_it_is_read_is_noticed(
     broker: Cluster, monkeypatch: pytest.MonkeyPatch, is_made_again: bool
 ) -> None:
-    monkeypatch.setattr("headgate.connectors.kafka.source.LOOK_S", 0.0)
     topic, admin = broker.make_topic(), broker.admin()
     source = make_source(broker, topic)
     await source.open(None)
     reading = asyncio.ensure_future(source.read())
     admin.delete_topics([topic])[topic].result(20)
     if is_made_again:
-        monkeypatch.setattr("headgate.connectors.kafka.source.LOOK_S", 60.0)
         await _until(lambda: topic not in admin.list_topics(timeout=10).topics)
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
-        monkeypatch.setattr("headgate.connectors.kafka.source.LOOK_S", 0.0)
+    monkeypatch.setattr("headgate.connectors.kafka.source.LOOK_S", 0.0)
     with pytest.raises(ConnectorError, match="was deleted and made again" if is_made_again else "does not exist"):
         await soon(reading)
     await source.close()

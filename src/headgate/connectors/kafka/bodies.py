@@ -112,7 +112,7 @@ _KEYS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def headers_of(headers: Sequence[tuple[str, bytes | None]] | None) -> dict[str, str]:
+def headers_of(headers: Any) -> dict[str, str]:
     """Each by its name; of one that is there twice, the last."""
     if not headers:
         return _NOTHING

@@ -10,7 +10,7 @@ A plain number is a position, too: somebody may have edited it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from headgate.connectors.moves import NO_POSITION, tell_numbers
 from headgate.core.streams import Position
@@ -33,13 +33,12 @@ class Place:
 
 def place_of(position: Position) -> Place:
     """What a position says. ValueError: it is none of this source."""
-    match position:
-        case {"offset": offset, **more}:
-            epoch, id = more.pop("leader_epoch", None), more.pop("topic_id", None)
-            if _is_number(offset) and (epoch is None or _is_number(epoch)) and isinstance(id, str | None) and not more:
-                return Place(offset, epoch, id)
-        case int() if _is_number(position):
-            return Place(position)
+    if _is_number(position):
+        return Place(position)
+    if isinstance(position, dict) and position.keys() <= {"offset", "leader_epoch", "topic_id"}:
+        offset, epoch, id = (position.get(name) for name in ("offset", "leader_epoch", "topic_id"))
+        if _is_number(offset) and (epoch is None or _is_number(epoch)) and (id is None or isinstance(id, str)):
+            return Place(offset, epoch, id)
     raise ValueError("a position is an offset, or {offset: …}")
 
 
@@ -60,5 +59,5 @@ def tell_move(before: Position, after: Position) -> str:
     return tell_numbers(stood_at, stands_at, "record")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 2**63

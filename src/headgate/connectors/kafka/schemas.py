@@ -151,10 +151,11 @@ def _judged(status: int, body: bytes, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """What a value costs: how many values it is at most, without elements of arrays, and how few bytes it may have."""
+    """What a value costs."""
 
-    values: int
-    least_bytes: int
+    values: int  # How many it is at most, without the elements of arrays.
+    least_bytes: int  # How few bytes it may have.
+    density: float  # How many values there are at most for each of its bytes, if it has any.
 
 
 def weigh(schema: Any, named: dict[str, Any] | None = None) -> Weight:
@@ -168,34 +169,39 @@ def _weigh(schema: Any, named: dict[str, Any], weights: dict[str, Weight | None]
     if isinstance(schema, str):
         return _weigh_name(schema, named, weights, depth)
     if isinstance(schema, list):
-        branches = [_weigh(one, named, weights, depth + 1) for one in schema] or [Weight(1, 0)]
-        return Weight(1 + max(one.values for one in branches), 1 + min(one.least_bytes for one in branches))
+        branches = [_weigh(one, named, weights, depth + 1) for one in schema] or [_plain(0)]
+        density = max(1 + (one.density if one.least_bytes else one.values) for one in branches)
+        return Weight(1 + max(one.values for one in branches), 1 + min(one.least_bytes for one in branches), density)
     kind = schema["type"]
     match kind:
         case "record" | "error":
             return _weigh_record(schema, named, weights, depth)
         case "array" | "map":
             element = _weigh(schema["items" if kind == "array" else "values"], named, weights, depth + 1)
-            least = element.least_bytes + (kind == "map")
-            if least == 0 or element.values > VALUES_PER_BYTE * least:
-                raise ValueError("elements without bytes")
-            return Weight(1, 1)
+            density = element.density if element.least_bytes else element.values
+            if (element.least_bytes == 0 and kind == "array") or density > VALUES_PER_BYTE:
+                raise ValueError("elements cost less than they are")
+            return Weight(1, 1, 1 + density)
         case "fixed":
-            return Weight(1, int(schema["size"]))
+            return _plain(int(schema["size"]))
         case "enum":
-            return Weight(1, 1)
+            return _plain(1)
     return _weigh(kind, named, weights, depth + 1)
+
+
+def _plain(size: int) -> Weight:
+    return Weight(1, size, 1 / size if size else 0.0)
 
 
 def _weigh_name(name: str, named: dict[str, Any], weights: dict[str, Weight | None], depth: int) -> Weight:
     if name in _SIZES:
-        return Weight(1, _SIZES[name])
+        return _plain(_SIZES[name])
     if name in weights:
         found = weights[name]
         if found is None:
             raise ValueError("a type contains itself")
         return found
-    return _weigh(named[name], named, weights, depth + 1) if name in named else Weight(1, 1)
+    return _weigh(named[name], named, weights, depth + 1) if name in named else _plain(1)
 
 
 def _weigh_record(
@@ -204,8 +210,11 @@ def _weigh_record(
     name = str(schema.get("name"))
     weights[name] = None
     fields = [_weigh(one["type"], named, weights, depth + 1) for one in schema["fields"]]
-    found = Weight(1 + sum(one.values for one in fields), sum(one.least_bytes for one in fields))
-    if found.values > MOST_VALUES:
+    values, least_bytes = 1 + sum(one.values for one in fields), sum(one.least_bytes for one in fields)
+    if values > MOST_VALUES:
         raise ValueError("too many values")
-    weights[name] = found
+    # Of parts that have bytes, the whole is no denser than the densest; the others come on top.
+    free = 1 + sum(one.values for one in fields if not one.least_bytes)
+    density = max((one.density for one in fields if one.least_bytes), default=0.0) + free / max(1, least_bytes)
+    found = weights[name] = Weight(values, least_bytes, density)
     return found

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +28,13 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from headgate.connectors.api import Context
 from headgate.connectors.guard import Guard
@@ -39,7 +45,7 @@ from headgate.errors import Cause, ConnectorError, NotConnected
 T = TypeVar("T")
 
 ASK_S = 10.0  # For an answer of the cluster.
-DESCRIBE_S = 2.0  # For the id of a topic; a cluster that does not know ids is used without.
+DESCRIBE_S = 3.0  # For the id and the settings of a topic. A cluster that does not tell them is used without.
 SLICE_S = 0.2  # Of a wait in a thread: a close waits no longer.
 NEAR = 3
 
@@ -171,6 +177,7 @@ class ClusterSession:
     def __init__(self, options: kafka_options.Cluster, guard: Guard) -> None:
         self.where = f"at {options.brokers}"
         self._guard = guard
+        self._named = options.addresses
         self._faults = Faults()
         with steer_worker(self.where):
             config = settings(options, guard) | {"error_cb": self._faults}
@@ -179,22 +186,26 @@ class ClusterSession:
             group = {"group.id": "headgate", "allow.auto.create.topics": False}
             self._consumer: Consumer | None = Consumer(config | group)
         self._work = Work("kafka")
-        self._has_ids = True
+        self._describes = True
         self._id: str | None = None
 
     async def open(self) -> ClusterSession:
         """See who the brokers are, and that all of them may be reached."""
         try:
+            await self._judge(self._named)
             found = await self._work.do(self._metadata)
+            await self._judge((broker.host, broker.port) for broker in found.brokers.values())
             self._id = found.cluster_id
-            if self._guard.judges_addresses:
-                for broker in found.brokers.values():
-                    with suppress(OSError):  # A name that is not known here is not reached, either.
-                        await self._guard.resolve(broker.host, broker.port)
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _judge(self, brokers: Iterable[tuple[str, int]]) -> None:
+        if self._guard.judges_addresses:
+            for host, port in brokers:
+                with suppress(OSError):  # A name that is not known here is not reached, either.
+                    await self._guard.resolve(host, port)
 
     def _metadata(self, topic: str | None = None) -> Any:
         """What a broker answers; an error that a client reports meanwhile comes sooner than a timeout."""
@@ -242,19 +253,24 @@ class ClusterSession:
         return ConnectorError(f"Kafka {self.where}: topic {name} does not exist", cause=Cause.CONFIG, hint=hint)
 
     async def _topic_id(self, name: str) -> str | None:
-        if not self._has_ids:
-            return None
-        asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=DESCRIBE_S)[name]
-        try:
-            found = str((await _answer(asked)).topic_id)
-        except KafkaException:
-            self._has_ids = False
-            return None
+        topics = TopicCollection([name])
+        described = await self._described(lambda admin: admin.describe_topics(topics, request_timeout=DESCRIBE_S)[name])
+        found = "" if described is None else str(described.topic_id)
         return found if found.strip("A") else None
+
+    async def _described(self, ask: Callable[[AdminClient], Future[Any]]) -> Any:
+        """What the cluster says; None: it does not answer such questions, or not to us."""
+        if not self._describes:
+            return None
+        try:
+            return await asyncio.wrap_future(ask(self._admin))
+        except KafkaException as error:
+            self._describes = error.args[0].code() != KafkaError._TIMED_OUT
+            return None
 
     async def end_of(self, topic: str, partition: int) -> int:
         """The offset after the last record, of open and ended transactions alike."""
-        place, all = {TopicPartition(topic, partition): OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED
+        place, all = {TopicPartition(topic, partition): OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
 
         def ask() -> int:
             [asked] = self._admin.list_offsets(place, isolation_level=all, request_timeout=ASK_S).values()
@@ -266,17 +282,17 @@ class ClusterSession:
     async def config_of(self, topic: str) -> dict[str, str] | None:
         """How a topic is set up; None: we may not know."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            found = await _answer(self._admin.describe_configs([resource], request_timeout=ASK_S)[resource])
-        except KafkaException:
-            return None
-        return {name: entry.value for name, entry in found.items()}
+        found = await self._described(
+            lambda admin: admin.describe_configs([resource], request_timeout=DESCRIBE_S)[resource]
+        )
+        return None if found is None else {name: entry.value for name, entry in found.items()}
 
     async def make_topic(self, name: str, partitions: int, config: dict[str, str]) -> None:
         """Make it, unless somebody else just did."""
         wanted = NewTopic(name, partitions, -1, config=config)
         try:
-            await _answer(self._admin.create_topics([wanted], operation_timeout=ASK_S, request_timeout=ASK_S)[name])
+            asked = self._admin.create_topics([wanted], operation_timeout=ASK_S, request_timeout=ASK_S)[name]
+            await asyncio.wrap_future(asked)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise meaning(error.args[0], self.where) from None
@@ -291,14 +307,10 @@ class ClusterSession:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._work.end(consumer.close)
-        self._admin = None
+        del self._admin  # It has no other end.
 
     def terminate(self) -> None:
         """It is left to its threads."""
-
-
-async def _answer(asked: Future[T]) -> T:
-    return await asyncio.wrap_future(asked)
 
 
 class UsesCluster:

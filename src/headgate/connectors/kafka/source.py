@@ -168,7 +168,7 @@ class KafkaSource(UsesCluster):
                     await self._look()
                 await self._work.do(self._take)
             batch = await self._batch(self._taken)
-            self._next = self._taken[-1].offset() + 1
+            self._next = _offset(self._taken[-1]) + 1
             self._taken = []
             if batch is not None:
                 return batch
@@ -216,7 +216,7 @@ class KafkaSource(UsesCluster):
         assert self._work is not None
         before, self._looked_s = self._topic, time.monotonic()
         self._topic = await (await self._cluster()).topic(self._options.topic)
-        if before.id is not None and before.id != self._topic.id and not self._taken:
+        if before.id and self._topic.id and before.id != self._topic.id:
             await self._work.do(self._begin, Place(max(0, self._next - 1), None, before.id))
         elif self._topic.partitions > before.partitions:
             raise NotConnected(f"Kafka {self._where}: the topic has more partitions now, and is opened again")
@@ -234,7 +234,7 @@ class KafkaSource(UsesCluster):
         kind, stamp_ms = last.timestamp()
         return Batch(
             records=await self._bodies.records(values, keys),
-            position=Place(last.offset(), last.leader_epoch(), self._topic.id).as_position(),
+            position=Place(_offset(last), last.leader_epoch(), self._topic.id).as_position(),
             size_bytes=sum(map(len, filter(None, values))),
             event_time_s=None if kind == TIMESTAMP_NOT_AVAILABLE else stamp_ms / 1000,
             meta=[_meta(one, key) for one, key in zip(messages, keys, strict=True)],
@@ -267,6 +267,12 @@ class KafkaSource(UsesCluster):
         if epoch is None:
             return TopicPartition(self._options.topic, int(self._part), offset)
         return TopicPartition(self._options.topic, int(self._part), offset, leader_epoch=epoch)
+
+
+def _offset(message: Message) -> int:
+    found = message.offset()
+    assert found is not None, "a message that was read has an offset"
+    return found
 
 
 def _meta(message: Message, key: Any) -> dict[str, Any]:
