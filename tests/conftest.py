@@ -29,8 +29,8 @@ LONGEST_FIRST = ("storm", "acceptance", "web", "cli", "runtime", "store", "simul
 _numbers = itertools.count()
 _scratch = scratch.choose()
 
-# No test trusts a public authority. Reading all their certificates took 25 ms for each call of a node's API, and 50 on a
-# slow machine: half of what tests themselves cost.
+# No test trusts a public authority. Reading all their certificates took 25 ms for each call of a node's API, and twice
+# that on a slow machine: half of what tests themselves cost.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 

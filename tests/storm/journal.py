@@ -48,7 +48,7 @@ class Journal:
         self.note(f"WRONG: {text}")
 
     def close(self) -> None:
-        """No more lines. The loggers are as they were: whatever else runs in this process would write to a closed file."""
+        """No more lines. The loggers are as they were, because other tests of this process use them, too."""
         for logger, lines in self._taken:
             logger.removeHandler(lines)
             logger.propagate = True
