@@ -36,7 +36,7 @@ main()
 
 @pytest.fixture
 def busy_cpu() -> Iterator[int]:
-    """A CPU on which one process never rests: it gets four fifths next to a node that is nice, and other tests get on."""
+    """A CPU on which one process never rests: next to a node that is nice it gets four fifths, and others get on."""
     cpu = min(os.sched_getaffinity(0))
     command = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", command]) as busy:
