@@ -62,10 +62,14 @@ class Cluster:
 
     def make_topic(self, partitions: int = 1, **config: str) -> str:
         """A new topic, and its name."""
-        name = f"t{uuid4().hex[:10]}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
+        return self.create(f"t{uuid4().hex[:10]}", partitions, settings)
+
+    def create(self, name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
+        """A topic of this name, if there is none."""
         admin = self.admin()  # It must outlive the answer.
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        if name not in admin.list_topics(timeout=20).topics:
+            admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])[name].result(30)
         return name
 
     def admin(self) -> AdminClient:
@@ -137,6 +141,11 @@ class Broker(Cluster):
         self.sasl = f"localhost:{self._ports[1]}"  # Asks for a password, without TLS,
         self.secure = f"localhost:{self._ports[2]}"  # and with.
         self.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process."""
+        return None if self._process is None else self._process.pid
 
     @property
     def certificate(self) -> str:

@@ -78,7 +78,7 @@ async def read(source: KafkaSource, count: int) -> list[tuple[Any, Any]]:
         await source.close()
 
 
-class TestSource(SourceInPartsContract):
+class TestMockKafkaSource(SourceInPartsContract):
     ends = False
 
     @pytest.fixture(autouse=True, scope="class")
@@ -95,7 +95,7 @@ class TestSource(SourceInPartsContract):
         return {str(part): [{"id": id} for id in range(part, 24, 4)] for part in range(4)}
 
 
-class TestPlainSink(SinkContract):
+class TestMockPlainKafkaSink(SinkContract):
     @pytest.fixture(autouse=True)
     def place(self, mock: MockCluster) -> None:
         self.mock, self.topic = mock, mock.make_topic()
@@ -468,3 +468,10 @@ async def test_without_its_library_the_connector_says_what_to_install(monkeypatc
         CONNECTOR.source.build(KafkaSourceOptions(brokers="a:1", topic="t"), make_context())
     assert caught.value.cause is Cause.CONFIG
     assert caught.value.hint == "pip install 'headgate[kafka]'"
+
+
+@pytest.mark.parametrize(("delivery", "is_transactional"), [("exactly_once", True), ("at_least_once", False)])
+def test_only_a_sink_with_transactions_counts_as_fenced(delivery: str, is_transactional: bool) -> None:
+    assert CONNECTOR.sink is not None
+    options = KafkaSinkOptions(brokers="a:1", topic="t", delivery=delivery)
+    assert CONNECTOR.sink.with_options(options).transactional is is_transactional

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import msgspec
 import pytest
+import yaml
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
@@ -55,7 +57,7 @@ def records_in(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda record: record["id"])
 
 
-class TestSource(SourceInPartsContract):
+class TestKafkaSource(SourceInPartsContract):
     """Three partitions, each written by transactions that commit and abort, with another compression each."""
 
     ends = False
@@ -77,7 +79,7 @@ class TestSource(SourceInPartsContract):
         return {str(part): [{"id": 10 * part + number} for number in range(4)] for part in range(3)}
 
 
-class TestSink(ForgettingSinkContract):
+class TestKafkaSink(ForgettingSinkContract):
     @pytest.fixture(autouse=True)
     def place(self, broker: Cluster) -> None:
         self.cluster = broker
@@ -94,7 +96,7 @@ class TestSink(ForgettingSinkContract):
         return [*self.make_records(10, 3), {"id": 13, "text": "x" * 2_000_000}]
 
 
-class TestPlainSink(SinkContract):
+class TestPlainKafkaSink(SinkContract):
     @pytest.fixture(autouse=True)
     def place(self, broker: Cluster) -> None:
         self.cluster = broker
@@ -478,6 +480,37 @@ async def test_positions_are_kept_only_where_they_stay(broker: Cluster) -> None:
         with pytest.raises(ConnectorError, match=reason):
             await sink.open(make_grant(epoch=1))
         await sink.close()
+
+
+# With a node.
+
+
+async def test_the_examples_of_the_page_run(broker: Cluster, start_node: Any, url: str) -> None:
+    """Orders go from topic to topic, and customers into a table, from which a tombstone deletes."""
+    page = (Path(__file__).parents[2] / "docs/howto/kafka.md").read_text()
+    orders, _, customers, *_ = (block.partition("```")[0] for block in page.split("```yaml")[1:])
+    documents = yaml.safe_load(orders)["datasources"] | {"customers": yaml.safe_load(customers)}
+    for document in documents.values():
+        for side in (document["source"], document["sink"]):
+            if side["type"] == "kafka":
+                side["brokers"] = broker.brokers
+                broker.create(side["topic"])
+    node = start_node()
+    node.call("PUT", "/api/secrets/warehouse", {"value": url})
+    node.apply(documents)
+    broker.produce("orders", [{"value": b'{"id": 17, "total": 12.5}'}])
+    rows = [{"key": b'{"id": %d}' % id, "value": b'{"id": %d, "name": "n%d"}' % (id, id)} for id in range(3)]
+    broker.produce("customers", [*rows, {"key": b'{"id": 1}', "value": None}])
+    node.wait_for("orders", lambda found: found["metrics"].get("records_written", 0) == 1)
+    node.wait_for("customers", lambda found: found["metrics"].get("records_written", 0) == 4)
+    [found] = broker.read("orders-in-cents")
+    assert (found.key(), found.value()) == (b"17", b'{"id":17,"cents":1250}')
+    connection = await asyncpg.connect(url)
+    assert [tuple(row) for row in await connection.fetch("SELECT id, name FROM customers ORDER BY id")] == [
+        (0, "n0"),
+        (2, "n2"),
+    ]
+    await connection.close()
 
 
 # The broker dies.

@@ -68,8 +68,8 @@ class SinkKind:
 
     options: OptionsModel
     build: Callable[[Any, Context], Sink]
-    transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
-    is_plain: Callable[[Any], bool] = field(default=lambda options: False)  # Whether these options forgo that.
+    transactional: bool = False  # Keeps the position with the data, and refuses older epochs,
+    transactional_with: Callable[[Any], bool] = field(default=lambda options: True)  # if it has these options.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
     forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
     is_marked: bool = False  # Is `Marked`, as a source may be.
@@ -81,8 +81,10 @@ class SinkKind:
     sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
 
     def with_options(self, options: Any) -> SinkKind:
-        """What it is with these options."""
-        return replace(self, transactional=False) if self.is_plain(options) else self
+        """The same, and transactional only if it is so with these options."""
+        return (
+            self if not self.transactional or self.transactional_with(options) else replace(self, transactional=False)
+        )
 
     @property
     def model(self) -> type[Options]:

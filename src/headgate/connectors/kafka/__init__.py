@@ -49,10 +49,10 @@ CONNECTOR = Connector(
         KafkaSinkOptions,
         _sink,
         transactional=True,
+        transactional_with=lambda options: not options.is_plain,
         forgets=True,
         is_marked=True,
         can_delete=lambda options: True,
         reaches=reaches,
-        is_plain=lambda options: options.is_plain,
     ),
 )

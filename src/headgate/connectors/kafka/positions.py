@@ -153,6 +153,7 @@ class PositionReader:
         self._where = f"{where}, topic {address.topic}"
         self._faults = Faults()
         self._at = 0  # Everything before this offset was read.
+        self.is_unwanted = False  # Set from outside: nobody waits for it any more.
         self.kept: Kept | None = None
         with steer_worker(self._where):
             self._consumer = Consumer(
@@ -180,7 +181,7 @@ class PositionReader:
         """Read everything before this offset, and wait for it."""
         ends_s = time.monotonic() + READ_S
         with steer_worker(self._where):
-            while self._at < end:
+            while self._at < end and not self.is_unwanted:
                 if time.monotonic() > ends_s:
                     raise NotConnected(f"Kafka {self._where}: a transaction of another stream does not end")
                 first = self._consumer.poll(SLICE_S)

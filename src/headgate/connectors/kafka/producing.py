@@ -140,8 +140,13 @@ class Producing:
     # Transactions.
 
     def take(self, within_s: float) -> None:
-        """Take the transactional id from whoever had it."""
-        self._in_slices(self._producer.init_transactions, within_s)
+        """Take the transactional id from whoever had it. `LostOwnershipError`: another one took it meanwhile."""
+        try:
+            self._in_slices(self._producer.init_transactions, within_s)
+        except KafkaException as error:
+            if is_fenced(error.args[0]):
+                raise LostOwnershipError(error.args[0].str()) from None
+            raise meaning(error.args[0], self._where) from None
 
     def commit(self, messages: Sequence[Message], last: tuple[str, int, bytes, bytes | None], within_s: float) -> None:
         """Send all of these to our topic, and then one to a place of its own, in one transaction.

@@ -56,7 +56,7 @@ _silent.disabled = True
 def settings(options: kafka_options.Cluster, guard: Guard) -> dict[str, Any]:
     """Of every client: where the brokers are, and how they let us in."""
     found: dict[str, Any] = {
-        "bootstrap.servers": options.brokers,
+        "bootstrap.servers": ",".join(one.strip() for one in options.brokers.split(",")),
         "client.id": "headgate",
         "logger": _silent,
         "log.connection.close": False,
@@ -303,11 +303,15 @@ class ClusterSession:
             await asyncio.sleep(0.05)
 
     async def close(self) -> None:
-        """End both clients."""
+        """End both clients, which wait for their threads."""
         consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await self._work.end(consumer.close)
-        del self._admin  # It has no other end.
+
+        def end() -> None:
+            if consumer is not None:
+                consumer.close()
+                del self._admin
+
+        await self._work.end(end)
 
     def terminate(self) -> None:
         """It is left to its threads."""

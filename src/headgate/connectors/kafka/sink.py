@@ -26,6 +26,7 @@ from headgate.errors import NotConnected
 
 OPEN_S = 20.0
 TRIES = 3
+FORGETTING = 8  # Streams at a time: each takes a producer and a few round trips.
 NOTHING = Progress(generation=-1)  # Lower than that of any registry, which then says where the stream begins.
 
 
@@ -79,7 +80,7 @@ class PlainKafkaSink(_Sink):
     async def write(self, batch: Outgoing) -> None:
         """Send the batch, and wait until the brokers have it."""
         assert self._producing is not None, "the sink is open"
-        messages = self._messages(batch)
+        messages = await self._work.do(self._messages, batch)
         await self._work.do(self._producing.send, messages, self._options.transaction_timeout_s)
 
     async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
@@ -110,10 +111,10 @@ class KafkaSink(_Sink):
         await positions.ensure(await self._cluster(), self._options.positions_topic, makes=True)
         for _ in range(TRIES):
             _must_trust(grant)  # Without, the owner would be disturbed for nothing.
-            kept = await self._own(grant, is_again=False)
-            _must_trust(grant)  # From here on the brokers refuse us if somebody took the stream meanwhile.
-            progress = NOTHING if kept is None else kept.progress
             with suppress(LostOwnershipError):  # Somebody else opens the stream at this very moment.
+                kept = await self._own(grant, is_again=False)
+                _must_trust(grant)  # From here on the brokers refuse us if somebody took the stream meanwhile.
+                progress = NOTHING if kept is None else kept.progress
                 await self._commit([], Kept(grant.epoch, progress))
                 return progress
         raise NotConnected(f"Kafka {self._where}: other runs keep taking the stream")
@@ -122,14 +123,14 @@ class KafkaSink(_Sink):
         """Records and position, in one transaction. Cancelled, it commits nothing, or all of it."""
         grant = self._grant
         assert grant is not None, "the sink is open"
-        messages = self._messages(batch)
+        messages = await self._work.do(self._messages, batch)
         mine = Kept(grant.epoch, batch.progress, uuid4().hex)
         for _ in range(TRIES):
-            if self._producing is None:
-                kept = await self._own(grant, is_again=True)
-                if kept is not None and kept.write == mine.write:
-                    return  # It was committed before we lost the producer.
             with suppress(LostOwnershipError):
+                if self._producing is None:
+                    kept = await self._own(grant, is_again=True)
+                    if kept is not None and kept.write == mine.write:
+                        return  # It was committed before we lost the producer.
                 await self._commit(messages, mine)
                 return
         raise NotConnected(
@@ -141,13 +142,13 @@ class KafkaSink(_Sink):
         try:
             cluster = await self._cluster()
             if await cluster.exists(self._options.positions_topic):
-                for stream in streams:
-                    await self._forget(installation, stream)
+                limit = asyncio.Semaphore(FORGETTING)
+                await asyncio.gather(*(self._forget(installation, stream, limit) for stream in streams))
         finally:
             if self._grant is None:
                 await self._leave_cluster()
 
-    async def _forget(self, installation: UUID, stream: UUID) -> None:
+    async def _forget(self, installation: UUID, stream: UUID, limit: asyncio.Semaphore) -> None:
         """Under the stream's transactional id: a run that has it can commit nothing more."""
         address = positions.address_of(self._options.positions_topic, installation, stream)
         config = self._config(installation, stream)
@@ -162,7 +163,8 @@ class KafkaSink(_Sink):
             finally:
                 producing.close()
 
-        await self._work.do(forget)
+        async with limit:
+            await asyncio.to_thread(forget)
 
     # Whose turn it is.
 
@@ -182,6 +184,7 @@ class KafkaSink(_Sink):
             positions.judge(kept, grant, is_again=is_again)
             return kept
         except BaseException:
+            reader.is_unwanted = True
             await asyncio.shield(self._let_go())
             raise
         finally:

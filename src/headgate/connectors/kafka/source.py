@@ -3,7 +3,7 @@
 Partitions are assigned by us, and no broker's group knows of it: the registry says who reads what, and where it stands.
 So nothing is committed to Kafka, and `ack` has nothing to do. Only what transactions have committed is read.
 
-The client reads ahead in threads of its own, up to a few megabytes (`AHEAD_KB`), and no further while nobody asks. Its
+The client reads ahead in threads of its own, up to a few megabytes (`MOST_AHEAD_KB`), and no further while nobody asks. Its
 `consume(n, t)` waits for n messages or the whole time. So a read waits for one message, and takes what else is there:
 `poll(t)`, then `consume(n, 0)`, in a thread, into `_taken`. A read that is cancelled leaves them there for the next.
 
@@ -29,8 +29,9 @@ from headgate.connectors.kafka.session import ASK_S, SLICE_S, Faults, Topic, Use
 from headgate.errors import Cause, ConnectorError, NotConnected
 from headgate.text import counted
 
-AHEAD_KB = 16 * 1024  # Messages that are read ahead, for one partition,
-FETCH_BYTES = 4 * 1024 * 1024  # and asked for at once. A larger message comes all the same, alone.
+AHEAD_KB = 128 * 1024  # Messages that are read ahead, for all partitions of a topic,
+MOST_AHEAD_KB, LEAST_AHEAD_KB = 16 * 1024, 1024  # and for one of them.
+FETCH_KB = 4 * 1024  # What is asked for at once. A larger message comes all the same, alone.
 LOOK_S = 60.0  # Between two looks whether the topic has more partitions.
 
 _LOST = {
@@ -90,6 +91,8 @@ class KafkaSource(UsesCluster):
         if int(self._part) >= self._topic.partitions:
             raise self._lost(f"the topic has {counted(self._topic.partitions, 'partition')} only")
         self._work = Work("kafka source")
+        ahead_kb = max(LEAST_AHEAD_KB, min(MOST_AHEAD_KB, AHEAD_KB // self._topic.partitions))
+        fetch_bytes = min(FETCH_KB, ahead_kb) * 1024
         with steer_worker(self._where):
             self._consumer = Consumer(
                 settings(self._options, self._guard)
@@ -102,10 +105,10 @@ class KafkaSource(UsesCluster):
                     "auto.offset.reset": "error",
                     "isolation.level": "read_committed",
                     "allow.auto.create.topics": False,
-                    "queued.max.messages.kbytes": AHEAD_KB,
-                    "max.partition.fetch.bytes": FETCH_BYTES,
-                    "fetch.max.bytes": FETCH_BYTES,
-                    "receive.message.max.bytes": max(100_000_000, self._options.max_message_bytes + FETCH_BYTES),
+                    "queued.max.messages.kbytes": ahead_kb,
+                    "max.partition.fetch.bytes": fetch_bytes,
+                    "fetch.max.bytes": fetch_bytes,
+                    "receive.message.max.bytes": max(100_000_000, self._options.max_message_bytes + fetch_bytes),
                 }
             )
             await self._work.do(self._begin, place)
