@@ -40,69 +40,64 @@ class Message(NamedTuple):
 
 def messages_of(batch: Outgoing, options: KafkaSinkOptions, most_bytes: int) -> list[Message]:
     """A message for each record; deletions become tombstones. `BadRecords` names those that cannot be."""
-    records, headers, bad = batch.records, _headers(batch.records, options.headers), list[Bad]()
-    if options.headers is not None:
-        records = [{name: one[name] for name in one if name != options.headers} for one in records]
-    values = _values(records, batch.deletes, options)
-    keys = [_key(one, batch.key, options.key_format) for one in records] if batch.key else [None] * len(records)
-    found = [Message(*one) for one in zip(values, keys, headers, strict=True)]
-    for index, message in enumerate(found):
-        size = OVERHEAD_BYTES + len(message.value or b"") + len(message.key or b"")
-        if message.headers is not None:
-            size += sum(len(name) + len(value) + 8 for name, value in message.headers)
-        if message.headers is _WRONG:
-            bad.append(Bad(index, options.headers, "headers are an object of texts"))
-        elif message.key is _WRONG_KEY:
+    values, key_of = _values(batch, options), _key_maker(batch.key, options.key_format)
+    found, bad = list[Message](), list[Bad]()
+    for index, (record, value) in enumerate(zip(batch.records, values, strict=True)):
+        try:
+            key = None if key_of is None else key_of(record)
+            headers = None if options.headers is None else _headers(record.get(options.headers))
+        except UnicodeEncodeError:
             bad.append(Bad(index, batch.key[0], "the key has a text that is not valid Unicode"))
-        elif size > most_bytes:
+            continue
+        except ValueError as error:
+            bad.append(Bad(index, options.headers, str(error)))
+            continue
+        size = OVERHEAD_BYTES + len(value or b"") + len(key or b"")
+        size += sum(len(name) + len(text) + 8 for name, text in headers or ())
+        if size > most_bytes:
             bad.append(Bad(index, None, f"the message has {size:,} bytes, and at most {most_bytes:,} are taken"))
+        found.append(Message(value, key, headers))
     if bad:
         raise BadRecords(bad)
     return found
 
 
-def _values(records: Sequence[dict[str, Any]], deletes: Sequence[int], options: KafkaSinkOptions) -> list[bytes | None]:
-    """The values of all but the deletions."""
-    if not deletes:
-        return list(encoded(records, options.format))
-    gone = set(deletes)
-    kept = [index for index in range(len(records)) if index not in gone]
-    values: list[bytes | None] = [None] * len(records)
+def _values(batch: Outgoing, options: KafkaSinkOptions) -> list[bytes | None]:
+    """The values of all but the deletions, without the headers."""
+    gone, left_out = set(batch.deletes), options.headers
+    kept = [index for index in range(len(batch.records)) if index not in gone]
+    records = [batch.records[index] for index in kept]
+    if left_out is not None:
+        records = [{name: one[name] for name in one if name != left_out} for one in records]
     try:
-        for index, value in zip(kept, encoded([records[index] for index in kept], options.format), strict=True):
-            values[index] = value
+        bodies = encoded(records, options.format)
     except BadRecords as error:
         raise BadRecords([Bad(kept[one.index], one.field, one.reason) for one in error.bad]) from None
+    values: list[bytes | None] = [None] * len(batch.records)
+    for index, body in zip(kept, bodies, strict=True):
+        values[index] = body
     return values
 
 
-_WRONG: list[tuple[str, bytes]] = []  # In place of headers,
-_WRONG_KEY = bytes(bytearray(b"?"))  # and of a key.
+def _key_maker(fields: Sequence[str], format: str) -> Callable[[dict[str, Any]], bytes] | None:
+    if not fields:
+        return None
+    if len(fields) > 1 or format == "json":
+        return lambda record: _encode({name: record.get(name) for name in fields})
+    [field] = fields
+    return lambda record: value.encode() if isinstance(value := record.get(field), str) else _encode(value)
 
 
-def _key(record: dict[str, Any], fields: Sequence[str], format: str) -> bytes:
-    try:
-        if len(fields) == 1 and format == "text":
-            value = record.get(fields[0])
-            return value.encode() if isinstance(value, str) else _encode(value)
-        return _encode({name: record.get(name) for name in fields})
-    except UnicodeEncodeError:
-        return _WRONG_KEY
+def _headers(given: Any) -> list[tuple[str, bytes]] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not all(isinstance(one, str) for one in (*given, *given.values())):
+        raise ValueError("headers are an object of texts")
+    return [(_clean(name).decode(), _clean(value)) for name, value in given.items()]
 
 
-def _headers(records: Sequence[dict[str, Any]], field: str | None) -> list[list[tuple[str, bytes]] | None]:
-    if field is None:
-        return [None] * len(records)
-    found: list[list[tuple[str, bytes]] | None] = []
-    for record in records:
-        given = record.get(field)
-        if given is None:
-            found.append(None)
-        elif isinstance(given, dict) and all(isinstance(one, str) for one in (*given, *given.values())):
-            found.append([(name, value.encode("utf-8", "replace")) for name, value in given.items()])
-        else:
-            found.append(_WRONG)
-    return found
+def _clean(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 class Producing:

@@ -113,7 +113,7 @@ class Work:
             self._is_ended = True
             last = self._thread.submit(work)
             self._thread.shutdown(wait=False)
-            await asyncio.wrap_future(last)
+            await asyncio.shield(asyncio.wrap_future(last))
 
 
 def patiently(ask: Callable[[], T], within_s: float = ASK_S) -> T:
@@ -193,9 +193,7 @@ class ClusterSession:
         """See who the brokers are, and that all of them may be reached."""
         try:
             await self._judge(self._named)
-            found = await self._work.do(self._metadata)
-            await self._judge((broker.host, broker.port) for broker in found.brokers.values())
-            self._id = found.cluster_id
+            self._id = (await self._ask()).cluster_id
         except BaseException:
             await self.close()
             raise
@@ -207,7 +205,13 @@ class ClusterSession:
                 with suppress(OSError):  # A name that is not known here is not reached, either.
                     await self._guard.resolve(host, port)
 
-    def _metadata(self, topic: str | None = None) -> Any:
+    async def _ask(self, topic: str | None = None) -> Any:
+        """What the cluster says of a topic or of all; and whether its brokers are still those that may be reached."""
+        found = await self._work.do(self._metadata, topic)
+        await self._judge((broker.host, broker.port) for broker in found.brokers.values())
+        return found
+
+    def _metadata(self, topic: str | None) -> Any:
         """What a broker answers; an error that a client reports meanwhile comes sooner than a timeout."""
         consumer = self._consumer
         assert consumer is not None
@@ -232,7 +236,7 @@ class ClusterSession:
 
     async def topic(self, name: str) -> Topic:
         """What is known of a topic. It is an error that it does not exist."""
-        found = (await self._work.do(self._metadata, name)).topics[name]
+        found = (await self._ask(name)).topics[name]
         if found.error is not None and found.error.code() != KafkaError.LEADER_NOT_AVAILABLE:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise await self._unknown(name)
@@ -243,11 +247,11 @@ class ClusterSession:
 
     async def exists(self, name: str) -> bool:
         """Whether there is such a topic."""
-        found = (await self._work.do(self._metadata, name)).topics[name]
+        found = (await self._ask(name)).topics[name]
         return bool(found.partitions) or found.error is None or found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
 
     async def _unknown(self, name: str) -> ConnectorError:
-        names = [one for one in (await self._work.do(self._metadata)).topics if not one.startswith("__")]
+        names = [one for one in (await self._ask()).topics if not one.startswith("__")]
         near = difflib.get_close_matches(name, sorted(names), n=NEAR)
         hint = f"did you mean {' or '.join(near)}?" if near else "make it, or name another"
         return ConnectorError(f"Kafka {self.where}: topic {name} does not exist", cause=Cause.CONFIG, hint=hint)
@@ -324,9 +328,7 @@ class UsesCluster:
         self._cluster_options = options
         self._guard = context.guard
         self._shared = context.shared
-        secret = options.sasl.password.get_secret_value() if options.sasl is not None else ""
-        named = f"{options.model_dump_json()} {secret} {context.guard}"
-        self._share = "kafka " + hashlib.sha256(named.encode()).hexdigest()
+        self._share = "kafka " + hashlib.sha256(f"{_names(options)} {context.guard}".encode()).hexdigest()
         self._held: ClusterSession | None = None
 
     async def _cluster(self) -> ClusterSession:
@@ -350,3 +352,14 @@ class UsesCluster:
         finally:
             if not was_held:
                 await self._leave_cluster()
+
+
+def _names(options: kafka_options.Cluster) -> list[str]:
+    """All by which a session differs from others, with its secrets."""
+    sasl, tls = options.sasl, options.tls
+    found = [options.brokers, repr(sasl), repr(tls)]
+    secrets = [
+        None if sasl is None else sasl.password,
+        tls.key_password if isinstance(tls, kafka_options.Tls) else None,
+    ]
+    return found + ["" if one is None else one.get_secret_value() for one in secrets]
