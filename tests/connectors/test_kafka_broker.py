@@ -21,9 +21,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from headgate.connectors.api import ForgettingSink, Outgoing, Progress, Sink, Source
-from headgate.connectors.kafka import producing
+from headgate.connectors.kafka import positions, producing
 from headgate.connectors.kafka.options import KafkaSinkOptions, KafkaSourceOptions
-from headgate.connectors.kafka.positions import PARTITIONS
 from headgate.connectors.kafka.sink import KafkaSink, PlainKafkaSink
 from headgate.connectors.kafka.source import KafkaSource
 from headgate.errors import BadRecords, Cause, ConnectorError, NotConnected
@@ -41,13 +40,19 @@ def broker() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(autouse=True)
+def _few_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests have a topic of positions each. A node has it as it is."""
+    monkeypatch.setattr(positions, "PARTITIONS", 2)
+
+
 def make_source(cluster: Cluster, topic: str, part: str = "0", **options: Any) -> KafkaSource:
     options = {"brokers": cluster.brokers, "topic": topic, **options}
     return KafkaSource(KafkaSourceOptions(**options), make_context(part=part))
 
 
 def make_sink(cluster: Cluster, topic: str, **options: Any) -> KafkaSink:
-    options = {"brokers": cluster.brokers, "topic": topic, **options}
+    options = {"brokers": cluster.brokers, "topic": topic, "positions_topic": f"positions-{topic}", **options}
     return KafkaSink(KafkaSinkOptions(**options), make_context())
 
 
@@ -125,9 +130,12 @@ STOPS = [
 ]
 
 
-async def test_a_writer_stopped_at_any_call_repeats_and_loses_nothing(broker: Cluster) -> None:
+async def test_a_writer_stopped_at_any_call_repeats_and_loses_nothing(
+    broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its successor opens and writes while it is stopped, and goes on when it has woken and ended."""
-    kept = broker.make_topic(PARTITIONS, cleanup_policy="compact")
+    monkeypatch.undo()  # The processes have all partitions.
+    kept = broker.make_topic(positions.PARTITIONS, cleanup_policy="compact")
     limit = asyncio.Semaphore(3)
 
     async def one(stop: tuple[str, str, str]) -> None:
@@ -166,8 +174,9 @@ def _rows(first: int, end: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("call", "moment"), [("take", "before"), ("commit", "before")])
 async def test_a_run_stopped_in_its_open_does_not_bring_a_forgotten_stream_back(
-    broker: Cluster, call: str, moment: str
+    broker: Cluster, monkeypatch: pytest.MonkeyPatch, call: str, moment: str
 ) -> None:
+    monkeypatch.undo()
     topic, stream = broker.make_topic(), uuid4()
     kept = f"positions-{topic}"
     old = await _start(broker.brokers, topic, kept, str(stream), "open", call, moment, "trust")
@@ -213,7 +222,7 @@ async def test_a_transaction_that_takes_too_long_is_written_again_once(
     broker: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.make_topic()
-    sink = make_sink(broker, topic, positions_topic=f"positions-{topic}", transaction_timeout_s=1.0)
+    sink = make_sink(broker, topic, transaction_timeout_s=1.0)
     send, waits = producing.Producing._send, [2.5]
 
     def slow(self: producing.Producing, messages: Any, within_s: float) -> None:
@@ -293,7 +302,7 @@ async def test_a_topic_that_was_made_again_is_not_read_from_an_old_position(brok
     admin.delete_topics([topic])[topic].result(20)
     await _until(lambda: topic not in admin.list_topics(timeout=10).topics)
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
-    await _until(lambda: bool(admin.list_topics(timeout=10).topics[topic].partitions))
+    await _until(lambda: topic in admin.list_topics(timeout=10).topics)
     broker.produce(topic, [{"value": b"%d" % number} for number in range(10, 16)])
     with pytest.raises(ConnectorError, match="was deleted and made again") as caught:
         await _positions(make_source(broker, topic), 1, position)
@@ -431,7 +440,7 @@ async def test_a_topic_that_does_not_exist_is_not_made_and_its_neighbours_are_na
 
 async def test_keys_headers_and_deletions_are_what_others_read(broker: Cluster) -> None:
     topic = broker.make_topic(4, cleanup_policy="compact")
-    sink = make_sink(broker, topic, headers="about", positions_topic=f"positions-{topic}")
+    sink = make_sink(broker, topic, headers="about")
     await sink.open(make_grant(epoch=1))
     records = [{"id": id, "name": f"n{id}", "about": {"source": "shop"}} for id in range(8)]
     await sink.write(Outgoing(records, Progress(0, 1, 8), key=("id",)))
@@ -459,7 +468,7 @@ async def test_keys_headers_and_deletions_are_what_others_read(broker: Cluster) 
 
 async def test_a_record_that_the_topic_does_not_take_is_named(broker: Cluster) -> None:
     topic = broker.make_topic(1, max_message_bytes="5000")
-    sink = make_sink(broker, topic, positions_topic=f"positions-{topic}")
+    sink = make_sink(broker, topic)
     await sink.open(make_grant(epoch=1))
     with pytest.raises(BadRecords, match="at most 5,000 are taken") as caught:
         await sink.write(Outgoing([{"id": 0}, {"id": 1, "text": "x" * 5000}], Progress(0, 1, 1)))
@@ -471,7 +480,7 @@ async def test_a_record_that_the_topic_does_not_take_is_named(broker: Cluster) -
 
 async def test_positions_are_kept_only_where_they_stay(broker: Cluster) -> None:
     topic = broker.make_topic()
-    for partitions, policy, reason in ((PARTITIONS, "delete", "not compacted"), (3, "compact", "3 partitions")):
+    for partitions, policy, reason in ((2, "delete", "not compacted"), (3, "compact", "3 partitions")):
         kept = broker.make_topic(partitions, cleanup_policy=policy)
         sink = make_sink(broker, topic, positions_topic=kept)
         with pytest.raises(ConnectorError, match=reason) as caught:

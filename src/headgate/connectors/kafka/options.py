@@ -35,7 +35,7 @@ class Tls(Options):
 
 
 class Cluster(Options):
-    """Where the brokers are, and how they let us in."""
+    """Where the brokers are, and how to be authenticated."""
 
     brokers: str = identity(is_address=True, description="Some of the brokers: host:port, separated by commas.")
     sasl: Sasl | None = Field(None, description="Mechanism, username and password; without: no authentication.")

@@ -4,9 +4,9 @@ It is compacted and has one message per stream, whose key is installation and st
 position and totals. Every write commits it together with its records, in one transaction. A stream's messages are all
 in one of `PARTITIONS` partitions. That number is fixed: with another one, positions would be looked for elsewhere.
 
-The fence has two halves. A *transactional id* belongs to a stream: whoever calls `init_transactions` with it last has
-it, and the brokers refuse everything that an earlier producer still sends or commits. But the last caller may be a
-stale run that woke late. So the second half is the epoch in this topic. A run that opens
+The fence has two halves. A *transactional id* belongs to a stream: the last producer that calls `init_transactions`
+with it has it, and the brokers refuse everything that an earlier producer still sends or commits. But the last caller
+may be a stale run that woke late. So the second half is the epoch in this topic. A run that opens
 
 1.  reads its stream's message, and ends if that has its own epoch or a higher one: it disturbs nobody;
 2.  takes the transactional id, which also ends whatever transaction was open under it;

@@ -117,7 +117,7 @@ class Producing:
                     "delivery.report.only.error": True,
                     "enable.idempotence": True,  # Also: all replicas in sync have it, and in order.
                     "compression.type": options.compression,
-                    "partitioner": "murmur2_random",  # As Java's: a key is in the same partition, whoever wrote it.
+                    "partitioner": "murmur2_random",  # As Java has it: a key is always in one partition.
                     "message.max.bytes": options.max_message_bytes,
                     "queue.buffering.max.kbytes": QUEUE_KB,
                     "queue.buffering.max.messages": 200_000,
@@ -135,7 +135,7 @@ class Producing:
     # Transactions.
 
     def take(self, within_s: float) -> None:
-        """Take the transactional id from whoever had it. `LostOwnershipError`: another one took it meanwhile."""
+        """Take the transactional id. `LostOwnershipError`: another producer took it at the same time."""
         try:
             self._in_slices(self._producer.init_transactions, within_s)
         except KafkaException as error:
@@ -144,7 +144,7 @@ class Producing:
             raise meaning(error.args[0], self._where) from None
 
     def commit(self, messages: Sequence[Message], last: tuple[str, int, bytes, bytes | None], within_s: float) -> None:
-        """Send all of these to our topic, and then one to a place of its own, in one transaction.
+        """Send all of these to our topic, and then one to another place, in one transaction.
 
         `LostOwnershipError`: nothing was committed, or nobody knows.
         """

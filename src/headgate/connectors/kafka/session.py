@@ -54,7 +54,7 @@ _silent.disabled = True
 
 
 def settings(options: kafka_options.Cluster, guard: Guard) -> dict[str, Any]:
-    """Of every client: where the brokers are, and how they let us in."""
+    """Of every client: where the brokers are, and how to authenticate."""
     found: dict[str, Any] = {
         "bootstrap.servers": ",".join(one.strip() for one in options.brokers.split(",")),
         "client.id": "headgate",

@@ -3,7 +3,7 @@
 Partitions are assigned by us, and no broker's group knows of it: the registry says who reads what, and where it stands.
 So nothing is committed to Kafka, and `ack` has nothing to do. Only what transactions have committed is read.
 
-The client reads ahead in threads of its own, up to a few megabytes (`MOST_AHEAD_KB`), and no further while nobody asks.
+The client reads ahead in its own threads, up to a few megabytes (`MOST_AHEAD_KB`), and no further while nobody asks.
 Its `consume(n, t)` waits for n messages or the whole time. So a read waits for one message, and takes what else is
 there: `poll(t)`, then `consume(n, 0)`, in a thread, into `_taken`. A read that is cancelled leaves them for the next.
 
