@@ -240,7 +240,7 @@ class KafkaSource(UsesCluster):
             position=Place(_offset(last), last.leader_epoch(), self._topic.id).as_position(),
             size_bytes=sum(map(len, filter(None, values))),
             event_time_s=None if kind == TIMESTAMP_NOT_AVAILABLE else stamp_ms / 1000,
-            meta=[_meta(one, key) for one, key in zip(messages, keys, strict=True)],
+            meta=_metas(messages, values, keys, int(part)),
             place=lambda index: f"topic {topic}, partition {part}, offset {messages[index].offset()}",
         )
 
@@ -278,13 +278,16 @@ def _offset(message: Message) -> int:
     return found
 
 
-def _meta(message: Message, key: Any) -> dict[str, Any]:
-    """What the mapping sees of a message besides its value."""
-    return {
-        "key": key,
-        "headers": headers_of(message.headers()),
-        "timestamp": message.timestamp()[1] / 1000,
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "is_tombstone": message.value() is None,
-    }
+def _metas(messages: list[Message], values: list[Any], keys: list[Any], partition: int) -> list[Any]:
+    """What the mapping sees of messages besides their values."""
+    return [
+        {
+            "key": key,
+            "headers": headers_of(message.headers()),
+            "timestamp": message.timestamp()[1] / 1000,
+            "partition": partition,
+            "offset": message.offset(),
+            "is_tombstone": value is None,
+        }
+        for message, value, key in zip(messages, values, keys, strict=True)
+    ]
