@@ -42,12 +42,12 @@ def stopping(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
         global armed
-        mine = armed and CALLS.get(name) == call_name
-        armed = armed and not mine
-        if mine and moment == "before":
+        if (mine := armed and CALLS.get(name) == call_name) and moment == "before":
+            armed = False
             os.kill(os.getpid(), signal.SIGSTOP)
-        result = call(*args, **kwargs)
+        result = call(*args, **kwargs)  # It may have to be repeated: then it is not over yet.
         if mine and moment == "after":
+            armed = False
             os.kill(os.getpid(), signal.SIGSTOP)
         return result
 
@@ -82,6 +82,7 @@ async def main() -> None:
         print("written")
     except ConnectorError as error:
         print(type(error).__name__)
+        print(error, file=sys.stderr)
     finally:
         await sink.close()
 

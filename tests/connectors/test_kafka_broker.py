@@ -148,7 +148,7 @@ async def test_a_writer_stopped_at_any_call_repeats_and_loses_nothing(
 async def _outlive(broker: Cluster, kept: str, stop: tuple[str, str, str]) -> None:
     topic, stream = await asyncio.to_thread(broker.make_topic), uuid4()
     old = await _start(broker.brokers, topic, kept, str(stream), *stop)
-    await _until_stopped(old.pid)
+    await _until_stopped(old)
     new = make_sink(broker, topic, positions_topic=kept)
     try:
         progress = await new.open(make_grant(epoch=2, stream=stream))
@@ -180,7 +180,7 @@ async def test_a_run_stopped_in_its_open_does_not_bring_a_forgotten_stream_back(
     topic, stream = broker.make_topic(), uuid4()
     kept = f"positions-{topic}"
     old = await _start(broker.brokers, topic, kept, str(stream), "open", call, moment, "trust")
-    await _until_stopped(old.pid)
+    await _until_stopped(old)
     await asyncio.sleep(2.1)  # Until nobody trusts its node: only then a stream is forgotten.
     other = make_sink(broker, topic, positions_topic=kept)
     await other.forget(make_grant().installation, [stream])
@@ -196,9 +196,10 @@ async def _start(*arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, *module, stdout=asyncio.subprocess.PIPE)
 
 
-async def _until_stopped(pid: int) -> None:
+async def _until_stopped(process: asyncio.subprocess.Process) -> None:
     """Until the process has stopped itself."""
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert process.returncode is None, "it ended, and did not stop"
         await asyncio.sleep(0.02)
 
 
