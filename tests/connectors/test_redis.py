@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+import yaml
 
 from headgate.connectors import plugins
 from headgate.connectors.api import Batch, Outgoing, Position, Progress, Unreadable
@@ -36,20 +37,20 @@ from tests.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
+def broker() -> Iterator[RedisServer]:
     made = RedisServer()
     yield made
     made.stop()
 
 
-def make_source(server: RedisServer, **options: Any) -> Any:
+def make_source(broker: RedisServer, **options: Any) -> Any:
     context = make_context()
-    made = RedisSourceOptions(**{"url": server.url, **options})
+    made = RedisSourceOptions(**{"url": broker.url, **options})
     return plugins.get("redis").source.build(made, context)  # type: ignore[union-attr]
 
 
-def make_sink(server: RedisServer, **options: Any) -> RedisSink:
-    return RedisSink(RedisSinkOptions(**{"url": server.url, **options}), make_context())
+def make_sink(broker: RedisServer, **options: Any) -> RedisSink:
+    return RedisSink(RedisSinkOptions(**{"url": broker.url, **options}), make_context())
 
 
 @asynccontextmanager
@@ -69,8 +70,8 @@ async def read(source: Any, count: int) -> list[Any]:
     return found
 
 
-def add(server: RedisServer, key: str, *numbers: int) -> None:
-    with server.client() as client, client.pipeline() as pipe:
+def add(broker: RedisServer, key: str, *numbers: int) -> None:
+    with broker.client() as client, client.pipeline() as pipe:
         for number in numbers:
             pipe.xadd(key, {"n": number}, id=f"{number}-0")
         pipe.execute()
@@ -90,9 +91,9 @@ class TestRedisStreamSource(SourceContract):
     options: ClassVar[dict[str, Any]] = {"batch": 7}
 
     @pytest.fixture(autouse=True)
-    def data(self, server: RedisServer) -> None:
-        self.server, self.key = server, server.key("s")
-        with server.client() as client, client.pipeline() as pipe:
+    def data(self, broker: RedisServer) -> None:
+        self.server, self.key = broker, broker.key("s")
+        with broker.client() as client, client.pipeline() as pipe:
             for record in self.expected():
                 pipe.xadd(self.key, record)
             pipe.execute()
@@ -116,8 +117,8 @@ class TestRedisListSource(SourceContract):
     ends = False
 
     @pytest.fixture(autouse=True)
-    def data(self, server: RedisServer) -> None:
-        self.server, self.key = server, server.key("l")
+    def data(self, broker: RedisServer) -> None:
+        self.server, self.key = broker, broker.key("l")
         self._fill()
 
     def _fill(self) -> None:
@@ -136,8 +137,8 @@ class TestRedisSink(ForgettingSinkContract):
     """Into a stream."""
 
     @pytest.fixture(autouse=True)
-    def place(self, server: RedisServer) -> None:
-        self.server, self.key = server, server.key("out")
+    def place(self, broker: RedisServer) -> None:
+        self.server, self.key = broker, broker.key("out")
 
     def make_sink(self) -> RedisSink:
         return make_sink(self.server, stream=self.key, format="json")
@@ -179,10 +180,10 @@ class TestRedisKeysSink(TestRedisSink):
 # Streams.
 
 
-async def test_a_position_is_an_id_and_may_be_set_by_hand(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, *range(1, 10))
-    async with opened(make_source(server, stream=key), "7-0") as source:
+async def test_a_position_is_an_id_and_may_be_set_by_hand(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, *range(1, 10))
+    async with opened(make_source(broker, stream=key), "7-0") as source:
         batch: Batch = await soon(source.read())
         assert numbers_of(batch.records) == [8, 9]
         assert batch.position == {"id": "9-0", "added": 9} or batch.position == {"id": "9-0"}
@@ -191,81 +192,81 @@ async def test_a_position_is_an_id_and_may_be_set_by_hand(server: RedisServer) -
         assert batch.place(1) == f"stream {key}, entry 9-0"
     for wrong in ("7", 7, {"id": "x"}, {"id": "7-0", "added": -1}):
         with pytest.raises(ConnectorError) as error:
-            await make_source(server, stream=key).open(wrong)
+            await make_source(broker, stream=key).open(wrong)
         assert error.value.cause is Cause.CONFIG
 
 
-async def test_entries_removed_before_they_were_read_stop_the_stream(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, *range(1, 21))
-    async with opened(make_source(server, stream=key, batch=5)) as source:
+async def test_entries_removed_before_they_were_read_stop_the_stream(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, *range(1, 21))
+    async with opened(make_source(broker, stream=key, batch=5)) as source:
         position = (await soon(source.read())).position
-    with server.client() as client:
+    with broker.client() as client:
         client.xtrim(key, minid="6-0")
-        async with opened(make_source(server, stream=key, batch=5), position) as source:
+        async with opened(make_source(broker, stream=key, batch=5), position) as source:
             assert numbers_of((await soon(source.read())).records) == [6, 7, 8, 9, 10]  # Nothing was lost so far.
             client.xtrim(key, minid="14-0")  # While it is open.
             with pytest.raises(ConnectorError, match="3 entries after 10-0 gone: removed before being read") as error:
                 await soon(source.read())
             assert error.value.cause is Cause.CONFIG
             assert "go_on" in error.value.hint
-    async with opened(make_source(server, stream=key, missing="go_on"), position) as source:
+    async with opened(make_source(broker, stream=key, missing="go_on"), position) as source:
         assert numbers_of(await read(source, 7)) == list(range(14, 21))
 
 
-async def test_a_stream_that_was_read_to_its_end_may_be_emptied(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, 1, 2, 3)
-    async with opened(make_source(server, stream=key)) as source:
+async def test_a_stream_that_was_read_to_its_end_may_be_emptied(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, 1, 2, 3)
+    async with opened(make_source(broker, stream=key)) as source:
         position = (await soon(source.read())).position
-    with server.client() as client:
+    with broker.client() as client:
         client.xtrim(key, maxlen=0)
-        async with opened(make_source(server, stream=key), position) as source:
-            add(server, key, 4)
+        async with opened(make_source(broker, stream=key), position) as source:
+            add(broker, key, 4)
             assert numbers_of(await read(source, 1)) == [4]
-        add(server, key, 5)
+        add(broker, key, 5)
         client.xtrim(key, maxlen=0)
     with pytest.raises(ConnectorError, match="2 entries after 3-0 gone"):
-        await make_source(server, stream=key).open(position)
+        await make_source(broker, stream=key).open(position)
 
 
-async def test_a_position_without_a_number_is_not_trusted_after_a_trim(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, *range(1, 11))
-    with server.client() as client:
+async def test_a_position_without_a_number_is_not_trusted_after_a_trim(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, *range(1, 11))
+    with broker.client() as client:
         client.xtrim(key, minid="5-0")
     with pytest.raises(ConnectorError, match="may be gone"):
-        await make_source(server, stream=key).open("3-0")
-    async with opened(make_source(server, stream=key), "5-0") as source:
+        await make_source(broker, stream=key).open("3-0")
+    async with opened(make_source(broker, stream=key), "5-0") as source:
         assert numbers_of(await read(source, 5)) == [6, 7, 8, 9, 10]
 
 
-async def test_a_stream_that_was_made_again_is_read_from_its_beginning_if_somebody_said_so(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, 1, 2)
+async def test_a_stream_that_was_made_again_is_read_from_its_beginning_if_somebody_said_so(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, 1, 2)
     with pytest.raises(ConnectorError, match="made again since entry 9-0"):
-        await make_source(server, stream=key).open("9-0")
-    async with opened(make_source(server, stream=key, missing="go_on"), "9-0") as source:
+        await make_source(broker, stream=key).open("9-0")
+    async with opened(make_source(broker, stream=key, missing="go_on"), "9-0") as source:
         assert numbers_of(await read(source, 2)) == [1, 2]
 
 
-async def test_an_unknown_stream_is_named_with_one_that_is_like_it(server: RedisServer) -> None:
-    key = server.key("shipments")
-    add(server, key, 1)
+async def test_an_unknown_stream_is_named_with_one_that_is_like_it(broker: RedisServer) -> None:
+    key = broker.key("shipments")
+    add(broker, key, 1)
     with pytest.raises(ConnectorError, match="has no stream") as error:
-        await make_source(server, stream=key[:-1] + "x").check()
+        await make_source(broker, stream=key[:-1] + "x").check()
     assert error.value.cause is Cause.CONFIG
     assert key in error.value.hint
-    async with opened(make_source(server, stream=(absent := server.key()), missing="go_on")) as source:
+    async with opened(make_source(broker, stream=(absent := broker.key()), missing="go_on")) as source:
         reading = asyncio.create_task(source.read())
         await asyncio.sleep(0)
-        add(server, absent, 1)
+        add(broker, absent, 1)
         assert numbers_of((await soon(reading)).records) == [1]
 
 
-async def test_what_cannot_be_read_is_put_aside_and_the_rest_goes_on(server: RedisServer) -> None:
-    key = server.key()
-    with server.client() as client:
+async def test_what_cannot_be_read_is_put_aside_and_the_rest_goes_on(broker: RedisServer) -> None:
+    key = broker.key()
+    with broker.client() as client:
         for fields in (
             {"body": '{"n": 1}'},
             {"body": "{"},
@@ -276,38 +277,38 @@ async def test_what_cannot_be_read_is_put_aside_and_the_rest_goes_on(server: Red
             client.xadd(key, fields)
         client.xadd(key, {"body": "x" * 5000})
         client.xadd(key, {"body": '{"n": 3}'})
-    async with opened(make_source(server, stream=key, format="json", max_message_bytes=1000)) as source:
+    async with opened(make_source(broker, stream=key, format="json", max_message_bytes=1000)) as source:
         records = await read(source, 7)
     reasons = [record.reason if isinstance(record, Unreadable) else record for record in records]
     assert reasons == [
         {"n": 1}, "the body is not JSON", "there is no field 'body'", {"n": 2}, "the body is not JSON",
         "the message has 5,000 bytes, and at most 1,000 are taken", {"n": 3},
     ]  # fmt: skip
-    with server.client() as client:
-        client.xadd(binary := server.key(), {"a": b"\xff"})
-    async with opened(make_source(server, stream=binary)) as source:
+    with broker.client() as client:
+        client.xadd(binary := broker.key(), {"a": b"\xff"})
+    async with opened(make_source(broker, stream=binary)) as source:
         (found,) = await read(source, 1)
     assert found.reason == "a field is not UTF-8"
 
 
-async def test_an_entry_that_is_too_large_is_not_sent_whole(server: RedisServer) -> None:
-    key = server.key()
-    with server.client() as client:
+async def test_an_entry_that_is_too_large_is_not_sent_whole(broker: RedisServer) -> None:
+    key = broker.key()
+    with broker.client() as client:
         client.xadd(key, {"a": "1"})
         client.xadd(key, {"big": "x" * 3_000_000})
         client.xadd(key, {"a": "2"})
     options = {"batch_bytes": 1000, "max_message_bytes": 100_000}
-    async with opened(make_source(server, stream=key, **options)) as source:
+    async with opened(make_source(broker, stream=key, **options)) as source:
         first, large, last = await read(source, 3)
     assert (first, last) == ({"a": "1"}, {"a": "2"})
     assert large.reason == "the message has 3,000,003 bytes, and at most 100,000 are taken"
     assert len(large.body) <= 64 * 1024
 
 
-async def test_the_backlog_is_what_waits(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, *range(1, 11))
-    async with opened(make_source(server, stream=key, batch=4)) as source:
+async def test_the_backlog_is_what_waits(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, *range(1, 11))
+    async with opened(make_source(broker, stream=key, batch=4)) as source:
         assert (await source.backlog()).records == 10
         await source.read()
         assert (await source.backlog()).records == 6
@@ -325,12 +326,12 @@ def test_a_move_is_told_in_ids() -> None:
 # Lists.
 
 
-async def test_elements_stay_until_they_are_acknowledged(server: RedisServer) -> None:
-    key = server.key("l")
-    with server.client() as client:
+async def test_elements_stay_until_they_are_acknowledged(broker: RedisServer) -> None:
+    key = broker.key("l")
+    with broker.client() as client:
         client.rpush(key, *(f'{{"n": {n}}}' for n in range(10)))
         taken = f"headgate:{{{key}}}:taken:test"
-        async with opened(make_source(server, list=key, batch=4)) as source:
+        async with opened(make_source(broker, list=key, batch=4)) as source:
             batch = await soon(source.read())
             await soon(source.read())
             assert (client.llen(key), client.llen(taken)) == (2, 8)
@@ -338,40 +339,40 @@ async def test_elements_stay_until_they_are_acknowledged(server: RedisServer) ->
             await source.ack(batch.position)
             assert client.llen(taken) == 4
             assert (await source.backlog()).records == 2
-        async with opened(make_source(server, list=key), None) as source:  # A sink that does not know where it stands.
+        async with opened(make_source(broker, list=key), None) as source:  # A sink that does not know where it stands.
             assert numbers_of(await read(source, 6)) == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_position_that_is_ahead_of_the_acknowledgement_repeats_nothing(server: RedisServer) -> None:
+async def test_a_position_that_is_ahead_of_the_acknowledgement_repeats_nothing(broker: RedisServer) -> None:
     """The sink has committed, and the run ended before it could say so."""
-    key = server.key("l")
-    with server.client() as client:
+    key = broker.key("l")
+    with broker.client() as client:
         client.rpush(key, *(f'{{"n": {n}}}' for n in range(10)))
-    async with opened(make_source(server, list=key, batch=4)) as source:
+    async with opened(make_source(broker, list=key, batch=4)) as source:
         position = (await soon(source.read())).position
         await soon(source.read())
-    async with opened(make_source(server, list=key), position) as source:
+    async with opened(make_source(broker, list=key), position) as source:
         assert numbers_of(await read(source, 6)) == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_position_of_another_history_skips_nothing(server: RedisServer) -> None:
+async def test_a_position_of_another_history_skips_nothing(broker: RedisServer) -> None:
     """The server has lost its data, and other elements have the old numbers now."""
-    key = server.key("l")
-    with server.client() as client:
+    key = broker.key("l")
+    with broker.client() as client:
         client.rpush(key, *(f'{{"n": {n}}}' for n in range(10)))
-        async with opened(make_source(server, list=key)) as source:
+        async with opened(make_source(broker, list=key)) as source:
             position = (await soon(source.read())).position
         client.delete(*client.keys(f"headgate:{{{key}}}:*"))
         client.rpush(key, *(f'{{"n": {n}}}' for n in range(20, 25)))
-        async with opened(make_source(server, list=key), position) as source:
+        async with opened(make_source(broker, list=key), position) as source:
             assert numbers_of(await read(source, 5)) == [20, 21, 22, 23, 24]
 
 
-async def test_a_run_that_was_replaced_loses_nothing_that_it_still_takes(server: RedisServer) -> None:
-    key = server.key("l")
-    with server.client() as client:
+async def test_a_run_that_was_replaced_loses_nothing_that_it_still_takes(broker: RedisServer) -> None:
+    key = broker.key("l")
+    with broker.client() as client:
         client.rpush(key, *(f'{{"n": {n}}}' for n in range(4)))
-        old, new = make_source(server, list=key, batch=4), make_source(server, list=key, batch=4)
+        old, new = make_source(broker, list=key, batch=4), make_source(broker, list=key, batch=4)
         async with opened(old) as old:
             batch = await soon(old.read())
             async with opened(new, batch.position) as new:
@@ -382,34 +383,34 @@ async def test_a_run_that_was_replaced_loses_nothing_that_it_still_takes(server:
                 late.cancel()
             await old.ack({"era": "another", "number": 9})  # Of no history: nothing follows.
             assert client.llen(f"headgate:{{{key}}}:taken:test") == 1
-            async with opened(make_source(server, list=key)):  # Another era begins.
+            async with opened(make_source(broker, list=key)):  # Another era begins.
                 with pytest.raises(Fenced):
                     await soon(old.read())
 
 
-async def test_a_rehearsal_takes_nothing_from_a_list(server: RedisServer) -> None:
-    key = server.key("l")
-    with server.client() as client:
+async def test_a_rehearsal_takes_nothing_from_a_list(broker: RedisServer) -> None:
+    key = broker.key("l")
+    with broker.client() as client:
         client.rpush(key, *(f'{{"n": {n}}}' for n in range(3)))
-        options = RedisSourceOptions(url=server.url, list=key)  # type: ignore[arg-type]
+        options = RedisSourceOptions(url=broker.url, list=key)  # type: ignore[arg-type]
         async with opened(RedisListSource(options, make_context(is_rehearsal=True))) as source:
             assert numbers_of(await read(source, 3)) == [0, 1, 2]
         assert client.llen(key) == 3
         assert client.keys(f"headgate:{{{key}}}:*") == []
 
 
-async def test_an_element_that_is_too_large_is_put_aside(server: RedisServer) -> None:
-    key = server.key("l")
-    with server.client() as client:
+async def test_an_element_that_is_too_large_is_put_aside(broker: RedisServer) -> None:
+    key = broker.key("l")
+    with broker.client() as client:
         client.rpush(key, '{"n": 1}', "x" * 3_000_000, '{"n": 2}')
-    async with opened(make_source(server, list=key, max_message_bytes=1000, batch_bytes=100)) as source:
+    async with opened(make_source(broker, list=key, max_message_bytes=1000, batch_bytes=100)) as source:
         first, large, last = await read(source, 3)
     assert (first, last) == ({"n": 1}, {"n": 2})
     assert large.reason == "the message has 3,000,000 bytes, and at most 1,000 are taken"
-    with server.client() as client:
-        client.rpush(waited := server.key("l"), b"{}")
+    with broker.client() as client:
+        client.rpush(waited := broker.key("l"), b"{}")
         client.delete(waited)
-        async with opened(make_source(server, list=waited, max_message_bytes=1000)) as source:
+        async with opened(make_source(broker, list=waited, max_message_bytes=1000)) as source:
             reading = asyncio.create_task(source.read())
             while not client.client_list(_type="normal") or client.info("clients")["blocked_clients"] == 0:
                 await asyncio.sleep(0.01)
@@ -417,10 +418,10 @@ async def test_an_element_that_is_too_large_is_put_aside(server: RedisServer) ->
             assert isinstance((await soon(reading)).records[0], Unreadable)
 
 
-async def test_a_key_of_another_kind_is_a_mistake(server: RedisServer) -> None:
-    key = server.key()
-    add(server, key, 1)
-    for side in (make_source(server, list=key), make_sink(server, list=key)):
+async def test_a_key_of_another_kind_is_a_mistake(broker: RedisServer) -> None:
+    key = broker.key()
+    add(broker, key, 1)
+    for side in (make_source(broker, list=key), make_sink(broker, list=key)):
         with pytest.raises(ConnectorError, match="is no list, but a stream") as error:
             await side.check()
         assert error.value.cause is Cause.CONFIG
@@ -430,9 +431,9 @@ async def test_a_key_of_another_kind_is_a_mistake(server: RedisServer) -> None:
 # Writing.
 
 
-async def test_a_key_has_what_was_written_last_and_a_deletion_removes_it(server: RedisServer) -> None:
-    prefix = server.key("o") + ":"
-    sink = make_sink(server, keys=prefix)
+async def test_a_key_has_what_was_written_last_and_a_deletion_removes_it(broker: RedisServer) -> None:
+    prefix = broker.key("o") + ":"
+    sink = make_sink(broker, keys=prefix)
     await sink.open(make_grant())
     records = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "c"}, {"id": 2}, {"id": "x:y"}]
     await sink.write(Outgoing(records, Progress(0, 1, 1), key=("id",), deletes=[3]))
@@ -441,14 +442,14 @@ async def test_a_key_has_what_was_written_last_and_a_deletion_removes_it(server:
     assert [bad.index for bad in error.value.bad] == [1, 2]
     await sink.write(Outgoing([{"id": "a:b", "n": "c"}], Progress(0, 2, 2), key=("id", "n")))
     await sink.close()
-    with server.client() as client:
+    with broker.client() as client:
         found = {key.decode().removeprefix(prefix): client.get(key) for key in client.keys(f"{prefix}*")}
     assert found == {"1": b'{"id":1,"v":"c"}', "x:y": b'{"id":"x:y"}', "a\\:b:c": b'{"id":"a:b","n":"c"}'}
 
 
-async def test_fields_are_texts_and_a_record_needs_one(server: RedisServer) -> None:
-    key = server.key("out")
-    sink = make_sink(server, stream=key)
+async def test_fields_are_texts_and_a_record_needs_one(broker: RedisServer) -> None:
+    key = broker.key("out")
+    sink = make_sink(broker, stream=key)
     await sink.open(make_grant())
     record = {"t": "x", "i": 17, "f": 1.5, "b": True, "none": None, "l": [1, "a"], "long": "y" * 70_000}
     await sink.write(Outgoing([record], Progress(0, 1, 1)))
@@ -457,28 +458,28 @@ async def test_fields_are_texts_and_a_record_needs_one(server: RedisServer) -> N
             await sink.write(Outgoing([record, bad], Progress(0, 2, 2)))
         assert [one.index for one in error.value.bad] == [1]
     await sink.close()
-    with server.client() as client:
+    with broker.client() as client:
         ((_, fields),) = client.xrange(key)
     assert fields == {b"t": b"x", b"i": b"17", b"f": b"1.5", b"b": b"true", b"l": b'[1,"a"]', b"long": b"y" * 70_000}
 
 
-async def test_bytes_come_back_as_they_were(server: RedisServer) -> None:
-    key = server.key("out")
-    sink = make_sink(server, stream=key, format="bytes", max_length=1000)
+async def test_bytes_come_back_as_they_were(broker: RedisServer) -> None:
+    key = broker.key("out")
+    sink = make_sink(broker, stream=key, format="bytes", max_length=1000)
     await sink.open(make_grant())
     await sink.write(Outgoing([{"body": "/wAB"}], Progress(0, 1, 1)))
     await sink.close()
-    with server.client() as client:
+    with broker.client() as client:
         assert client.xrange(key)[0][1] == {b"body": b"\xff\x00\x01"}
-    async with opened(make_source(server, stream=key, format="bytes")) as source:
+    async with opened(make_source(broker, stream=key, format="bytes")) as source:
         assert await read(source, 1) == [{"body": "/wAB"}]
 
 
-async def test_a_target_of_another_kind_leaves_the_position(server: RedisServer) -> None:
-    key = server.key("out")
-    sink = make_sink(server, stream=key)
+async def test_a_target_of_another_kind_leaves_the_position(broker: RedisServer) -> None:
+    key = broker.key("out")
+    sink = make_sink(broker, stream=key)
     await sink.open(make_grant(epoch=1))
-    with server.client() as client:
+    with broker.client() as client:
         client.set(key, "somebody else's")
         with pytest.raises(ConnectorError, match="WRONGTYPE") as error:
             await sink.write(Outgoing([{"a": 1}], Progress(0, 1, 1)))
@@ -488,11 +489,11 @@ async def test_a_target_of_another_kind_leaves_the_position(server: RedisServer)
     await sink.close()
 
 
-async def test_a_script_that_the_server_has_forgotten_is_sent_again(server: RedisServer) -> None:
-    key = server.key("out")
-    sink = make_sink(server, stream=key)
+async def test_a_script_that_the_server_has_forgotten_is_sent_again(broker: RedisServer) -> None:
+    key = broker.key("out")
+    sink = make_sink(broker, stream=key)
     await sink.open(make_grant())
-    with server.client() as client:
+    with broker.client() as client:
         client.script_flush()
         await sink.write(Outgoing([{"a": 1}], Progress(0, 1, 1)))
         assert client.xlen(key) == 1
@@ -519,16 +520,16 @@ async def woken(run: asyncio.subprocess.Process) -> str:
 
 
 @pytest.mark.parametrize("moment", ["before", "inside", "after"])
-async def test_a_writer_stopped_in_its_write_changes_nothing_later(server: RedisServer, moment: str) -> None:
-    key, stream = server.key("out"), uuid4()
-    writer = await stopped(server.url, key, str(stream), "write", moment)
-    successor = make_sink(server, stream=key)
+async def test_a_writer_stopped_in_its_write_changes_nothing_later(broker: RedisServer, moment: str) -> None:
+    key, stream = broker.key("out"), uuid4()
+    writer = await stopped(broker.url, key, str(stream), "write", moment)
+    successor = make_sink(broker, stream=key)
     progress = await successor.open(make_grant(epoch=2, stream=stream))
     assert progress is not None
     assert progress.commits == (0 if moment == "before" else 1)
     await successor.write(Outgoing([{"writer": 2}] * 5, Progress(0, progress.commits + 1, 5)))
     said = await woken(writer)
-    with server.client() as client:
+    with broker.client() as client:
         writers = [fields[b"writer"] for _, fields in client.xrange(key)]
     assert (writers.count(b"1"), writers.count(b"2")) == (10 * progress.commits, 5), said
     assert said == ("Fenced" if moment == "before" else "written")
@@ -536,14 +537,14 @@ async def test_a_writer_stopped_in_its_write_changes_nothing_later(server: Redis
 
 
 @pytest.mark.parametrize("call", ["read", "raise"])
-async def test_a_run_stopped_in_its_open_does_not_bring_a_forgotten_stream_back(server: RedisServer, call: str) -> None:
-    key, stream = server.key("out"), uuid4()
-    run = await stopped(server.url, key, str(stream), call, "before" if call == "raise" else "after")
+async def test_a_run_stopped_in_its_open_does_not_bring_a_forgotten_stream_back(broker: RedisServer, call: str) -> None:
+    key, stream = broker.key("out"), uuid4()
+    run = await stopped(broker.url, key, str(stream), call, "before" if call == "raise" else "after")
     await asyncio.sleep(1.1)  # Nothing happens meanwhile: that is how trust ends.
-    sink = make_sink(server, stream=key)
+    sink = make_sink(broker, stream=key)
     await sink.forget(INSTALLATION, [stream])
     assert await woken(run) == "NotConnected"
-    with server.client() as client:
+    with broker.client() as client:
         assert client.keys(f"headgate:{{{key}}}:*") == []
     await sink.close()
 
@@ -552,38 +553,38 @@ async def test_a_run_stopped_in_its_open_does_not_bring_a_forgotten_stream_back(
 
 
 async def test_a_server_that_dies_takes_nothing_back_and_everything_goes_on() -> None:
-    server = RedisServer()
+    broker = RedisServer()
     try:
-        key, out, listed = server.key(), server.key("out"), server.key("l")
-        add(server, key, *range(1, 101))
-        with server.client() as client:
+        key, out, listed = broker.key(), broker.key("out"), broker.key("l")
+        add(broker, key, *range(1, 101))
+        with broker.client() as client:
             client.rpush(listed, *(f'{{"n": {n}}}' for n in range(100)))
-        source, elements = make_source(server, stream=key, batch=40), make_source(server, list=listed, batch=40)
-        sink = make_sink(server, stream=out)
+        source, elements = make_source(broker, stream=key, batch=40), make_source(broker, list=listed, batch=40)
+        sink = make_sink(broker, stream=out)
         await sink.open(make_grant(epoch=1))
         async with opened(source), opened(elements):
             batch, taken = await soon(source.read()), await soon(elements.read())
             await sink.write(Outgoing(batch.records, Progress(0, 1, batch.position)))
-            server.kill()
+            broker.kill()
             for call in (source.read(), elements.read(), sink.write(Outgoing([{"a": 1}], Progress(0, 2, None)))):
                 with pytest.raises(NotConnected):
                     await soon(call)
             with pytest.raises(NotConnected):
-                await probe(server.url, Guard())
-            server.start()
-            await probe(server.url, Guard())
+                await probe(broker.url, Guard())
+            broker.start()
+            await probe(broker.url, Guard())
         await sink.close()
-        again = make_sink(server, stream=out)
+        again = make_sink(broker, stream=out)
         progress = await again.open(make_grant(epoch=2))
         await again.close()
         assert progress is not None
         assert progress.position == batch.position
-        async with opened(make_source(server, stream=key), progress.position) as source:
+        async with opened(make_source(broker, stream=key), progress.position) as source:
             assert numbers_of(await read(source, 60)) == list(range(41, 101))
-        async with opened(make_source(server, list=listed), taken.position) as source:
+        async with opened(make_source(broker, list=listed), taken.position) as source:
             assert numbers_of(await read(source, 60)) == list(range(40, 100))
     finally:
-        server.stop()
+        broker.stop()
 
 
 async def test_a_server_that_is_away_at_the_start_is_not_connected() -> None:
@@ -600,15 +601,15 @@ async def test_a_server_that_is_away_at_the_start_is_not_connected() -> None:
 
 
 async def test_a_connection_that_is_cut_or_silent_is_lost_and_the_next_one_goes_on(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    broker: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = server.key()
-    add(server, key, *range(1, 11))
-    proxy = Proxy(f"127.0.0.1:{server.port}")
+    key = broker.key()
+    add(broker, key, *range(1, 11))
+    proxy = Proxy(f"127.0.0.1:{broker.port}")
     listening = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
     url = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     try:
-        async with opened(make_source(server, url=url, stream=key, batch=5)) as source:
+        async with opened(make_source(broker, url=url, stream=key, batch=5)) as source:
             assert numbers_of((await soon(source.read())).records) == [1, 2, 3, 4, 5]
             proxy.cut()
             with pytest.raises(NotConnected):
@@ -627,7 +628,7 @@ async def test_a_connection_that_is_cut_or_silent_is_lost_and_the_next_one_goes_
         listening.close()
 
 
-async def test_a_password_is_needed_where_one_is_set_and_stands_in_no_error(server: RedisServer) -> None:
+async def test_a_password_is_needed_where_one_is_set_and_stands_in_no_error(broker: RedisServer) -> None:
     guarded = RedisServer("--requirepass", "s3cret-word")
     try:
         for user in ("", ":wrong-word@", "nobody:wrong-word@"):
@@ -643,10 +644,10 @@ async def test_a_password_is_needed_where_one_is_set_and_stands_in_no_error(serv
         guarded.stop()
 
 
-async def test_a_server_that_is_full_asks_for_patience(server: RedisServer) -> None:
-    sink = make_sink(server, stream=server.key("out"))
+async def test_a_server_that_is_full_asks_for_patience(broker: RedisServer) -> None:
+    sink = make_sink(broker, stream=broker.key("out"))
     await sink.open(make_grant())
-    with server.client() as client:
+    with broker.client() as client:
         client.config_set("maxmemory", "1mb")
         try:
             with pytest.raises(RetryLater):
@@ -657,13 +658,13 @@ async def test_a_server_that_is_full_asks_for_patience(server: RedisServer) -> N
     await sink.close()
 
 
-async def test_an_address_that_may_not_be_reached_is_not_connected_to(server: RedisServer) -> None:
+async def test_an_address_that_may_not_be_reached_is_not_connected_to(broker: RedisServer) -> None:
     guard = Guard((Bound(Reach(addresses=())),))
-    options = RedisSourceOptions(url=server.url, stream="s")  # type: ignore[arg-type]
+    options = RedisSourceOptions(url=broker.url, stream="s")  # type: ignore[arg-type]
     with pytest.raises(OutOfReach):
         await RedisStreamSource(options, make_context(guard=guard)).check()
     with pytest.raises(OutOfReach):
-        await probe(server.url, guard)
+        await probe(broker.url, guard)
 
 
 # A cluster.
@@ -725,3 +726,15 @@ def test_what_is_ours_lies_next_to_a_key() -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         RedisSourceOptions(**options)
+
+
+async def test_the_example_of_the_page_runs(broker: RedisServer, start_node: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/redis.md").read_text()
+    document = yaml.safe_load(page.partition("```yaml")[2].partition("```")[0])["datasources"]
+    with broker.client() as client:
+        client.xadd("orders", {"body": '{"id": 17, "total": 12.5}'})
+        node = start_node()
+        node.call("PUT", "/api/secrets/redis", {"value": broker.url})
+        node.apply(document)
+        node.wait_for("orders", lambda found: found["metrics"].get("records_written", 0) == 1)
+        assert client.hgetall("order:17") == {b"id": b"17", b"cents": b"1250"}
