@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from headgate.connectors.api import Options, identity
+from headgate.connectors.tls import check_files
 
-_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _FORMATS = "fields: each field is a text. json: the body is the record. text: {body: …}. bytes: {body: …} in base64."
 
 
@@ -34,9 +34,7 @@ class _Server(Options):
         database = parts.path.strip("/")
         if database and not (database.isascii() and database.isdigit() and len(database) < 6):
             raise ValueError("must end with the number of a database, as in redis://host:6379/0")
-        unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name not in _FILES]
-        if unknown:
-            raise ValueError(f"has a parameter that is not known; known: {', '.join(_FILES)}")
+        check_files(parts.query)
         return value
 
 

@@ -21,8 +21,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
 
-from headgate.connectors.guard import Guard, OutOfReach
+from headgate.connectors.guard import Guard
 from headgate.connectors.redis.errors import Answered, steering
+from headgate.connectors.tls import context_of, untrusted
 from headgate.errors import Cause, ConnectorError, NotConnected
 from headgate.text import one_line
 
@@ -225,7 +226,7 @@ class Session:
 
     async def _connection(self) -> _Wire:
         address, loop = self._address, asyncio.get_running_loop()
-        context = self._tls() if address.is_tls else None
+        context = context_of(address.files, self._guard, self.name) if address.is_tls else None
         last: OSError | None = None
         for number in await self._guard.resolve(address.host, address.port):
             try:
@@ -237,26 +238,12 @@ class Session:
                     server_hostname=address.host if context is not None else None,
                 )
             except ssl.SSLCertVerificationError as error:
-                why = f"{self.name}: its certificate is not trusted: {error.verify_message}"
-                raise ConnectorError(why, cause=Cause.CONFIG, hint="name the CA with ?ssl_ca_certs=FILE") from None
+                raise untrusted(error, self.name) from None
             except OSError as error:
                 last = error
             else:
                 return wire
         raise last or OSError("there is no address")
-
-    def _tls(self) -> ssl.SSLContext:
-        files = {name: self._guard.path(path) for name, path in self._address.files}
-        try:
-            context = ssl.create_default_context(cafile=files.get("ssl_ca_certs"))
-            if "ssl_certfile" in files:
-                context.load_cert_chain(files["ssl_certfile"], files.get("ssl_keyfile"))
-        except OutOfReach:
-            raise
-        except OSError as error:
-            why = f"{self.name}: a file of certificates cannot be used: {one_line(str(error), 200)}"
-            raise ConnectorError(why, cause=Cause.CONFIG) from None
-        return context
 
     async def _greet(self, wire: _Wire) -> None:
         address, commands = self._address, []
