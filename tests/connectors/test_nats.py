@@ -284,8 +284,7 @@ def test_a_move_is_told_in_sequences() -> None:
 
 async def test_messages_that_come_in_any_pieces_are_whole() -> None:
     found: list[Message] = []
-    data = b'INFO {"a":1}\r\nMSG a.b 7 reply 3\r\na\r\n\r\nHMSG c 7 14 16\r\nNATS/1.0\r\n\r\nxhi\r\nPING\r\nMSG d 7 0\r\n\r\n'
-    data = data.replace(b"14 16\r\nNATS/1.0\r\n\r\nxhi", b"12 14\r\nNATS/1.0\r\n\r\nhi")
+    data = b'INFO {"a":1}\r\nMSG a.b 7 reply 3\r\na\r\n\r\nHMSG c 7 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPING\r\nMSG d 7 0\r\n\r\n'
     for size in range(1, len(data)):
         wire, sent = Wire(), []
         wire.send = sent.append  # type: ignore[method-assign]
@@ -658,7 +657,8 @@ def test_a_url_names_servers_and_who_we_are() -> None:
     ("subject", "pattern", "expected"),
     [
         ("a.b", "a.b", True), ("a.b", "a.*", True), ("a.b", "a.>", True), ("a", "a.>", False), ("a.b", ">", True),
-        ("a.b.c", "a.*", False), ("a.>", "a.>", True), ("a.>", "a.*", False), ("a.b.>", "a.>", True), ("a.>", "a.b.>", False),
+        ("a.b.c", "a.*", False), ("a.>", "a.>", True), ("a.>", "a.*", False), ("a.b.>", "a.>", True),
+        ("a.>", "a.b.>", False),
     ],
 )  # fmt: skip
 def test_a_stream_takes_what_one_of_its_subjects_covers(subject: str, pattern: str, expected: bool) -> None:

@@ -107,6 +107,8 @@ class NatsSource:
             found.append(one)
             size_bytes += len(one[1].body)
         records = await decoded([message.body for _, message in found], options.format, options.max_message_bytes)
+        if self._last and not options.subjects and found[0][0].sequence > self._last + 1:
+            await self._judge(found[0][0].sequence)
         for _ in found:
             self._waiting.popleft()
         last = found[-1][0]
@@ -245,19 +247,19 @@ class NatsSource:
             )
         return info
 
-    async def _judge(self) -> None:
-        """Whether messages after the last one are gone."""
+    async def _judge(self, next: int | None = None) -> None:
+        """Whether messages after the last one, and before the next that has come, are gone."""
         last = self._last
         if last == 0:
             return
         state = (await self._info())["state"]
+        end = state["first_seq"] if next is None else min(next, state["first_seq"])
         if state["last_seq"] < last:
             self._missing(f"the stream was made again since message {last}")
             self._last = 0
-        elif state["first_seq"] > last + 1:
-            missing = counted(state["first_seq"] - last - 1, "message")
+        elif end > last + 1 and next in (None, end):
             may = "may be gone" if self._options.subjects else "gone"
-            self._missing(f"{missing} after {last} {may}: removed before being read")
+            self._missing(f"{counted(end - last - 1, 'message')} after {last} {may}: removed before being read")
 
     def _missing(self, what: str) -> None:
         if self._options.missing == "fail":
