@@ -39,9 +39,8 @@ class NatsServer:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
         path = self.home / "nats.conf"
-        path.write_text(
-            f"listen: 127.0.0.1:{self.port}\njetstream {{ store_dir: '{self.home}/js', sync_interval: always }}\n{config}"
-        )
+        storage = f"jetstream {{ store_dir: '{self.home}/js', sync_interval: always }}"
+        path.write_text(f"listen: 127.0.0.1:{self.port}\n{storage}\n{config}")
         self._command = [found, "-c", str(path)]
         self.process: subprocess.Popen[bytes] | None = None
         self.start()

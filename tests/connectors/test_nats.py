@@ -284,7 +284,8 @@ def test_a_move_is_told_in_sequences() -> None:
 
 async def test_messages_that_come_in_any_pieces_are_whole() -> None:
     found: list[Message] = []
-    data = b'INFO {"a":1}\r\nMSG a.b 7 reply 3\r\na\r\n\r\nHMSG c 7 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPING\r\nMSG d 7 0\r\n\r\n'
+    data = b'INFO {"a":1}\r\nMSG a.b 7 reply 3\r\na\r\n\r\nHMSG c 7 12 14\r\nNATS/1.0\r\n\r\nhi\r\n'
+    data += b"PING\r\nMSG d 7 0\r\n\r\n"
     for size in range(1, len(data)):
         wire, sent = Wire(), []
         wire.send = sent.append  # type: ignore[method-assign]
