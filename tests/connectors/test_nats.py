@@ -12,11 +12,13 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from pydantic import SecretStr
 
 from headgate.connectors.api import Batch, Outgoing, Position, Progress, Unreadable
 from headgate.connectors.guard import Bound, Guard, OutOfReach
 from headgate.connectors.nats import CONNECTOR, sink, source
 from headgate.connectors.nats.address import addresses_of
+from headgate.connectors.nats.nkeys import Credentials
 from headgate.connectors.nats.options import NatsSinkOptions, NatsSourceOptions
 from headgate.connectors.nats.publishing import Letterbox
 from headgate.connectors.nats.session import matches, probe
@@ -553,7 +555,7 @@ async def test_a_server_that_dies_takes_nothing_back_and_everything_goes_on() ->
             for call in (
                 target.write(Outgoing([{"n": 1}], Progress(0, 2, None))),
                 target.check(),
-                probe(server.url, Guard()),
+                probe(SecretStr(server.url), None, Guard()),
                 make_source(server, stream).open(None),
             ):
                 with pytest.raises(NotConnected):
@@ -637,13 +639,44 @@ async def test_a_password_or_a_token_is_needed_where_one_is_set_and_stands_in_no
             server.stop()
 
 
+SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"
+CREDS = """-----BEGIN NATS USER JWT-----
+a.b.c
+------END NATS USER JWT------
+
+-----BEGIN USER NKEY SEED-----
+SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y
+------END USER NKEY SEED------
+"""
+
+
+async def test_who_has_the_seed_signs_what_the_server_says() -> None:
+    server = NatsServer(f"authorization {{ users: [ {{ nkey: {Credentials(SEED).public} }} ] }}")
+    try:
+        with pytest.raises(ConnectorError, match="has no stream"):
+            await make_source(server, "S", credentials=SEED).check()
+        with pytest.raises(ConnectorError) as error:
+            await make_source(server, "S").check()
+        assert error.value.cause is Cause.AUTH
+    finally:
+        server.stop()
+
+
+def test_a_file_of_credentials_has_a_token_and_a_seed() -> None:
+    assert Credentials(CREDS).answer("nonce")["jwt"] == "a.b.c"
+    assert Credentials(SEED).answer("nonce")["nkey"].startswith("U")
+    for wrong in ("", "secret", SEED[:-1], SEED[:-1] + "A", "S" * 58, CREDS.replace("SUAA", "SUAB")):
+        with pytest.raises(ValueError):
+            Credentials(wrong)
+
+
 async def test_an_address_that_may_not_be_reached_is_not_connected_to(broker: NatsServer) -> None:
     guard = Guard((Bound(Reach(addresses=())),))
     options = NatsSourceOptions(url=broker.url, stream="S")  # type: ignore[arg-type]
     with pytest.raises(OutOfReach):
         await NatsSource(options, make_context(guard=guard)).check()
     with pytest.raises(OutOfReach):
-        await probe(broker.url, guard)
+        await probe(SecretStr(broker.url), None, guard)
 
 
 def test_a_url_names_servers_and_who_we_are() -> None:

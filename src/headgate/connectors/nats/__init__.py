@@ -39,7 +39,7 @@ def _sink(options: NatsSinkOptions, context: Context) -> Sink:
 async def _probe(options: NatsSourceOptions | NatsSinkOptions, guard: Guard) -> None:
     from headgate.connectors.nats.session import probe
 
-    await probe(options.url.get_secret_value(), guard)
+    await probe(options.url, options.credentials, guard)
 
 
 def _tell_move(before: Position, after: Position) -> str:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from headgate.connectors.api import Options, identity
 from headgate.connectors.nats.address import addresses_of
+from headgate.connectors.nats.nkeys import Credentials
 from headgate.connectors.payloads import FORMATS, Format
 from headgate.connectors.tls import check_files
 
@@ -43,12 +44,22 @@ class _Server(Options):
         description="nats://user:password@host:4222, nats://token@host, tls:// for TLS; or several hosts:"
         " host1:4222,host2:4222"
     )
+    credentials: SecretStr | None = Field(
+        None, description="What a file of credentials (.creds) says, or the seed of a user (SU…)."
+    )
     stream: str = identity(pattern=rf"^{_NAME}$", description="The name of the stream.")
 
     @field_validator("url")
     @classmethod
     def _url_form(cls, value: SecretStr) -> SecretStr:
         check_files(addresses_of(value.get_secret_value())[0].query)
+        return value
+
+    @field_validator("credentials")
+    @classmethod
+    def _credentials_form(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            Credentials(value.get_secret_value())
         return value
 
 

@@ -15,9 +15,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from pydantic import SecretStr
 
 from headgate.connectors.guard import Guard
 from headgate.connectors.nats.address import Address, addresses_of
+from headgate.connectors.nats.nkeys import Credentials
 from headgate.connectors.nats.wire import Denied, Message, Wire, status_of
 from headgate.connectors.tls import context_of, untrusted
 from headgate.errors import Cause, ConnectorError, HeadgateError, NotConnected
@@ -42,8 +44,9 @@ class Answer(ConnectorError):
 class Session:
     """One connection, to any of the servers."""
 
-    def __init__(self, url: str, guard: Guard) -> None:
-        self._addresses = addresses_of(url)
+    def __init__(self, url: SecretStr, credentials: SecretStr | None, guard: Guard) -> None:
+        self._addresses = addresses_of(url.get_secret_value())
+        self._credentials = Credentials(credentials.get_secret_value()) if credentials is not None else None
         self._guard = guard
         self._wire: Wire | None = None
         self._inbox = b""
@@ -187,17 +190,18 @@ class Session:
             if made is None:
                 raise ConnectionResetError("the server has closed the connection")
             wire.replace_transport(made)
+        signed = self._credentials.answer(wire.info.get("nonce", "")) if self._credentials is not None else {}
         hello = {
             "verbose": False, "pedantic": False, "lang": "python", "version": "1", "name": "headgate", "protocol": 1,
-            "headers": True, "no_responders": True, **address.credentials,
+            "headers": True, "no_responders": True, **address.credentials, **signed,
         }  # fmt: skip
         wire.send(b"CONNECT %b\r\n" % msgspec.json.encode(hello))
         await wire.ping()
 
 
-async def probe(url: str, guard: Guard) -> None:
+async def probe(url: SecretStr, credentials: SecretStr | None, guard: Guard) -> None:
     """Return if a server answers, and its JetStream."""
-    session = Session(url, guard)
+    session = Session(url, credentials, guard)
     try:
         await session.ask("INFO")
     except HeadgateError as error:

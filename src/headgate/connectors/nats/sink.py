@@ -70,7 +70,7 @@ class NatsSink:
     def __init__(self, options: NatsSinkOptions, context: Context) -> None:
         self._options = options
         self._context = context
-        self._session = Session(options.url.get_secret_value(), context.guard)
+        self._session = Session(options.url, options.credentials, context.guard)
         self._post = Letterbox(self._session)
         self._positions = options.positions or f"headgate.position.{options.stream}"
         self._config: dict[str, Any] = {}

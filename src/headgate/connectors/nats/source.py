@@ -39,11 +39,11 @@ STREAM_NOT_FOUND = 10059
 class _Pull:
     """Messages that were asked for together."""
 
-    __slots__ = ("error", "has_ended", "inbox", "left")
+    __slots__ = ("error", "has_ended", "inbox", "left", "number")
 
     def __init__(self, inbox: bytes, number: int) -> None:
         self.inbox = inbox
-        self.left = number
+        self.number = self.left = number
         self.has_ended = False
         self.error: tuple[int, str] | None = None
 
@@ -66,7 +66,7 @@ class NatsSource:
     def __init__(self, options: NatsSourceOptions, context: Context) -> None:
         self._options = options
         self._context = context
-        self._session = Session(options.url.get_secret_value(), context.guard)
+        self._session = Session(options.url, options.credentials, context.guard)
         self._last = 0  # The sequence of the last message that `read` has returned.
         self._consumer = ""
         self._numbered = 0  # The consumer's own number of the last message that came,
@@ -76,6 +76,7 @@ class NatsSource:
         self._pulls = itertools.count()
         self._wire: Wire | None = None  # That the consumer sends to,
         self._inbox = self._subscription = b""  # and where.
+        self._has_giant = False  # The next message is larger than a pull.
         self._bell: asyncio.Future[Any] | None = None
 
     async def check(self) -> None:
@@ -91,7 +92,6 @@ class NatsSource:
         if position is not None and (type(position) is not int or position < 0):
             raise ConnectorError("the position is not the sequence of a message", cause=Cause.CONFIG)
         self._last = position or 0
-        await self._judge()
         await self._consume()
 
     async def read(self) -> Batch:
@@ -108,7 +108,7 @@ class NatsSource:
             size_bytes += len(one[1].body)
         records = await decoded([message.body for _, message in found], options.format, options.max_message_bytes)
         if self._last and not options.subjects and found[0][0].sequence > self._last + 1:
-            await self._judge(found[0][0].sequence)
+            self._judge((await self._info())["state"], found[0][0].sequence)
         for _ in found:
             self._waiting.popleft()
         last = found[-1][0]
@@ -178,20 +178,18 @@ class NatsSource:
             self._forget()
             if status not in (NO_RESPONDERS, 409):
                 raise NotConnected(f"{self._session.name}: {text} ({status})")
-        if not self._consumer:
+        if self._wire is None:
             await self._consume()
-        wire = await self._session.connected()
-        if self._wire is not wire:
-            self._forget_subscription()
-            self._inbox = self._session.new_inbox()
-            self._wire, self._subscription = wire, wire.subscribe(self._inbox + b".*", self._come)
-        options = self._options
-        largest = int(self._session.info.get("max_payload", 2**20)) + OVERHEAD_BYTES
-        pull = self._pull = _Pull(b"%b.%d" % (self._inbox, next(self._pulls)), options.batch)
+        options, largest = self._options, int(self._session.info.get("max_payload", 2**20)) + OVERHEAD_BYTES
         wanted = {"batch": options.batch, "max_bytes": max(options.batch_bytes, largest), "expires": int(PULL_S * 1e9)}
+        if self._has_giant:  # It alone, then. It was stored when the server took larger ones.
+            self._has_giant = False
+            wanted = {"batch": 1, "expires": wanted["expires"]}
+        pull = self._pull = _Pull(b"%b.%d" % (self._inbox, next(self._pulls)), wanted["batch"])
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{options.stream}.{self._consumer}".encode()
         body = msgspec.json.encode(wanted)
-        wire.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, pull.inbox, len(body), body))
+        assert self._wire is not None
+        self._wire.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, pull.inbox, len(body), body))
 
     def _come(self, message: Message) -> None:
         """A message, or the word that there are no more. Called by the connection."""
@@ -203,7 +201,8 @@ class NatsSource:
             if status == 100 or message.subject != pull.inbox:
                 return
             pull.has_ended = True
-            if status not in (404, 408) and "Exceeded Max" not in text:
+            self._has_giant = "MaxBytes" in text and pull.left == pull.number
+            if status not in (404, 408) and "MaxBytes" not in text:
                 pull.error = (status, text)
         else:
             found = _Delivered(message.reply)
@@ -221,13 +220,9 @@ class NatsSource:
 
     def _forget(self) -> None:
         """The consumer is gone. What it has sent is kept, and the next one starts behind it."""
-        self._forget_subscription()
-        self._pull, self._consumer = None, ""
-
-    def _forget_subscription(self) -> None:
         if self._wire is not None:
             self._wire.unsubscribe(self._subscription)
-        self._wire = None
+        self._wire, self._pull, self._consumer = None, None, ""
 
     # The stream and its consumer.
 
@@ -247,12 +242,11 @@ class NatsSource:
             )
         return info
 
-    async def _judge(self, next: int | None = None) -> None:
+    def _judge(self, state: dict[str, Any], next: int | None = None) -> None:
         """Whether messages after the last one, and before the next that has come, are gone."""
         last = self._last
         if last == 0:
             return
-        state = (await self._info())["state"]
         end = state["first_seq"] if next is None else min(next, state["first_seq"])
         if state["last_seq"] < last:
             self._missing(f"the stream was made again since message {last}")
@@ -269,10 +263,9 @@ class NatsSource:
 
     async def _consume(self) -> None:
         """Make a consumer that starts after what has come."""
-        options = self._options
+        options, info = self._options, await self._info()
         if not self._waiting:
-            self._passed = self._last
-            await self._judge()
+            self._judge(info["state"])
             self._passed = self._last
         config: dict[str, Any] = {
             "ack_policy": "none",
@@ -286,15 +279,13 @@ class NatsSource:
             config["filter_subject"] = options.subjects[0]
         elif options.subjects:
             config["filter_subjects"] = options.subjects
-        try:
-            made = await self._session.ask(
-                f"CONSUMER.CREATE.{options.stream}", {"stream_name": options.stream, "config": config}
-            )
-        except Answer as error:
-            if error.number != STREAM_NOT_FOUND:
-                raise
-            raise await absent(self._session, options.stream) from None
+        made = await self._session.ask(
+            f"CONSUMER.CREATE.{options.stream}", {"stream_name": options.stream, "config": config}
+        )
+        wire = await self._session.connected()
         self._consumer, self._numbered = made["name"], 0
+        self._inbox = self._session.new_inbox()
+        self._wire, self._subscription = wire, wire.subscribe(self._inbox + b".*", self._come)
 
 
 async def absent(session: Session, stream: str) -> ConnectorError:
