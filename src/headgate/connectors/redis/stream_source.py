@@ -200,7 +200,10 @@ class RedisStreamSource:
     # Whether something is missing.
 
     async def _info(self, session: Session) -> Info | None:
-        (reply,) = await session.answers([("XINFO", "STREAM", self._key)])
+        try:
+            (reply,) = await session.answers([("XINFO", "STREAM", self._key)])
+        except TooMuch:  # It has whole entries in it.
+            reply = (await ENTRY.run(session, [self._key], shown(START), 0, 0))[0]
         try:
             return self._found(reply)
         except Absent as absent:
