@@ -381,9 +381,9 @@ async def test_a_run_that_was_replaced_loses_nothing_that_it_still_takes(broker:
                 late = asyncio.create_task(old.read())  # It moves what the other one waits for, or waits for it, too.
                 assert numbers_of((await soon(reading)).records) == [4]
                 late.cancel()
-            await old.ack({"era": "another", "number": 9})  # Of no history: nothing follows.
+            await old.ack({"history": "another", "number": 9})  # Of no history: nothing follows.
             assert client.llen(f"headgate:{{{key}}}:taken:test") == 1
-            async with opened(make_source(broker, list=key)):  # Another era begins.
+            async with opened(make_source(broker, list=key)):  # Another history begins.
                 with pytest.raises(Fenced):
                     await soon(old.read())
 

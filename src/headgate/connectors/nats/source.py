@@ -206,7 +206,7 @@ class NatsSource:
                 pull.error = (status, text)
         else:
             found = _Delivered(message.reply)
-            if found.number != self._numbered + 1:  # Something was lost on the way: begin anew behind what came.
+            if found.number != self._numbered + 1:  # Something was lost on the way: start over behind what came.
                 pull.has_ended, pull.error = True, (NO_RESPONDERS, "a message was lost on the way")
             else:
                 self._numbered, self._passed = found.number, found.sequence

@@ -1,7 +1,7 @@
 """The protocol of NATS, as far as a reader and a writer need it: bytes in, messages out.
 
 A client for all purposes makes an object of each message and passes it through a queue and a task. Here a message is a
-tuple that goes straight to whoever waits for its inbox, so that reading costs about as much as cutting the bytes up.
+tuple that goes straight to who waits for its inbox, so that reading costs about as much as cutting the bytes up.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Id: TypeAlias = tuple[int, int]
 
 START: Id = (0, 0)
 _FORM = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
-_FIRST_TIME_MS = 10**12  # In 2001. A smaller first half is no time: whoever adds entries has numbered them.
+_FIRST_TIME_MS = 10**12  # In 2001. A smaller first half is no time: its writer has numbered the entries.
 
 
 def parse(text: str) -> Id:
@@ -62,7 +62,7 @@ def position_of(place: Place) -> Position:
 
 def tell_move(before: Position, after: Position) -> str:
     """What it means to continue elsewhere."""
-    if isinstance(after, dict) and "era" in after:
+    if isinstance(after, dict) and "history" in after:
         return "elements of the list that were taken and are after this one are read; those before it are gone"
     try:
         stands = place_of(after).id

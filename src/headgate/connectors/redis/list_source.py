@@ -2,9 +2,9 @@
 
 An element is moved, not popped: into a list of this stream's own, in the same order, where it stays until it is
 acknowledged. Elements there have numbers that never change, because they are only appended and only removed in front.
-The position is such a number, with the *era* in which it means something: the era ends when the two cannot be of one
-history, as after a loss of data, and then everything that was taken is read again. So into a sink that keeps the
-position nothing comes twice, and nothing is lost if a run ends anywhere.
+The position is such a number, with the *history* in which it means something. A history ends when a position cannot be
+of it, as after a loss of data, and then everything that was taken is read again. So into a sink that keeps the position
+nothing comes twice, and nothing is lost if a run ends anywhere.
 
 A run that was replaced may still move elements: they end up in the same list, and are read from there. Elements are
 therefore always read from that list by their numbers, never from the reply of the command that moved them.
@@ -42,7 +42,7 @@ class RedisListSource:
         self._other = Session(address, context.guard)  # For what is asked and said while a read waits on the first.
         self._format = options.format or "json"
         assert self._format != "fields"
-        self._era = ""
+        self._history = ""
         self._last = 0  # The number of the last element that was read.
 
     async def check(self) -> None:
@@ -64,8 +64,8 @@ class RedisListSource:
         """What was taken and is not written comes first."""
         match position:
             case None:
-                era, number = "", 0
-            case {"era": str() as era, "number": int() as number}:
+                history, number = "", 0
+            case {"history": str() as history, "number": int() as number}:
                 pass
             case _:
                 raise ConnectorError("the position is not that of an element", cause=Cause.CONFIG)
@@ -73,8 +73,8 @@ class RedisListSource:
         self._last = 0
         if not self._is_rehearsal:
             keys = [self._taken, self._state]
-            era, self._last = await TAKE_BEGIN.run(self._session, keys, era, number, uuid4().hex[:12])
-            self._era = era.decode()
+            history, self._last = await TAKE_BEGIN.run(self._session, keys, history, number, uuid4().hex[:12])
+            self._history = history.decode()
 
     async def read(self) -> Batch:
         """Wait for elements."""
@@ -94,7 +94,7 @@ class RedisListSource:
         assert isinstance(position, dict)
         if not self._is_rehearsal:
             keys = [self._taken, self._state]
-            await TAKE_END.run(self._other, keys, position["era"], position["number"])
+            await TAKE_END.run(self._other, keys, position["history"], position["number"])
 
     async def close(self) -> None:
         """End the connections. What was taken and is not written stays where it is."""
@@ -110,7 +110,7 @@ class RedisListSource:
         sizes, elements = await TAKE.run(
             self._session,
             [self._taken, self._state, self._list],
-            self._era,
+            self._history,
             self._last,
             options.batch,
             options.batch_bytes,
@@ -141,7 +141,7 @@ class RedisListSource:
         self._last += len(elements)
         return Batch(
             records,
-            position={"era": self._era, "number": self._last},
+            position={"history": self._history, "number": self._last},
             size_bytes=sum(map(len, elements)),
             meta=[{"list": key, "number": first + index} for index in range(len(elements))],
             place=lambda index: f"list {key}, element {first + index}",

@@ -151,7 +151,7 @@ class RedisStreamSource:
         if isinstance(replies[1], hiredis.ReplyError):
             raise steering(Answered.of(replies[1]), self._session.name)
         place = self._place if info is None else self._judged(self._place, info)
-        if place.id != self._place.id:  # It begins anew, and what was asked for was after another id.
+        if place.id != self._place.id:  # It starts over, and what was asked for was after another id.
             return place, [], 0
         entries = replies[1][0][1] if replies[1] else []
         size_bytes = sum(sum(map(len, fields)) for _, fields in entries)

@@ -1,8 +1,8 @@
 -- The elements after a number, of those that were taken or are taken now. Only a few are looked at together, so that
 -- large ones do not fill the server's memory a second time.
--- KEYS: the elements taken, their state, the list. ARGV: the era, the number, the most elements, the most bytes of all,
+-- KEYS: the elements taken, their state, the list. ARGV: the history, the number, the most elements, the most bytes of all,
 -- the most bytes of one, how many bytes to keep of a larger one.
-local state = redis.call('HMGET', KEYS[2], 'era', 'written')
+local state = redis.call('HMGET', KEYS[2], 'history', 'written')
 if state[1] ~= ARGV[1] then
   return redis.error_reply('FENCED another run takes these elements')
 end
