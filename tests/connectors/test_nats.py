@@ -357,7 +357,8 @@ async def test_a_writer_stopped_at_any_call_changes_nothing_later(
             await new.write(Outgoing(records, Progress(0, commits, last)))
         woken.set()
         ended = (await asyncio.gather(writing, return_exceptions=True))[0]
-        assert isinstance(ended, Fenced) or (call, moment) == (2, "after"), f"{call} {moment}: {ended!r}"
+        is_done = call == 2 and moment != "before"  # Its last part was on its way, and the other run has seen it.
+        assert ended is None if is_done else isinstance(ended, Fenced), f"{call} {moment}: {ended!r}"
         assert numbers_of(await written(jet, stream, subject)) == list(range(15)), f"{call} {moment}"
         await old.close()
         await new.close()

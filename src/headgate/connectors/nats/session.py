@@ -116,10 +116,10 @@ class Session:
         """An inbox that nobody else has."""
         return b"%b%d" % (self._inbox, next(self._numbers))
 
-    def tell(self, subject: bytes) -> None:
-        """Say something that needs no answer, if there is a connection."""
-        if self._wire is not None and self._wire.gone is None:
-            self._wire.send(b"PUB %b 0\r\n\r\n" % subject)
+    @property
+    def is_connected(self) -> bool:
+        """Whether a question would find a connection."""
+        return self._wire is not None and self._wire.gone is None
 
     def drop(self, wire: Wire | None = None) -> None:
         """End the connection, or this one if it still is ours; the next question makes another."""

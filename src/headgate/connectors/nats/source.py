@@ -32,8 +32,10 @@ from headgate.text import counted
 
 PULL_S = 5.0  # A pull is answered within this time, if only with the word that nothing came.
 IDLE_NS = 60 * 10**9  # After this time without a pull the server removes the consumer.
+REMOVE_S = 1.0  # How long the end of a run waits for the end of its consumer.
 OVERHEAD_BYTES = 64 * 1024  # Of a message besides its body, where the limit of a pull is concerned.
 STREAM_NOT_FOUND = 10059
+_ENDS = ("Batch Completed", "MaxBytes")  # How the server tells that a pull has had its share.
 
 
 class _Pull:
@@ -135,11 +137,16 @@ class NatsSource:
 
     async def close(self) -> None:
         """Remove the consumer, if that is quick, and end the connection."""
-        consumer, self._consumer = self._consumer, ""
-        if consumer:
-            self._session.tell(f"$JS.API.CONSUMER.DELETE.{self._options.stream}.{consumer}".encode())
+        consumer = self._consumer
         self._forget()
-        await self._session.close()
+        try:
+            if consumer and self._session.is_connected:
+                async with asyncio.timeout(REMOVE_S):
+                    await self._session.ask(f"CONSUMER.DELETE.{self._options.stream}.{consumer}")
+        except (ConnectorError, TimeoutError):
+            return  # The server removes it when nobody has asked it for a while.
+        finally:
+            await self._session.close()
 
     # Messages.
 
@@ -198,11 +205,11 @@ class NatsSource:
             return
         if not message.reply.startswith(b"$JS.ACK."):
             status, text = status_of(message.headers)
-            if status == 100 or message.subject != pull.inbox:
+            if status == 100 or message.subject != pull.inbox or pull.has_ended:
                 return
             pull.has_ended = True
             self._has_giant = "MaxBytes" in text and pull.left == pull.number
-            if status not in (404, 408) and "MaxBytes" not in text:
+            if status not in (404, 408) and not any(end in text for end in _ENDS):
                 pull.error = (status, text)
         else:
             found = _Delivered(message.reply)

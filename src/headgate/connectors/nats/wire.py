@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -54,8 +54,7 @@ class Wire(asyncio.Protocol):
     # From the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # That of uvloop is no subclass.
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(error or ConnectionResetError("the server has closed the connection"))

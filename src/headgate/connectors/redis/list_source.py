@@ -116,7 +116,7 @@ class RedisListSource:
             options.batch_bytes,
             options.max_message_bytes,
             KEPT_BYTES,
-            most_bytes=2 * (options.batch_bytes + options.max_message_bytes),
+            most_bytes=options.batch_bytes + max(options.max_message_bytes, KEPT_BYTES) + 64 * (options.batch + 1),
         )
         return sizes, elements
 

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
@@ -87,8 +87,7 @@ class _Wire(asyncio.Protocol):
         self._gone: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # That of uvloop is no subclass.
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(error or ConnectionResetError("the server has closed the connection"))
