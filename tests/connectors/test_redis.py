@@ -202,10 +202,10 @@ async def test_entries_removed_before_they_were_read_stop_the_stream(broker: Red
     async with opened(make_source(broker, stream=key, batch=5)) as source:
         position = (await soon(source.read())).position
     with broker.client() as client:
-        client.xtrim(key, minid="6-0")
+        client.xtrim(key, minid="6-0", approximate=False)
         async with opened(make_source(broker, stream=key, batch=5), position) as source:
             assert numbers_of((await soon(source.read())).records) == [6, 7, 8, 9, 10]  # Nothing was lost so far.
-            client.xtrim(key, minid="14-0")  # While it is open.
+            client.xtrim(key, minid="14-0", approximate=False)  # While it is open.
             with pytest.raises(ConnectorError, match="3 entries after 10-0 gone: removed before being read") as error:
                 await soon(source.read())
             assert error.value.cause is Cause.CONFIG
@@ -220,12 +220,12 @@ async def test_a_stream_that_was_read_to_its_end_may_be_emptied(broker: RedisSer
     async with opened(make_source(broker, stream=key)) as source:
         position = (await soon(source.read())).position
     with broker.client() as client:
-        client.xtrim(key, maxlen=0)
+        client.xtrim(key, maxlen=0, approximate=False)
         async with opened(make_source(broker, stream=key), position) as source:
             add(broker, key, 4)
             assert numbers_of(await read(source, 1)) == [4]
         add(broker, key, 5)
-        client.xtrim(key, maxlen=0)
+        client.xtrim(key, maxlen=0, approximate=False)
     with pytest.raises(ConnectorError, match="2 entries after 3-0 gone"):
         await make_source(broker, stream=key).open(position)
 
@@ -234,7 +234,7 @@ async def test_a_position_without_a_number_is_not_trusted_after_a_trim(broker: R
     key = broker.key()
     add(broker, key, *range(1, 11))
     with broker.client() as client:
-        client.xtrim(key, minid="5-0")
+        client.xtrim(key, minid="5-0", approximate=False)
     with pytest.raises(ConnectorError, match="may be gone"):
         await make_source(broker, stream=key).open("3-0")
     async with opened(make_source(broker, stream=key), "5-0") as source:

@@ -78,7 +78,12 @@ class Session:
         """The answer to a message."""
         async with self.waiting() as (wire, waiting):
             inbox = self.new_inbox()
-            wire.listen(inbox, lambda message: waiting.done() or waiting.set_result(message))
+
+            def come(message: Message) -> None:
+                if not waiting.done():
+                    waiting.set_result(message)
+
+            wire.listen(inbox, come)
             try:
                 wire.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, inbox, len(body), body))
                 async with asyncio.timeout(ANSWER_S):

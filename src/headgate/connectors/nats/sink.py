@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ HEADERS_BYTES = 4096  # That a message may have besides its body.
 OPEN_TRIES = 5
 PURGE_EVERY = 1000  # Commits after which older positions are removed, where they are not replaced.
 KEPT_S = 24 * 3600  # The last word of a forgotten stream, where the stream allows that words end.
+
+_TOKEN = re.compile(r"[^\s.*>{}\x00-\x1f\x7f\ud800-\udfff]+")
 
 
 class Kept(msgspec.Struct, omit_defaults=True):
@@ -198,7 +201,9 @@ class NatsSink:
                 bad.append(Bad(index, None, f"it has {len(body):,} bytes, and at most {most:,} are taken"))
                 continue
             try:
-                named = FIELD.sub(lambda found, of=record: _token(of, found[1]), subject) if fields else subject
+                named = subject
+                for name in fields:
+                    named = named.replace(f"{{{name}}}", _token(record, name))
             except ValueError as error:
                 bad.append(Bad(index, None, str(error)))
                 continue
@@ -284,7 +289,7 @@ def _token(record: dict[str, Any], name: str) -> str:
     """The value of a field as one part of a subject."""
     value = record.get(name)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    if value is None or not text or any(sign in text for sign in ".*> \t\r\n"):
+    if value is None or not _TOKEN.fullmatch(text):
         raise ValueError(f"{name} is no part of a subject: it is empty, or has a dot, a space, * or >")
     return text
 

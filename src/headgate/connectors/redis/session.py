@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
@@ -34,6 +34,9 @@ MOST_MOVES = 3  # From node to node of a cluster, for one command.
 
 Word: TypeAlias = str | bytes | int
 Command: TypeAlias = Sequence[Word]
+
+
+_packed: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # Its stub has tuples of one word.
 
 
 class TooMuch(ConnectorError):
@@ -121,7 +124,7 @@ class _Wire(asyncio.Protocol):
         self._replies, self._wanted, self._left_bytes = [], len(commands), most_bytes
         self._waiting = asyncio.get_running_loop().create_future()
         try:
-            self._transport.writelines([hiredis.pack_command(tuple(command)) for command in commands])
+            self._transport.writelines([_packed(tuple(command)) for command in commands])
             return await self._waiting
         finally:
             self._waiting = None
