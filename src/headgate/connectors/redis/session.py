@@ -36,7 +36,7 @@ Word: TypeAlias = str | bytes | int
 Command: TypeAlias = Sequence[Word]
 
 
-_packed: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # Its stub has tuples of one word.
+_packed: Callable[..., bytes] = hiredis.pack_command  # Its stub has tuples of one word.
 
 
 class TooMuch(ConnectorError):
