@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import shutil
@@ -104,19 +105,16 @@ class Jet:
         await asyncio.gather(*sent)
 
     async def messages(self, stream: str, subject: str = "") -> list[bytes]:
-        """The bodies of all messages there are, or of those with this subject, in their order."""
-        state = (await self.ask(f"STREAM.INFO.{stream}"))["state"]
-        found = []
-        for sequence in range(state["first_seq"], state["last_seq"] + 1):
-            answer = (
-                await self.client.jetstream().get_msg(stream, sequence) if await self._has(stream, sequence) else None
-            )
-            if answer is not None and answer.subject.startswith(subject or f"{stream}."):
-                found.append(answer.data)
-        return found
-
-    async def _has(self, stream: str, sequence: int) -> bool:
-        return "error" not in await self.ask(f"STREAM.MSG.GET.{stream}", seq=sequence)
+        """The bodies of all messages there are but positions, or of those with this subject, in their order."""
+        found: list[bytes] = []
+        sequence = 1
+        while True:
+            wanted = subject or f"{stream}.>"
+            answer = await self.ask(f"STREAM.MSG.GET.{stream}", seq=sequence, next_by_subj=wanted)
+            if "error" in answer:
+                return found
+            found.append(base64.b64decode(answer["message"].get("data", "")))
+            sequence = answer["message"]["seq"] + 1
 
 
 @asynccontextmanager

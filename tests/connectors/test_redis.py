@@ -110,6 +110,9 @@ class TestRedisSmallSource(TestRedisStreamSource):
 
     options: ClassVar[dict[str, Any]] = {"batch": 40, "batch_bytes": 100, "max_message_bytes": 400}
 
+    def expected(self) -> list[Any]:
+        return super().expected()[:9]
+
 
 class TestRedisListSource(SourceContract):
     """Elements of JSON, seven at a time."""
@@ -671,12 +674,13 @@ async def test_an_address_that_may_not_be_reached_is_not_connected_to(broker: Re
 
 
 async def test_in_a_cluster_a_session_goes_where_its_keys_are_and_a_batch_is_in_one_place() -> None:
-    nodes = [RedisServer("--cluster-enabled", "yes") for _ in range(2)]
+    buses = [free_port(), free_port()]
+    nodes = [RedisServer("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
     try:
         with nodes[0].client() as one, nodes[1].client() as two:
             one.execute_command("CLUSTER ADDSLOTSRANGE", 0, 8191)
             two.execute_command("CLUSTER ADDSLOTSRANGE", 8192, 16383)
-            one.execute_command("CLUSTER MEET", "127.0.0.1", nodes[1].port)
+            one.execute_command("CLUSTER MEET", "127.0.0.1", nodes[1].port, buses[1])
             for client in (one, two):
                 while client.execute_command("CLUSTER INFO").get("cluster_state") != "ok":
                     await asyncio.sleep(0.02)
