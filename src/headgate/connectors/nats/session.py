@@ -7,6 +7,7 @@ later is dropped. Whatever else goes wrong takes the connection along, and the n
 from __future__ import annotations
 
 import asyncio
+import difflib
 import itertools
 import secrets
 import ssl
@@ -28,6 +29,7 @@ from headgate.text import one_line
 CONNECT_S = 10.0
 ANSWER_S = 10.0
 NO_RESPONDERS = 503
+STREAM_NOT_FOUND = 10059
 
 
 class Answer(ConnectorError):
@@ -214,6 +216,19 @@ async def probe(url: SecretStr, credentials: SecretStr | None, guard: Guard) -> 
             raise
     finally:
         await session.close()
+
+
+async def stream_info(session: Session, stream: str) -> dict[str, Any]:
+    """What the server says of a stream. One that is not there is named with others that are like it."""
+    try:
+        return await session.ask(f"STREAM.INFO.{stream}")
+    except Answer as error:
+        if error.number != STREAM_NOT_FOUND:
+            raise
+    names = (await session.ask("STREAM.NAMES")).get("streams") or []
+    near = difflib.get_close_matches(stream, names, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "make the stream first"
+    raise ConnectorError(f"{session.name} has no stream {stream!r}", cause=Cause.CONFIG, hint=hint)
 
 
 def matches(subject: Sequence[str], pattern: Sequence[str]) -> bool:

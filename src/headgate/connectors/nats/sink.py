@@ -28,12 +28,12 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api import Context, Grant, Outgoing, Progress, Totals
+from headgate.connectors.api import Context, Grant, Outgoing, Progress
 from headgate.connectors.nats.options import FIELD, NatsSinkOptions
 from headgate.connectors.nats.publishing import MOST_AT_ONCE, Letterbox, Post, Stale
-from headgate.connectors.nats.session import Answer, Session, matches
-from headgate.connectors.nats.source import STREAM_NOT_FOUND, absent
+from headgate.connectors.nats.session import Answer, Session, matches, stream_info
 from headgate.connectors.payloads import encoded
+from headgate.connectors.progress import Values, progress_of, values_of
 from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced, NotConnected
 
 PART = MOST_AT_ONCE - 1  # Messages in one atomic batch, besides the position.
@@ -51,7 +51,7 @@ class Kept(msgspec.Struct, omit_defaults=True):
     """What a position message says."""
 
     epoch: int = 0
-    progress: tuple[int, int, Any, list[int]] | None = None  # Generation, commits, position, totals.
+    progress: Values | None = None
     ahead: list[str] = []  # Hashes of messages that were written and that the position does not cover.
     forgotten: bool = False
 
@@ -83,12 +83,7 @@ class NatsSink:
     async def check(self) -> None:
         """The stream is there, takes the subject, and can do what is promised."""
         stream = self._options.stream
-        try:
-            info = await self._session.ask(f"STREAM.INFO.{stream}")
-        except Answer as error:
-            if error.number != STREAM_NOT_FOUND:
-                raise
-            raise await absent(self._session, stream) from None
+        info = await stream_info(self._session, stream)
         self._config = info["config"]
         example = FIELD.sub("x", self._options.subject)
         if not self._takes(example):
@@ -140,7 +135,7 @@ class NatsSink:
                 continue  # A write of the run before was on its way.
             self._held = _Held(grant, subject, sequence, raised)
             await self._purge(subject)
-            return _progress(raised, grant)
+            return progress_of(raised.progress, grant)
         raise NotConnected("others write this stream's position all the time")
 
     async def write(self, batch: Outgoing) -> None:
@@ -163,7 +158,7 @@ class NatsSink:
             known += PART
             ahead = kept.ahead if is_replay else hashes[:known]
             await self._commit(held, part, Kept(epoch, kept.progress, ahead))
-        await self._commit(held, messages[known:], Kept(epoch, _written(batch.progress), left))
+        await self._commit(held, messages[known:], Kept(epoch, values_of(batch.progress), left))
 
     async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
         """Leave a last word on the positions of streams that are gone. It need not be open."""
@@ -292,17 +287,3 @@ def _token(record: dict[str, Any], name: str) -> str:
     if value is None or not _TOKEN.fullmatch(text):
         raise ValueError(f"{name} is no part of a subject: it is empty, or has a dot, a space, * or >")
     return text
-
-
-def _written(progress: Progress) -> tuple[int, int, Any, list[int]]:
-    totals = progress.totals
-    counts = [totals.read, totals.written, totals.filtered, totals.dead_lettered, totals.skipped]
-    return progress.generation, progress.commits, progress.position, counts
-
-
-def _progress(kept: Kept, grant: Grant) -> Progress:
-    """What was kept. A stream that is new here has a lower generation than any registry has, which then decides."""
-    if kept.progress is None:
-        return Progress(-1, 0, None, grant.progress.totals)
-    generation, commits, position, counts = kept.progress
-    return Progress(generation, commits, position, Totals(*counts))

@@ -14,7 +14,6 @@ after the position. Holes between messages that are there are somebody's deletio
 from __future__ import annotations
 
 import asyncio
-import difflib
 import itertools
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ import msgspec
 
 from headgate.connectors.api import Backlog, Batch, Context, Position
 from headgate.connectors.nats.options import NatsSourceOptions
-from headgate.connectors.nats.session import ANSWER_S, NO_RESPONDERS, Answer, Session
+from headgate.connectors.nats.session import ANSWER_S, NO_RESPONDERS, Session, stream_info
 from headgate.connectors.nats.wire import Message, Wire, parsed, status_of
 from headgate.connectors.payloads import decoded
 from headgate.errors import Cause, ConnectorError, NotConnected
@@ -34,7 +33,6 @@ PULL_S = 5.0  # A pull is answered within this time, if only with the word that 
 IDLE_NS = 60 * 10**9  # After this time without a pull the server removes the consumer.
 REMOVE_S = 1.0  # How long the end of a run waits for the end of its consumer.
 OVERHEAD_BYTES = 64 * 1024  # Of a message besides its body, where the limit of a pull is concerned.
-STREAM_NOT_FOUND = 10059
 _ENDS = ("Batch Completed", "MaxBytes")  # How the server tells that a pull has had its share.
 
 
@@ -235,12 +233,7 @@ class NatsSource:
 
     async def _info(self) -> dict[str, Any]:
         stream = self._options.stream
-        try:
-            info = await self._session.ask(f"STREAM.INFO.{stream}")
-        except Answer as error:
-            if error.number != STREAM_NOT_FOUND:
-                raise
-            raise await absent(self._session, stream) from None
+        info = await stream_info(self._session, stream)
         if info["config"].get("retention") == "workqueue":
             raise ConnectorError(
                 f"{self._session.name}: stream {stream} is a work queue, whose messages are removed by their reader",
@@ -293,14 +286,6 @@ class NatsSource:
         self._consumer, self._numbered = made["name"], 0
         self._inbox = self._session.new_inbox()
         self._wire, self._subscription = wire, wire.subscribe(self._inbox + b".*", self._come)
-
-
-async def absent(session: Session, stream: str) -> ConnectorError:
-    """What to say of a stream that is not there."""
-    names = (await session.ask("STREAM.NAMES")).get("streams") or []
-    near = difflib.get_close_matches(stream, names, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "make the stream first"
-    return ConnectorError(f"{session.name} has no stream {stream!r}", cause=Cause.CONFIG, hint=hint)
 
 
 def _meta(stream: str, delivered: _Delivered, message: Message) -> dict[str, Any]:

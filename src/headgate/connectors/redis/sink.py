@@ -18,12 +18,13 @@ from uuid import UUID
 
 import msgspec
 
-from headgate.connectors.api import Context, Grant, Outgoing, Progress, Totals
+from headgate.connectors.api import Context, Grant, Outgoing, Progress
 from headgate.connectors.payloads import encoded
+from headgate.connectors.progress import progress_of, values_of
 from headgate.connectors.redis.entries import packed_body, packed_fields
 from headgate.connectors.redis.options import RedisSinkOptions, next_to, tag_of
 from headgate.connectors.redis.scripts import OPEN, WRITE
-from headgate.connectors.redis.session import Session, Word, address_of
+from headgate.connectors.redis.session import Session, address_of
 from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced, NotConnected
 
 VALUE_BYTES = 512 * 2**20 - 1024  # The most that a server takes for one value, if nobody has changed that.
@@ -76,7 +77,7 @@ class RedisSink:
             raise Fenced(f"epoch {grant.epoch} is fenced by epoch {int(rest[0])}")
         self._grant = grant
         await self._warn()
-        return _progress(rest[2], grant)
+        return progress_of(None if rest[2] is None else msgspec.json.decode(rest[2]), grant)
 
     async def write(self, batch: Outgoing) -> None:
         """Records and position, at once."""
@@ -89,7 +90,7 @@ class RedisSink:
             self._session,
             [own, *keys],
             grant.epoch,
-            _written(batch.progress),
+            msgspec.json.encode(values_of(batch.progress)),
             kind,
             options.max_length or 0,
             *values,
@@ -171,17 +172,3 @@ def _check_sizes(values: Sequence[bytes]) -> None:
     bad = [Bad(index, None, "it is larger than 512 MB") for index, one in enumerate(values) if len(one) > VALUE_BYTES]
     if bad:
         raise BadRecords(bad)
-
-
-def _written(progress: Progress) -> Word:
-    totals = progress.totals
-    counts = [totals.read, totals.written, totals.filtered, totals.dead_lettered, totals.skipped]
-    return msgspec.json.encode([progress.generation, progress.commits, progress.position, counts])
-
-
-def _progress(kept: bytes | None, grant: Grant) -> Progress:
-    """What was kept. A stream that is new here has a lower generation than any registry has, which then decides."""
-    if kept is None:
-        return Progress(-1, 0, None, grant.progress.totals)
-    generation, commits, position, counts = msgspec.json.decode(kept)
-    return Progress(generation, commits, position, Totals(*counts))
