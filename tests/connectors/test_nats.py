@@ -30,6 +30,7 @@ from headgate.errors import BadRecords, Cause, ConnectorError, Fenced, NotConnec
 from headgate.testing.contract import ForgettingSinkContract, SinkContract, SourceContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
+from tests.connectors.mariadb import make_certificate
 from tests.connectors.nats_server import Jet, NatsServer, looking
 from tests.proxy import Proxy
 
@@ -638,6 +639,21 @@ async def test_a_password_or_a_token_is_needed_where_one_is_set_and_stands_in_no
                 await make_source(server, "S", url=f"nats://{right}127.0.0.1:{server.port}").check()
         finally:
             server.stop()
+
+
+async def test_a_certificate_is_checked(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    server = NatsServer(f"tls {{ cert_file: '{tmp_path}/server.pem', key_file: '{tmp_path}/server.key' }}")
+    try:
+        for scheme in ("tls", "nats"):  # The server insists on it, whatever the URL says.
+            url = f"{scheme}://localhost:{server.port}"
+            with pytest.raises(ConnectorError, match="has no stream"):
+                await make_source(server, "S", url=f"{url}?ssl_ca_certs={tmp_path}/server.pem").check()
+            with pytest.raises(ConnectorError, match="not trusted") as error:
+                await make_source(server, "S", url=url).check()
+            assert error.value.cause is Cause.CONFIG
+    finally:
+        server.stop()
 
 
 SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"

@@ -32,6 +32,7 @@ from headgate.errors import BadRecords, Cause, ConnectorError, Fenced, NotConnec
 from headgate.testing.contract import ForgettingSinkContract, SourceContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
+from tests.connectors.mariadb import make_certificate
 from tests.connectors.redis_server import RedisServer, free_port
 from tests.proxy import Proxy
 
@@ -645,6 +646,26 @@ async def test_a_password_is_needed_where_one_is_set_and_stands_in_no_error(brok
             pass
     finally:
         guarded.stop()
+
+
+async def test_a_certificate_is_checked(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    files = ["--tls-cert-file", str(tmp_path / "server.pem"), "--tls-key-file", str(tmp_path / "server.key")]
+    port = free_port()
+    server = RedisServer(
+        "--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-dir", str(tmp_path), *files
+    )
+    try:
+        add(server, "s", 1)
+        url = f"rediss://localhost:{port}"
+        async with opened(make_source(server, url=f"{url}?ssl_ca_certs={tmp_path}/server.pem", stream="s")) as source:
+            assert numbers_of(await read(source, 1)) == [1]
+        for wrong, said in ((url, "not trusted"), (f"{url}?ssl_ca_certs={tmp_path}/none.pem", "cannot be used")):
+            with pytest.raises(ConnectorError, match=said) as error:
+                await make_source(server, url=wrong, stream="s").check()
+            assert error.value.cause is Cause.CONFIG
+    finally:
+        server.stop()
 
 
 async def test_a_server_that_is_full_asks_for_patience(broker: RedisServer) -> None:
