@@ -28,7 +28,7 @@ from headgate.connectors.redis.session import probe
 from headgate.connectors.redis.sink import RedisSink
 from headgate.connectors.redis.stream_source import RedisStreamSource
 from headgate.core.reach import Reach
-from headgate.errors import BadRecords, Cause, ConnectorError, Fenced, NotConnected, RetryLater
+from headgate.errors import BadRecords, Cause, ConfigError, ConnectorError, Fenced, NotConnected, RetryLater
 from headgate.testing.contract import ForgettingSinkContract, SourceContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
@@ -763,3 +763,12 @@ async def test_the_example_of_the_page_runs(broker: RedisServer, start_node: Any
         node.apply(document)
         node.wait_for("orders", lambda found: found["metrics"].get("records_written", 0) == 1)
         assert client.hgetall("order:17") == {b"id": b"17", b"cents": b"1250"}
+
+
+def test_a_parser_that_is_not_installed_is_named_with_what_installs_it() -> None:
+    def build() -> None:
+        raise ImportError("No module named 'hiredis'", name="hiredis")
+
+    with pytest.raises(ConfigError, match="connector 'redis' cannot be loaded: No module named 'hiredis'") as error:
+        plugins.built(plugins.get("redis"), build)
+    assert error.value.hint == "pip install 'headgate[redis]'"
