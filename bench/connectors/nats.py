@@ -73,7 +73,7 @@ async def batches(url: str) -> AsyncIterator[list[bytes]]:
     client = await nats.connect(url)
     try:
         jetstream = client.jetstream()
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=300)
         pull = await jetstream.pull_subscribe("orders.>", stream=STREAM, config=config)
         read = 0
         while read < RECORDS:
