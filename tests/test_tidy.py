@@ -102,6 +102,7 @@ def test_the_tests_of_the_store_know_the_store_only(path: Path) -> None:
 CLIENTS = {
     "asyncpg": ("connectors/postgres/", "store/"),
     "bson": ("connectors/mongodb/",),
+    "hiredis": ("connectors/redis/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),
     "sqlite3": ("connectors/sqlite/",),

@@ -30,8 +30,10 @@ PORTS = {
     "ftp": 21,
     "sftp": 22,
     "redis": 6379,
+    "rediss": 6379,
     "amqp": 5672,
     "nats": 4222,
+    "tls": 4222,
 }
 _FILES = (
     "passfile sslkey sslcert sslrootcert sslcrl sslcrldir servicefile unix_socket ssl_ca ssl_cert ssl_key ssl_crl"

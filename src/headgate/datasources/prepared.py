@@ -116,7 +116,7 @@ class SinkSide:
     def kind(self) -> SinkKind:
         """How to build it."""
         assert self.connector.sink is not None
-        return self.connector.sink
+        return self.connector.sink.with_options(self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,7 @@ class Prepared:
     @property
     def sink_kind(self) -> SinkKind:
         """How to build the sink."""
-        assert self.sink.sink is not None
-        return self.sink.sink
+        return self.sink_side.kind
 
     @property
     def sink_side(self) -> SinkSide:

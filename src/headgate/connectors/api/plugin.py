@@ -12,7 +12,7 @@ the client library inside the functions that build.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from headgate.connectors.places import Place, places_in
@@ -68,7 +68,8 @@ class SinkKind:
 
     options: OptionsModel
     build: Callable[[Any, Context], Sink]
-    transactional: bool = False  # Keeps the position with the data, and refuses older epochs.
+    transactional: bool = False  # Keeps the position with the data, and refuses older epochs,
+    transactional_with: Callable[[Any], bool] = field(default=lambda options: True)  # if it has these options.
     keeps_letters: bool = False  # Is a `LetterSink`: keeps dead letters with them, too.
     forgets: bool = False  # Is a `ForgettingSink`: removes what it kept of streams that are gone.
     is_marked: bool = False  # Is `Marked`, as a source may be.
@@ -78,6 +79,12 @@ class SinkKind:
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
     # The sockets in folders that options name. The process of a test may not be able to open them by itself.
     sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
+
+    def with_options(self, options: Any) -> SinkKind:
+        """The same, and transactional only if it is so with these options."""
+        return (
+            self if not self.transactional or self.transactional_with(options) else replace(self, transactional=False)
+        )
 
     @property
     def model(self) -> type[Options]:

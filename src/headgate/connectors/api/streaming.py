@@ -311,3 +311,4 @@ class Context:
     )  # Of records, as far as the mapping tells: `int`, `date`.
     note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.
     letters_resolved: Callable[[], None] = _nothing  # Said by a sink whose write has superseded letters.
+    is_rehearsal: bool = False  # Somebody tries out a draft: a source leaves everything where it is.
