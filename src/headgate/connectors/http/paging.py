@@ -23,7 +23,7 @@ from headgate.errors import Cause, ConnectorError
 MOST_REMEMBERED = 100_000  # Pages of one poll. A longer circle is found in its second round.
 MOST_EMPTY = 1_000  # Pages without records in a row.
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
-_REL_NEXT = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,\"]+))", re.IGNORECASE)
+_PARAMETER = re.compile(r";\s*([^\s=;,\"]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s;,\"]+))")
 
 
 @dataclass(slots=True)
@@ -118,8 +118,8 @@ def _cursor(found: Any, path: str) -> int | str | None:
 def _linked(header: str) -> str | None:
     """The URL that a Link header calls the next one."""
     for url, parameters in _LINK.findall(header):
-        for quoted, bare in _REL_NEXT.findall(parameters):
-            if "next" in (quoted or bare).lower().split():
+        for name, quoted, bare in _PARAMETER.findall(parameters):
+            if name.lower() == "rel" and "next" in (quoted or bare).lower().split():
                 return str(url).strip()[: LONGEST + 1] or None
     return None
 
