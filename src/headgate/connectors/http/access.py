@@ -74,8 +74,12 @@ class Session:
         """A URL without the key that stands in its query."""
         return target.without_params(self._auth.name) if isinstance(self._auth, QueryAuth) else target
 
+    async def rest(self) -> None:
+        """Hold no connection for a while."""
+        await self._client.close()
+
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections, and forget the token."""
         await self._client.close()
         if self._tokens is not None:
             await self._tokens.close()

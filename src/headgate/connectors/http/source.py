@@ -149,7 +149,7 @@ class HttpSource:
         clock = asyncio.get_running_loop().time
         if (wait_s := self._due_s - clock()) > 0:
             if wait_s > KEPT_FROM_S:
-                await self._session.close()
+                await self._session.rest()
             await asyncio.sleep(wait_s)
         self._began_s = clock()
 
@@ -170,7 +170,7 @@ class HttpSource:
         """Ask for a page, and read it. Changes nothing but what is known of this round, and that at the end."""
         target = self._target(place)
         answer = await self._session.send(self._request(place, target))
-        if answer.status == 304:
+        if answer.status == 304 and _is_conditional(place):
             return Taken(self._over(place, place.mark, target, answer), []), answer
         self._judge(answer, place)
         page = await page_of(answer, self._options, target.origin)
@@ -270,6 +270,10 @@ def tell_move(before: Position, after: Position) -> str:
     if stood is not None and stood.since != stands.since:
         where += f", in place of {'all' if stood.since is None else stood.since}"
     return where if stands.next is None else f"{where}, from a page in the middle on"
+
+
+def _is_conditional(place: Place) -> bool:
+    return place.next is None and bool(place.etag or place.modified)
 
 
 def _begun_again(place: Place) -> Place:

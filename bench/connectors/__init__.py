@@ -1,0 +1,1 @@
+"""Each connector into PostgreSQL, next to the bare loop of its client."""
