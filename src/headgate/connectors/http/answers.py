@@ -11,12 +11,13 @@ kilobytes. A line or a row that cannot be read is an `Unreadable`, and stops not
 from __future__ import annotations
 
 import asyncio
+import codecs
 import csv
 import io
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from email.message import Message
 from typing import Any
 
 import msgspec
@@ -24,15 +25,18 @@ import msgspec
 from headgate.connectors.api import Unreadable
 from headgate.connectors.http.options import HttpSourceOptions
 from headgate.connectors.http.wire import Answer
-from headgate.connectors.payloads import BYTES_AT_ONCE, decoded
+from headgate.connectors.payloads import BYTES_AT_ONCE, KEPT_BYTES, decoded
+from headgate.core.payloads import is_costly
 from headgate.errors import Cause, ConnectorError, NotConnected
 
-WHOLE_BYTES = 1 << 20  # JSON up to this size is decoded in one go: some ten milliseconds.
 ROWS_AT_ONCE = 2000
+MOST_VALUES = 2_000_000  # In an answer: to find where each record ends takes up to a quarter of a second then.
 MOST_MEMBERS = 100  # Of a gzip file. Each costs something, even if it is empty.
 _GZIP, _ZLIB, _BARE = 31, 15, -15
 _NOT_JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _BOM = b"\xef\xbb\xbf"
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_CHARSETS = frozenset({"iso8859-1", "iso8859-15", "cp1252", "utf-16", "utf-16-le", "utf-16-be"})  # Quick to decode.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ async def page_of(answer: Answer, options: HttpSourceOptions, origin: str) -> Pa
     if _is_for_people(answer, body):
         raise _not_data(answer, origin, body)
     if options.format == "jsonl":
-        return Page(await decoded((line for line in body.split(b"\n") if line.strip()), "json"))
+        return Page(await _each(await _lines(body)))
     return Page(await _from_csv(body, options.delimiter, origin))
 
 
@@ -84,36 +88,40 @@ async def unpacked(answer: Answer, most_bytes: int, origin: str) -> bytes:
 
 
 async def _inflated(packed: bytes, kind: int, most_bytes: int, origin: str) -> bytes:
-    pieces, size_bytes, members = [], 0, 0
-    while packed:
+    pieces, size_bytes, members, at = [], 0, 0, 0
+    view = memoryview(packed)
+    while at < len(view):
         members += 1
         unpacker = zlib.decompressobj(kind)
         while not unpacker.eof:
-            piece = unpacker.decompress(packed, BYTES_AT_ONCE)
-            packed = unpacker.unconsumed_tail
+            taken: bytes | memoryview = unpacker.unconsumed_tail
+            if not taken:
+                taken = view[at : at + BYTES_AT_ONCE]
+                at += len(taken)
+            piece = unpacker.decompress(taken, BYTES_AT_ONCE)
             size_bytes += len(piece)
             if size_bytes > most_bytes or members > MOST_MEMBERS:
                 said = f"{origin} gives an answer that is too large when it is unpacked: more than {most_bytes:,} bytes"
                 hint = "ask for smaller pages, or raise `max_body_bytes`"
                 raise ConnectorError(said, cause=Cause.CONFIG, hint=hint)
-            if not piece and not packed and not unpacker.eof:
+            if not taken and not piece:
                 raise zlib.error("it was cut off")
             pieces.append(piece)
             await asyncio.sleep(0)
-        packed = unpacker.unused_data if kind == _GZIP else b""
-        if packed and not packed.strip(b"\0"):
-            break  # Padding.
+        at -= len(unpacker.unused_data)
+        if kind != _GZIP or not bytes(view[at : at + 512]).strip(b"\0"):
+            break  # What follows is padding.
     return b"".join(pieces)
 
 
 def _utf8(body: bytes, content_type: str) -> bytes:
-    """The text in UTF-8. A body that is not in the encoding that it names stays as it is."""
-    message = Message()
-    message["content-type"] = content_type
-    charset = (message.get_content_charset() or "utf-8").lower()
-    if charset not in ("utf-8", "utf8", "us-ascii"):
+    """The text in UTF-8. A body that is not in the encoding that it names, or in a rare one, stays as it is."""
+    named = _CHARSET.search(content_type)
+    if named is not None:
         try:
-            body = body.decode(charset).encode()
+            charset = codecs.lookup(named[1]).name
+            if charset in _CHARSETS:
+                body = body.decode(charset).encode()
         except (LookupError, UnicodeError):
             return body
     return body.removeprefix(_BOM)
@@ -123,36 +131,67 @@ def _utf8(body: bytes, content_type: str) -> bytes:
 
 
 async def _from_json(body: bytes, path: str, answer: Answer, origin: str) -> Page:
-    if len(body) <= WHOLE_BYTES:
+    if not is_costly(body):
         try:
             around = msgspec.json.decode(body)
         except _NOT_JSON:
             raise _not_data(answer, origin, body) from None
         return Page(_records(looked_up(around, path), path, origin), around)
-    # A large answer is taken apart first, and its records are read one by one.
+    # What takes long to decode is taken apart first, and its records are read one by one.
+    if body.count(b",") > MOST_VALUES:
+        said = f"{origin} gives an answer with more than {MOST_VALUES:,} values"
+        raise ConnectorError(said, cause=Cause.CONFIG, hint="ask for smaller pages")
     try:
         around, found = _taken_apart(body, path)
+        first = b"" if found is None else found.lstrip()[:1]
+        if found is not None and first == b"[":
+            return Page(await _each(msgspec.json.decode(found, type=list[msgspec.Raw])), around)
+        if found is not None and first == b"{":
+            return Page(await _each([found]), around)
     except _NOT_JSON:
         raise _not_data(answer, origin, body) from None
-    raw = _records(found, path, origin)
-    return Page(await decoded((bytes(one) for one in raw), "json") if isinstance(found, list) else raw, around)
+    return Page(_records(None if found in (None, b"null") else 0, path, origin), around)
 
 
-def _taken_apart(body: bytes, path: str) -> tuple[Any, Any]:
-    """What stands around the records, and the records as they are written."""
+async def _each(texts: Sequence[bytes | msgspec.Raw]) -> list[Any]:
+    """A record of each text."""
+    records: list[Any] = []
+    for first in range(0, len(texts), ROWS_AT_ONCE):
+        some = [bytes(text) for text in texts[first : first + ROWS_AT_ONCE]]
+        costly = {index: text for index, text in enumerate(some) if is_costly(text)}
+        read = await decoded([b"" if index in costly else text for index, text in enumerate(some)], "json")
+        for index, text in costly.items():
+            read[index] = Unreadable(text[:KEPT_BYTES], "it has too many values to be read")
+        records += read
+        await asyncio.sleep(0)
+    return records
+
+
+async def _lines(body: bytes) -> list[bytes]:
+    """Those that have something on them."""
+    lines = []
+    for number, line in enumerate(io.BytesIO(body)):
+        if not line.isspace():
+            lines.append(line.strip())
+        if number % ROWS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return lines
+
+
+def _taken_apart(body: bytes, path: str) -> tuple[Any, bytes | None]:
+    """What stands around a path, and what stands there, as it is written. What is costly around it is left out."""
     if not path:
-        is_list = body.lstrip()[:1] == b"["
-        return (
-            (None, msgspec.json.decode(body, type=list[msgspec.Raw])) if is_list else (None, msgspec.json.decode(body))
-        )
+        return None, body
     name, _, rest = path.partition(".")
-    if body.lstrip()[:1] != b"{":
-        around = msgspec.json.decode(body)
-        return around, looked_up(around, path)
-    members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    inner, found = _taken_apart(bytes(members.pop(name)), rest) if name in members else (None, None)
-    around = {key: msgspec.json.decode(value) for key, value in members.items()}
-    return (around if inner is None else {**around, name: inner}), found
+    if body.lstrip()[:1] == b"{":
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        inner, found = _taken_apart(bytes(members.pop(name)), rest) if name in members else (None, None)
+        around = {key: msgspec.json.decode(value) for key, value in members.items() if not is_costly(bytes(value))}
+        return {**around, name: inner}, found
+    if body.lstrip()[:1] == b"[" and name.isascii() and name.isdigit():
+        elements = msgspec.json.decode(body, type=list[msgspec.Raw])
+        return None, _taken_apart(bytes(elements[int(name)]), rest)[1] if int(name) < len(elements) else None
+    return None, None
 
 
 def looked_up(around: Any, path: str) -> Any:

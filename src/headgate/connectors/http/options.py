@@ -12,7 +12,7 @@ from headgate.connectors.api import Options, identity
 from headgate.connectors.http.targets import target_of
 from headgate.connectors.http.templates import fields_of, with_sample_values
 
-MOST_BODY_BYTES = 256 * 1024 * 1024
+MOST_BODY_BYTES = 64 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "accept-encoding"})
 

@@ -1,8 +1,8 @@
 """Sends records to a URL: one by one, or several in a request.
 
 *Repeats.* A request carries a key (`Idempotency-Key`) that is made of the stream, its generation, the places of the
-records at the source and the request itself. Whoever sends the same records from the same places again sends the same
-key, also after a crash and from another node; a server that honours the key takes them once. Another server may get
+records at the source and the request itself. The same records from the same places have the same key when they are sent
+again, also after a crash and from another node; a server that honours the key takes them once. Another server may get
 again what was sent since the last checkpoint: at least once.
 
 *Within a run* nothing that was answered 2xx is sent again. An answer that refuses a record does not say that its
