@@ -163,70 +163,66 @@ async def table(url: str) -> list[int]:
         await connection.close()
 
 
-async def test_a_node_that_is_killed_in_a_poll_goes_on_with_the_page_that_was_not_handled(
-    start_node: Callable[..., NodeProcess], url: str, serve: Serve
-) -> None:
-    asked_for: list[int] = []
-    is_hanging, may_go_on = asyncio.Event(), asyncio.Event()
+class Hanging:
+    """Answers, until it is asked for one thing; then not before the node was killed."""
 
-    def answer(asked: Asked) -> Said:
-        asked_for.append(int(asked.params["page"]))
-        if asked_for[-1] != 12 or may_go_on.is_set():
-            return paged(asked)
+    def __init__(self, is_it: Callable[[Asked], bool], answer: Callable[[Asked], Said]) -> None:
+        self.hangs, self.goes_on = asyncio.Event(), asyncio.Event()
+        self._is_it = is_it
+        self._answer = answer
+
+    def __call__(self, asked: Asked) -> Said:
+        said = self._answer(asked)
+        if self.goes_on.is_set() or not self._is_it(asked):
+            return said
 
         async def hang(writer: asyncio.StreamWriter) -> None:
-            is_hanging.set()
-            await may_go_on.wait()
+            self.hangs.set()
+            await self.goes_on.wait()
 
         return Said(raw=hang)
 
-    server = await serve(answer)
+
+async def test_a_node_that_is_killed_goes_on_with_the_same_page_and_sends_the_same_keys(
+    start_node: Callable[..., NodeProcess], url: str, serve: Serve
+) -> None:
+    kept: dict[str, int] = {}
+
+    def keep(asked: Asked) -> Said:
+        kept[asked.headers["idempotency-key"]] = asked.json["id"]  # Also where nobody learns of it.
+        return Said(status=201)
+
+    polled = await serve(Hanging(lambda asked: asked.params["page"] == "12", paged))
+    sent = await serve(Hanging(lambda asked: bool(asked.json["id"] == 130), keep))
+    mapping = {"set": {"id": "id"}}
+    datasources = {
+        "polled": {
+            "source": {"type": "http", "url": f"{polled.url}/orders", **PAGES},
+            "mapping": mapping,
+            "sink": {"type": "postgres", "url": url, "table": "target"},
+        },
+        "sent": {
+            "source": {"type": "generator", "count": 300, "batch": 50, "fields": {"id": "sequence"}},
+            "mapping": mapping,
+            "sink": {"type": "http", "url": sent.url},
+        },
+    }
     node = await asyncio.to_thread(start_node)
-    source = {"type": "http", "url": f"{server.url}/orders", **PAGES}
-    sink = {"type": "postgres", "url": url, "table": "target"}
-    document = {"source": source, "mapping": {"set": {"id": "id"}}, "sink": sink}
-    await asyncio.to_thread(node.apply, {"orders": document})
-    await asyncio.wait_for(is_hanging.wait(), 60)
+    await asyncio.to_thread(node.apply, datasources)
+    await until(lambda: polled.answer.hangs.is_set() and sent.answer.hangs.is_set())  # type: ignore[attr-defined]
     await until(lambda: _has(url, 11 * SIZE))
     await asyncio.to_thread(node.end, signal.SIGKILL)
-    may_go_on.set()
-    before = len(asked_for)
+    for server in (polled, sent):
+        server.answer.goes_on.set()  # type: ignore[attr-defined]
+    before = len(polled.asked)
     await asyncio.to_thread(start_node)
     await until(lambda: _has(url, COUNT))
     assert await table(url) == list(range(COUNT))
-    assert asked_for[before:] == list(range(12, COUNT // SIZE + 2))
+    assert [int(asked.params["page"]) for asked in polled.asked[before:]] == list(range(12, COUNT // SIZE + 2))
+    await until(lambda: max(kept.values()) == 299)
+    assert sorted(kept.values()) == list(range(300))
+    assert len(sent.asked) > 300  # Some came again, under the same keys.
 
 
 async def _has(url: str, number: int) -> bool:
     return len(await table(url)) == number
-
-
-async def test_a_node_that_is_killed_while_it_sends_sends_the_same_keys_again(
-    start_node: Callable[..., NodeProcess], serve: Serve
-) -> None:
-    kept: dict[str, int] = {}
-    is_hanging, may_go_on = asyncio.Event(), asyncio.Event()
-
-    def answer(asked: Asked) -> Said:
-        if asked.json["id"] != 130 or may_go_on.is_set():
-            kept[asked.headers["idempotency-key"]] = asked.json["id"]
-            return Said(status=201)
-
-        async def hang(writer: asyncio.StreamWriter) -> None:
-            kept[asked.headers["idempotency-key"]] = asked.json["id"]  # It is taken, and nobody learns of it.
-            is_hanging.set()
-            await may_go_on.wait()
-
-        return Said(raw=hang)
-
-    server = await serve(answer)
-    node = await asyncio.to_thread(start_node)
-    source = {"type": "generator", "count": 300, "batch": 50, "fields": {"id": "sequence"}}
-    document = {"source": source, "mapping": {"set": {"id": "id"}}, "sink": {"type": "http", "url": server.url}}
-    await asyncio.to_thread(node.apply, {"orders": document})
-    await asyncio.wait_for(is_hanging.wait(), 60)
-    await asyncio.to_thread(node.end, signal.SIGKILL)
-    may_go_on.set()
-    await asyncio.to_thread(start_node)
-    await until(lambda: len(server.asked) > 200 and max(kept.values()) == 299)
-    assert sorted(kept.values()) == list(range(300))  # More were sent; under these keys.

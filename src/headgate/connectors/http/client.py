@@ -106,17 +106,18 @@ class Client:
 
     async def _once(self, request: Request) -> Answer:
         with _translated(request.target, self._limits):
+            head = self._head(request)
             async with asyncio.timeout(self._limits.timeout_s):
                 wire = self._resting(request.target)
                 if wire is not None:
                     try:
-                        return await self._exchange(wire, request)
+                        return await self._exchange(wire, request, head)
                     except ConnectionError:
                         if wire.has_heard:
                             raise
-                return await self._exchange(await self._dial(request.target), request)
+                return await self._exchange(await self._dial(request.target), request, head)
 
-    async def _exchange(self, wire: Wire, request: Request) -> Answer:
+    def _head(self, request: Request) -> bytes:
         target, is_home = request.target, request.target.origin == self._home.origin
         headers = [
             ("Host", target.authority),
@@ -127,14 +128,16 @@ class Client:
         if request.body or request.method in ("POST", "PUT", "PATCH"):
             headers.append(("Content-Length", str(len(request.body))))
         path = target.with_params(dict(request.secret_params)).path if is_home else target.path
-        head = head_of(request.method, path, _first_of_each(headers))
+        return head_of(request.method, path, _first_of_each(headers))
+
+    async def _exchange(self, wire: Wire, request: Request, head: bytes) -> Answer:
         self._in_use.add(wire)
         try:
             answer = await wire.exchange(head, request.body, self._limits.body_bytes, truncates=request.truncates)
         finally:
             self._in_use.discard(wire)
         if wire.is_usable:
-            self._keep(target, wire)
+            self._keep(request.target, wire)
         return answer
 
     # Connections.

@@ -52,7 +52,9 @@ def advanced(mark: Mark, field: str, records: list[Any]) -> tuple[Mark, list[Any
     """After a page: how far the poll has come, and the records that were not passed on before."""
     since = None if mark.since is None else key_of(mark.since)
     largest_value, largest = mark.largest, None if mark.largest is None else key_of(mark.largest)
-    latest, newest, left, kept = mark.latest, [], Counter(mark.seen), []
+    latest, left = mark.latest, Counter(mark.seen)
+    newest: list[Any] = []
+    kept: list[Any] = []
     has_value = is_within = False
     for record in records:
         value = None if isinstance(record, Unreadable) else looked_up(record, field)

@@ -87,7 +87,8 @@ class Wire(asyncio.Protocol):
         assert self._waiting is None, "one request at a time"
         self._begin()
         self._most_bytes, self._truncates = most_bytes, truncates
-        self._waiting = waiting = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting = waiting
         self._is_sound = False
         try:
             self._transport.write(head + body if len(body) < HEAD_BYTES else head)
