@@ -23,15 +23,13 @@ import httpx
 import msgspec
 import uvloop
 
-from bench.connectors.bare import MAPPING, TABLE, records, row
+from bench.connectors.bare import TABLE, records, row
 from bench.rig import DATABASE_CORE, NODE_CORE, SINK, report, running
-from bench.throughput import records_written
+from bench.throughput import MAPPING, SECONDS, rate_of
 from headgate.connectors.guard import OPEN
 from headgate.connectors.http.client import Client, Limits, Request
 from headgate.connectors.http.targets import target_of
 
-SECONDS = 10.0
-WARM_UP_RECORDS = 50_000
 PAGE, PAGES = 1_000, 20
 Get = Callable[[str], Awaitable[bytes]]
 
@@ -150,29 +148,17 @@ async def pages_rate(url: str, client: Any, seconds: float = 3.0) -> float:
     return number / (time.perf_counter() - began)
 
 
-def node_rate(node: Any, url: str) -> float:
-    """Durable records per second of a node, once it is warm."""
-    source = {
-        "type": "http",
-        "url": url,
-        "records": "items",
-        "paging": {"type": "cursor", "path": "next", "param": "cursor"},
-    }
-    sink = {"type": "postgres", "url": SINK, "table": "polled"}
-    node.apply({"polled": {"source": source, "mapping": MAPPING, "sink": sink}})
-    node.wait_for("polled", lambda found: found["metrics"].get("records_written", 0) > WARM_UP_RECORDS, 60)
-    began, first = time.perf_counter(), records_written(node, "polled")
-    time.sleep(SECONDS)
-    last, ended = records_written(node, "polled"), time.perf_counter()
-    node.call("POST", "/api/datasources/polled/stop")
-    node.wait_for("polled", lambda found: found["worker_status"] == "STOPPED")
-    return (last - first) / (ended - began)
+def document(url: str) -> dict[str, Any]:
+    """One datasource, as fast as its server and its sink."""
+    paging = {"type": "cursor", "path": "next", "param": "cursor"}
+    source = {"type": "http", "url": url, "records": "items", "paging": paging}
+    return {"source": source, "mapping": MAPPING, "sink": {"type": "postgres", "url": SINK, "table": "polled"}}
 
 
 def main() -> dict[str, float]:
     """Run and print."""
     with serving() as url, running(pinned=True) as rig:
-        polled = node_rate(rig.node, url)
+        polled = rate_of(rig.node, "polled", document(url))
         os.sched_setaffinity(0, NODE_CORE)
         bare = uvloop.run(bare_rate(url, rig.sink, own, "bare_own"))
         with_httpx = uvloop.run(bare_rate(url, rig.sink, of_httpx, "bare_httpx"))
