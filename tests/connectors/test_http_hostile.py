@@ -454,7 +454,7 @@ async def test_the_name_in_the_url_is_what_a_certificate_must_be_for(secure: Any
 
 async def test_a_server_without_tls_is_no_server_with_it(serve: Serve) -> None:
     server = await serve(lambda asked: Said([1]))
-    error = await failure(server.url.replace("http:", "https:"))
+    error = await failure(server.url.replace("http:", "https:"), timeout_s=0.5)
     assert isinstance(error, NotConnected)
 
 
