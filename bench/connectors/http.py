@@ -24,8 +24,8 @@ import msgspec
 import uvloop
 
 from bench.connectors.bare import TABLE, records, row
-from bench.rig import DATABASE_CORE, NODE_CORE, SINK, report, running
-from bench.throughput import MAPPING, SECONDS, rate_of
+from bench.rig import DATABASE_CORE, NODE_CORE, SINK, cpu_s, report, running
+from bench.throughput import MAPPING, SECONDS, rate_of, records_written
 from headgate.connectors.guard import OPEN
 from headgate.connectors.http.client import Client, Limits, Request
 from headgate.connectors.http.targets import target_of
@@ -121,11 +121,11 @@ async def of_aiohttp(url: str) -> Any:
         yield get
 
 
-async def bare_rate(url: str, sink: str, client: Any, table: str) -> float:
-    """Records per second from a request to a commit."""
+async def bare_rate(url: str, sink: str, client: Any, table: str) -> tuple[float, float]:
+    """Records per second from a request to a commit, and the processor time of each in µs."""
     connection = await asyncpg.connect(sink)
     await connection.execute(f"CREATE TABLE {table} {TABLE}")
-    began, written, number = time.perf_counter(), 0, 0
+    began, began_cpu, written, number = time.perf_counter(), time.process_time(), 0, 0
     async with client(url) as get:
         while time.perf_counter() - began < SECONDS:
             found = msgspec.json.decode(await get(f"{url}?cursor={number}"))
@@ -135,7 +135,7 @@ async def bare_rate(url: str, sink: str, client: Any, table: str) -> float:
             written, number = written + len(rows), found["next"]
         elapsed = time.perf_counter() - began
     await connection.close()
-    return written / elapsed
+    return written / elapsed, (time.process_time() - began_cpu) / written * 1e6
 
 
 async def page_cost_us(url: str, client: Any, pages: int = 400) -> float:
@@ -159,10 +159,12 @@ def document(url: str) -> dict[str, Any]:
 def main() -> dict[str, float]:
     """Run and print."""
     with serving() as url, running(pinned=True) as rig:
+        began_cpu_s = cpu_s(rig.node.process.pid)
         polled = rate_of(rig.node, "polled", document(url))
+        cost_us = (cpu_s(rig.node.process.pid) - began_cpu_s) / records_written(rig.node, "polled") * 1e6
         os.sched_setaffinity(0, NODE_CORE)
-        bare = uvloop.run(bare_rate(url, rig.sink, own, "bare_own"))
-        with_httpx = uvloop.run(bare_rate(url, rig.sink, of_httpx, "bare_httpx"))
+        bare, bare_us = uvloop.run(bare_rate(url, rig.sink, own, "bare_own"))
+        with_httpx, _ = uvloop.run(bare_rate(url, rig.sink, of_httpx, "bare_httpx"))
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     return report(
         "http, pages of 1,000 → mapping of six fields → PostgreSQL (python -m bench connectors.http)",
@@ -171,6 +173,8 @@ def main() -> dict[str, float]:
             "bare loop of the same client, records/s": bare,
             "bare loop of httpx, records/s": with_httpx,
             "against the bare loop of the same client": polled / bare,
+            "processor time of the node, µs a record": cost_us,
+            "processor time of the bare loop, µs a record": bare_us,
         },
     )
 
