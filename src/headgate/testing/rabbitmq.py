@@ -99,6 +99,11 @@ class RabbitMq:
                 raise RuntimeError(f"RabbitMQ did not start:\n{output.read_text(errors='replace')[-3000:]}")
             time.sleep(0.1)
 
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._running[-1].pid
+
     def kill(self) -> None:
         """End it with SIGKILL."""
         self._end(signal.SIGKILL)

@@ -3,8 +3,8 @@
 Every message is *mandatory*: one that no queue gets comes back. If all messages have the same routing key, the bindings
 are wrong, and the stream stops with one line; if the key comes from the record, the record is a dead letter.
 
-What a call has published is remembered until the next batch, by the record itself: if the worker comes back with the
-rest of a batch, or with all of it after a pause, nothing that was confirmed is published again.
+If the worker comes back with the rest of a batch, or with all of it after a pause, nothing that was confirmed is
+published again (`connectors.confirmed`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from headgate.connectors.api import Context, Grant, Outgoing, Progress
+from headgate.connectors.confirmed import Confirmed
 from headgate.connectors.payloads import encoded
 from headgate.connectors.rabbitmq.amqp import Amqp, Delivery, connected
 from headgate.connectors.rabbitmq.fields import properties_of, short
@@ -41,8 +42,7 @@ class ExchangeSink:
         self._waiting: dict[int, Any] = {}  # By their numbers, records that are not confirmed.
         self._back: dict[str, Any] = {}  # By their ids, messages that came back,
         self._refused = 0  # and how many the server did not take.
-        self._commits = -1  # The batch of which records were confirmed,
-        self._done: dict[int, Any] = {}  # and these, by their identity.
+        self._done = Confirmed()
 
     async def check(self) -> None:
         """Ask for the exchange or the queue."""
@@ -63,13 +63,12 @@ class ExchangeSink:
         assert self._amqp is not None, "the sink is open"
         if self._grant.trust_left_s() <= 0:
             raise Fenced("the right to publish has ended")
-        if batch.progress.commits != self._commits:
-            self._commits, self._done = batch.progress.commits, {}
+        self._done.begin(batch.progress.commits)
         bodies, keys = encoded(batch.records, self._options.format), self._keys(batch.records)
         self._waiting, self._back, self._refused = {}, {}, 0
         numbers: dict[int, str] = {}
         for record, body, key in zip(batch.records, bodies, keys, strict=True):
-            if id(record) in self._done:
+            if record in self._done:
                 continue
             if self._sent % AT_ONCE == 0:
                 await self._until_welcome(self._amqp)
@@ -136,7 +135,7 @@ class ExchangeSink:
         for one in numbers:
             record = self._waiting.pop(one, None)
             if record is not None and is_taken:
-                self._done[id(record)] = record
+                self._done.add(record)
             self._refused += not is_taken
 
     def _on_returned(self, message: Delivery) -> None:
