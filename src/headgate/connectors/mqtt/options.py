@@ -42,10 +42,10 @@ class _MqttOptions(Options):
 class MqttSourceOptions(_MqttOptions):
     """What to subscribe to."""
 
-    topics: list[str] = identity(
+    topics: list[str] = Field(
         min_length=1, description="Topic filters; $share/GROUP/FILTER shares the messages with the others of a group."
     )
-    client_id: str | None = Field(
+    client_id: str | None = identity(
         None, min_length=1, description="The session's name at the broker; headgate-STREAM if absent."
     )
     session_expiry_s: int = Field(
