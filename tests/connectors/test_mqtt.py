@@ -9,24 +9,31 @@ import asyncio
 import itertools
 import json
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from headgate.connectors import plugins
 from headgate.connectors.api import Outgoing, Progress, Sink, Source, Unreadable
+from headgate.connectors.guard import Bound, Guard, OutOfReach
 from headgate.connectors.mqtt import client as client_module
 from headgate.connectors.mqtt.options import MqttSinkOptions, MqttSourceOptions
 from headgate.connectors.mqtt.sink import MqttSink
 from headgate.connectors.mqtt.source import MqttSource
+from headgate.core.reach import AddressRule, Reach
 from headgate.errors import BadRecords, Cause, ConnectorError, NotConnected
 from headgate.testing.contract import AckedSourceContract, SinkContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import make_context, make_grant
 from headgate.testing.mosquitto import HOST, Mosquitto, program
+from headgate.testing.processes import NodeProcess
+from tests.certificates import Authority
+from tests.examples_of_docs import datasources_of
 
 COUNT = 40
 
@@ -344,7 +351,7 @@ async def test_more_than_may_be_in_flight_is_published(broker: Mosquitto, peer: 
 # Mistakes.
 
 
-async def test_a_wrong_password_and_a_topic_that_is_not_ours_are_told(tmp_path: Any) -> None:
+async def test_a_wrong_password_and_a_topic_that_is_not_ours_are_told(tmp_path: Path) -> None:
     if program() is None:
         pytest.skip("mosquitto is not installed (make packages)")
     (tmp_path / "acl").write_text("user ada\ntopic readwrite mine/#\n")
@@ -359,7 +366,7 @@ async def test_a_wrong_password_and_a_topic_that_is_not_ours_are_told(tmp_path: 
             assert "s3cret" not in str(caught.value)
 
 
-async def test_a_subscription_that_is_refused_is_a_mistake(tmp_path: Any) -> None:
+async def test_a_subscription_that_is_refused_is_a_mistake(tmp_path: Path) -> None:
     if program() is None:
         pytest.skip("mosquitto is not installed (make packages)")
     (tmp_path / "acl").write_text("topic read mine/#\n")
@@ -406,6 +413,43 @@ async def test_a_probe_says_whether_it_answers(broker: Mosquitto) -> None:
     await kind.probe(MqttSourceOptions(url=broker.url, topics=["x"]), make_context().guard)
     with pytest.raises(NotConnected):
         await kind.probe(MqttSourceOptions(url=f"mqtt://{HOST}:1", topics=["x"]), make_context().guard)
+
+
+async def test_tls_is_verified_and_only_what_may_be_reached_is(tmp_path: Path) -> None:
+    if program() is None:
+        pytest.skip("mosquitto is not installed (make packages)")
+    authority = Authority(tmp_path)
+    pair = authority.sign("localhost", "localhost")
+    with Mosquitto("allow_anonymous true", f"certfile {pair.cert}", f"keyfile {pair.key}") as broker:
+        url = f"mqtts://localhost:{broker.port}"
+        await source_of(broker, "x", url=f"{url}?cacertfile={authority.file}").check()
+        with pytest.raises(ConnectorError, match="certificate") as caught:
+            await source_of(broker, "x", url=url).check()
+        assert caught.value.cause is Cause.CONFIG
+        elsewhere = Guard((Bound(Reach(addresses=(AddressRule(network=None, host="db.example.com"),))),))
+        options = MqttSourceOptions(url=broker.url, topics=["x"])
+        with pytest.raises(OutOfReach):
+            await MqttSource(options, make_context(guard=elsewhere)).check()
+
+
+# The page.
+
+
+async def test_the_example_of_the_page_runs(
+    broker: Mosquitto, peer: Peer, start_node: Callable[..., NodeProcess], url: str
+) -> None:
+    node = start_node()
+    for name, value in {"mqtt": broker.url, "warehouse": url}.items():
+        node.call("PUT", f"/api/secrets/{name}", {"value": value})
+    (datasources,) = datasources_of("howto/mqtt.md")
+    for one in range(3):
+        peer.publish(f"sensors/{one}", {"value": one}, retain=True)
+    node.apply(datasources)
+    node.wait_for("sensors", lambda found: found["metrics"].get("records_written", 0) == 3)
+    connection = await asyncpg.connect(url)
+    found = await connection.fetch("SELECT topic, value FROM sensors ORDER BY topic")
+    await connection.close()
+    assert [tuple(row) for row in found] == [(f"sensors/{one}", one) for one in range(3)]
 
 
 # Faults.

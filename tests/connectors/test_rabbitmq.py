@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import pika
 import pytest
 from pydantic import SecretStr
@@ -29,8 +30,11 @@ from headgate.errors import BadRecords, Cause, ConnectorError, Fenced, NotConnec
 from headgate.testing.contract import AckedSourceContract, SinkContract, SourceContract, SourceInPartsContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import make_context, make_grant
+from headgate.testing.processes import NodeProcess
 from headgate.testing.rabbitmq import RabbitMq, is_installed
+from tests.examples_of_docs import datasources_of
 from tests.proxy import Proxy, listening
+from tests.waiting import until
 
 COUNT = 40
 STREAM = {"x-queue-type": "stream"}
@@ -126,6 +130,14 @@ def ids(first: int, end: int) -> list[dict[str, int]]:
     return [{"id": id} for id in range(first, end)]
 
 
+def super_stream(peer: Peer, name: str) -> None:
+    """With three partitions, as RabbitMQ's own tools make one."""
+    peer.channel.exchange_declare(name, durable=True, arguments={"x-super-stream": True})
+    for order in range(3):
+        peer.channel.queue_declare(f"{name}-{order}", durable=True, arguments=STREAM)
+        peer.channel.queue_bind(f"{name}-{order}", name, str(order), arguments={"x-stream-partition-order": order})
+
+
 async def read(source: Source, count: int) -> list[Any]:
     records: list[Any] = []
     while len(records) < count:
@@ -176,12 +188,9 @@ class TestSuperStreamSource(SourceInPartsContract):
     @pytest.fixture(autouse=True)
     def data(self, server: RabbitMq, peer: Peer) -> None:
         self._server, self._name = server, f"super{next(_numbers)}"
-        peer.channel.exchange_declare(self._name, durable=True, arguments={"x-super-stream": True})
-        for order in range(3):
-            part, bound = f"{self._name}-{order}", {"x-stream-partition-order": order}
-            peer.channel.queue_declare(part, durable=True, arguments=STREAM)
-            peer.channel.queue_bind(part, self._name, str(order), arguments=bound)
-            peer.publish(part, *self.expected_parts()[part])
+        super_stream(peer, self._name)
+        for part, records in self.expected_parts().items():
+            peer.publish(part, *records)
 
     def make_part(self, part: str) -> Source:
         return source_of(self._server, super_stream=self._name, part=part, batch=7)
@@ -657,6 +666,40 @@ async def test_a_record_that_fits_into_no_frame_is_a_bad_one(server: RabbitMq, p
         await soon(sink.write(Outgoing([{"id": 0}, {"text": "x" * 1_100_000}], Progress(commits=1))))
     assert peer.streamed(stream) == []
     await sink.close()
+
+
+# The page.
+
+
+async def test_the_examples_of_the_page_run(
+    server: RabbitMq, peer: Peer, start_node: Callable[..., NodeProcess], url: str
+) -> None:
+    peer.channel.queue_declare("orders", durable=True)
+    super_stream(peer, "clicks")
+    peer.publish("orders", *({"id": id, "total": 2 * id} for id in range(10)), b"no JSON")
+    for order in range(3):
+        peer.publish(f"clicks-{order}", *ids(10 * order, 10 * order + 10))
+    node = start_node()
+    secrets = {"rabbitmq": server.url(), "streams": server.stream_url(), "warehouse": url}
+    for name, value in secrets.items():
+        node.call("PUT", f"/api/secrets/{name}", {"value": value})
+    for datasources in datasources_of("howto/rabbitmq.md"):
+        node.apply(datasources)
+    node.wait_for("orders", lambda found: found["metrics"].get("records_written", 0) == 10)
+    node.wait_for("clicks", lambda found: found["metrics"].get("records_written", 0) == 30)
+    connection = await asyncpg.connect(url)
+    assert [tuple(row) for row in await connection.fetch("SELECT * FROM orders ORDER BY id")] == [
+        (id, 2 * id, 0) for id in range(10)
+    ]
+    found = await connection.fetch('SELECT id, shard, "offset" FROM clicks ORDER BY id')
+    assert [tuple(row) for row in found] == [(id, f"clicks-{id // 10}", id % 10) for id in range(30)]
+    await connection.close()
+    (letter,) = node.call("GET", "/api/datasources/orders/dead-letters")["letters"]
+    assert letter["place"] == "queue orders, delivery 11"
+    await until(lambda: peer.channel.queue_declare("orders", passive=True).method.message_count == 0)
+    node.call("POST", "/api/datasources/orders/stop")
+    node.wait_for("orders", lambda found: found["worker_status"] == "STOPPED")
+    assert peer.queued("orders") == []  # The letter is kept by Headgate, so the message is done.
 
 
 # Faults.
