@@ -14,7 +14,7 @@ from bench.rig import machine
 ALL = (
     *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "doors", "handover"),
     *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback"),
-    *("connectors.rabbitmq",),
+    *("connectors.mqtt", "connectors.rabbitmq"),
 )
 
 

@@ -19,6 +19,7 @@ from headgate.testing.servers import free_port
 
 START_S = 30.0
 HOST = "127.0.0.1"
+_KEEPING = ("persistence true", "autosave_on_changes true", "autosave_interval 1", "max_queued_messages 100000")
 
 
 def program() -> str | None:
@@ -34,12 +35,9 @@ class Mosquitto:
         self.folder = Path(tempfile.mkdtemp(prefix="hgmq"))
         lines = [
             f"listener {self.port} {HOST}",
-            "persistence true",
-            f"persistence_location {self.folder}/",
-            "autosave_on_changes true",
-            "autosave_interval 1",
-            "max_queued_messages 100000",
             *(settings or ("allow_anonymous true",)),
+            *(one for one in _KEEPING if one.split()[0] not in {setting.split()[0] for setting in settings}),
+            f"persistence_location {self.folder}/",
         ]
         if os.getuid() == 0:
             lines.append("user root")
@@ -60,6 +58,12 @@ class Mosquitto:
     def url(self) -> str:
         """Without a user."""
         return f"mqtt://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None, "it runs"
+        return self._process.pid
 
     def start(self) -> None:
         """Run it, and wait until it accepts connections."""

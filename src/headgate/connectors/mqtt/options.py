@@ -52,7 +52,10 @@ class MqttSourceOptions(_MqttOptions):
         7 * DAY_S, ge=60, lt=2**32 - 1, description="How long the broker keeps messages while nobody is connected."
     )
     receive_maximum: int = Field(
-        1000, ge=1, le=65_535, description="The most messages that are delivered and not acknowledged (version 5)."
+        1000,
+        ge=1,
+        le=65_535,
+        description="The most messages that are delivered and not acknowledged (version 5). Brokers may deliver fewer.",
     )
     batch: int = Field(1000, ge=1, le=100_000, description="The most records in one batch.")
     max_message_bytes: int = Field(
