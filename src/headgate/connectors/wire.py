@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -91,6 +92,10 @@ def _tls(address: Address, guard: Guard) -> ssl.SSLContext | None:
     return context
 
 
+def _itself(wire: T) -> T:
+    return wire
+
+
 async def connect(address: Address, guard: Guard, make: Callable[[], T]) -> T:
     """A connection to the first host that answers; greeted, if it is."""
     context = _tls(address, guard)
@@ -103,7 +108,7 @@ async def connect(address: Address, guard: Guard, make: Callable[[], T]) -> T:
         wire = make()
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda wire=wire: wire, host, port, **more)
+                await loop.create_connection(partial(_itself, wire), host, port, **more)
                 await wire.greet()
             return wire
         except ssl.SSLCertVerificationError as error:

@@ -119,9 +119,9 @@ class Mqtt(Wire):
         payload: bytes = await self.answer(CONNACK)
         code = payload[1]
         if code:
-            error = error_of(self.name, code, "login")
-            self.fail(error)
-            raise error
+            refusal = error_of(self.name, code, "login")
+            self.fail(refusal)
+            raise refusal
         self.has_session = bool(payload[0] & 1)
         if self.is_5:
             self.limits, _ = packets.properties_at(payload, 2)

@@ -142,7 +142,8 @@ def moment(unix_s: float) -> str | float:
 
 def properties_of(payload: bytes) -> dict[str, Any]:
     """The properties of a message, from its flags on. What cannot be read of them is left out."""
-    cursor, found = Cursor(payload), {}
+    cursor = Cursor(payload)
+    found: dict[str, Any] = {}
     try:
         flags = cursor.number(">H")
         for bit, name in enumerate(_PROPERTIES):

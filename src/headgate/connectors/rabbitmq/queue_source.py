@@ -57,7 +57,8 @@ class QueueSource:
         amqp, options = self._opened(), self._options
         while not amqp.deliveries:
             await amqp.wait_for_more()
-        messages, size_bytes = [], 0
+        messages: list[Delivery] = []
+        size_bytes = 0
         for message in itertools.islice(amqp.deliveries, options.batch):
             size_bytes += len(message.body)
             if messages and size_bytes > BATCH_BYTES:

@@ -29,7 +29,7 @@ from headgate.connectors.payloads import encoded
 from headgate.connectors.rabbitmq.errors import stream_error
 from headgate.connectors.rabbitmq.messages import id_of, make
 from headgate.connectors.rabbitmq.options import RabbitmqSinkOptions, stream_address
-from headgate.connectors.rabbitmq.streams import Streams, connected
+from headgate.connectors.rabbitmq.streams import Packed, Streams, connected
 from headgate.errors import Bad, BadRecords, Fenced, NotConnected
 
 NUMBER_BITS = 40  # Of an id: records written. The epoch's counter is above them,
@@ -197,8 +197,7 @@ class StreamSink:
                 await streams.wait_for_more()
             chunk = subscription.chunks[0]
             for message in chunk.messages:
-                id = id_of(message) if isinstance(message, bytes) else None
-                if id is None or not id.startswith(prefix):
+                if isinstance(message, Packed) or (id := id_of(message)) is None or not id.startswith(prefix):
                     continue
                 if int(id[len(prefix) :]) >= written:
                     found.add(_digest(message))

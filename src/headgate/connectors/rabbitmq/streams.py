@@ -53,7 +53,8 @@ class Chunk:
 
     def __init__(self, payload: bytes) -> None:
         found = _CHUNK.unpack_from(payload, _CHUNK_AT)
-        magic, self._kind, self._entries, self.number, at_ms, _, self.first, self._crc, length, _, _ = found
+        magic, self._kind, self._entries, number, at_ms, _, first, self._crc, length, _, _ = found
+        self.number, self.first = int(number), int(first)
         start = _CHUNK_AT + _CHUNK.size
         self._data = payload[start : start + length]
         if magic >> 4 != 5 or len(self._data) != length:
@@ -96,7 +97,8 @@ def _unpacked(data: bytes, codec: int, number: int, size: int) -> Iterator[bytes
             data, codec = unzip.decompress(data, size + 1), 0
         except zlib.error:
             codec = _GZIP
-    found, at = [], 0
+    found: list[bytes] = []
+    at = 0
     while codec == 0 and len(found) < number and at + 4 <= len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "big")
         if end > len(data):
