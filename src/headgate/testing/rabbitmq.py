@@ -44,6 +44,7 @@ class RabbitMq:
         self._environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self._folder),
+            "LANG": "C.UTF-8",  # Or names that are no ASCII are others for rabbitmqctl.
             "RABBITMQ_NODENAME": f"hg{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": HOST,
             "RABBITMQ_NODE_PORT": str(self.port),
