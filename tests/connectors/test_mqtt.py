@@ -281,7 +281,7 @@ async def test_a_newer_run_takes_the_session_over(broker: Mosquitto, peer: Peer)
     reading = asyncio.ensure_future(old.read())
     await asyncio.sleep(0)
     await new.open(None)
-    with pytest.raises(NotConnected, match="taken over"):
+    with pytest.raises(NotConnected, match=r"taken over|closed the connection"):
         await soon(reading)
     assert await read(new, 2) == ids(0, 2)
     await old.close()
@@ -465,8 +465,7 @@ async def test_a_broker_that_is_killed_and_comes_back_has_lost_nothing(broker: M
     await source.ack(first.position)
     await sink.open(make_grant(epoch=1))
     await soon(sink.write(Outgoing(ids(0, 10), Progress(commits=1))))
-    # What changed is on disk when the session of another program that came later is.
-    await saved(broker)
+    broker.save()
     broker.kill()
     peer.close()
     with pytest.raises(NotConnected):
@@ -488,14 +487,3 @@ async def test_a_broker_that_is_killed_and_comes_back_has_lost_nothing(broker: M
     await reader.open(None)
     assert await read(reader, 20) == ids(0, 20)
     await reader.close()
-
-
-async def saved(broker: Mosquitto) -> None:
-    """Wait until Mosquitto has written its file again: it does so a moment after a change."""
-    path = broker.folder / "mosquitto.db"
-    before = path.stat().st_mtime_ns if path.exists() else 0
-    peer = Peer(broker)
-    while not path.exists() or path.stat().st_mtime_ns == before:
-        peer.publish("saved", {"id": 0}, retain=True)
-        await asyncio.sleep(0.05)
-    peer.close()

@@ -1,12 +1,13 @@
 """A Mosquitto for tests: in a temporary folder, on a free port of 127.0.0.1, ended by its process.
 
-It keeps sessions on disk after every change, so that `kill` and `start` lose no message that it has acknowledged.
+Sessions and messages are in memory until it is told to `save` them; `kill` loses what came later.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -19,7 +20,7 @@ from headgate.testing.servers import free_port
 
 START_S = 30.0
 HOST = "127.0.0.1"
-_KEEPING = ("persistence true", "autosave_on_changes true", "autosave_interval 1", "max_queued_messages 100000")
+_KEEPING = ("persistence true", "max_queued_messages 100000")
 
 
 def program() -> str | None:
@@ -78,6 +79,18 @@ class Mosquitto:
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Mosquitto did not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def save(self) -> None:
+        """Have it write everything to disk."""
+        path = self.folder / "mosquitto.db"
+        before = path.stat().st_ino if path.exists() else 0  # It writes another file, and renames that.
+        assert self._process is not None, "it runs"
+        self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + START_S
+        while not path.exists() or path.stat().st_ino == before:
+            if time.monotonic() > deadline:
+                raise RuntimeError("Mosquitto did not save")
             time.sleep(0.02)
 
     def kill(self) -> None:

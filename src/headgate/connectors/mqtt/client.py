@@ -186,12 +186,12 @@ class Mqtt(Wire):
                 return at, end - at + 1
             size, start = length
             kind, flags = data[at] >> 4, data[at] & 0xF
+            if kind != PUBLISH and size > _HEAD_BYTES:
+                raise NotConnected(f"{self.name} sent a packet of {size:,} bytes")
             is_large = kind == PUBLISH and size > self._login.max_message_bytes + _HEAD_BYTES
             wanted = start + (min(size, _HEAD_BYTES + KEPT_BYTES) if is_large else size)
             if wanted > end:
                 return at, wanted - at
-            if kind != PUBLISH and size > _HEAD_BYTES:
-                raise NotConnected(f"{self.name} sent a packet of {size:,} bytes")
             self._on_packet(kind, flags, data[start:wanted], size)
             at = min(start + size, end)
             self._skip = start + size - at
