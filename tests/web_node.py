@@ -8,8 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 GENERATOR = {"type": "generator", "rate": 50}
 BLACKHOLE = {"type": "blackhole"}
+
+SHORT_S = 5.0
 
 numbers = itertools.count()  # For names that no other test uses.
 
@@ -50,6 +52,7 @@ class Web:
     node: NodeProcess
     database: str
     client: httpx.Client
+    published: list[str] = field(default_factory=list)
 
     def ask(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """One request with the node's own token, whatever the answer is."""
@@ -64,8 +67,16 @@ class Web:
     def publish(self, name: str, **parts: Any) -> dict[str, Any]:
         """Publish one datasource: a slow generator into nothing unless told otherwise."""
         document = {"source": GENERATOR, "sink": BLACKHOLE, **parts}
+        self.published.append(name)
         self.call("POST", "/api/apply", {"datasources": {name: document}})
         return self.show(name)
+
+    def stop_all(self, prefix: str) -> None:
+        """Stop what was published under such names, if the node still answers."""
+        names, self.published = self.published, [name for name in self.published if not name.startswith(prefix)]
+        with suppress(httpx.TransportError):
+            for name in set(names) - set(self.published):
+                self.client.post(f"/api/datasources/{name}/stop", timeout=SHORT_S)
 
     def show(self, name: str) -> dict[str, Any]:
         """One datasource, in full."""

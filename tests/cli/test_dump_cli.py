@@ -294,6 +294,33 @@ def test_what_was_excluded_is_no_failure_and_tables_by_name_leave_policies_behin
     assert "headgate: not copied: 2 policies of u (p, q)" in by_name.stderr
 
 
+def test_foreign_keys_in_a_circle_are_said_to_be_made_again_where_nobody_may_silence_them(
+    headgate: Headgate, make_database: Callable[..., str]
+) -> None:
+    origin, there, user = make_database(), make_database(), f"plain{os.getpid()}"
+    tables = (
+        "CREATE TABLE hen (id int PRIMARY KEY, egg int); CREATE TABLE egg (id int PRIMARY KEY, hen int REFERENCES hen);"
+        "ALTER TABLE hen ADD CONSTRAINT hen_egg FOREIGN KEY (egg) REFERENCES egg"
+    )
+    execute(
+        origin, f"{tables}; INSERT INTO hen VALUES (1, NULL); INSERT INTO egg VALUES (2, 1); UPDATE hen SET egg = 2"
+    )
+    execute(there, f"{tables}; CREATE ROLE {user} LOGIN")
+    try:
+        execute(there, f"ALTER TABLE hen OWNER TO {user}; ALTER TABLE egg OWNER TO {user}")
+        execute(there, f"GRANT CREATE ON SCHEMA public TO {user}")
+        found = headgate("dump", origin, there.replace("headgate@", f"{user}@", 1), "--data-only")
+        assert found.exit_code == 0, found.stderr
+        assert "made again after: egg_hen_fkey of public.egg, hen_egg of public.hen\n" in found.stderr
+        assert fetch(there, "SELECT conname FROM pg_constraint WHERE contype = 'f' ORDER BY 1") == [
+            ("egg_hen_fkey",),
+            ("hen_egg",),
+        ]
+        assert fetch(there, "SELECT * FROM hen") == [(1, 2)]
+    finally:
+        execute(there, f"REASSIGN OWNED BY {user} TO headgate; DROP OWNED BY {user}; DROP ROLE {user}")
+
+
 def test_columns_tables_and_where_to_begin_can_be_chosen(headgate: Headgate, source: str, target: str) -> None:
     choice = ("--table", "orders=bought", "--exclude", "at", "--column", "price=text", "--from", "2990")
     result = headgate("dump", source, target, *choice, "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,76 @@ async def test_indexes_that_only_mysql_has_are_named(copy: Copy, side: Side, mar
             "t_n_idx",
             "t_pkey",
         ]
+
+
+RENTAL = (
+    "CREATE TABLE language (language_id tinyint unsigned AUTO_INCREMENT PRIMARY KEY, name char(20) NOT NULL)",
+    "CREATE TABLE film (film_id smallint unsigned AUTO_INCREMENT PRIMARY KEY, title varchar(128) NOT NULL,"
+    " description text, release_year year, language_id tinyint unsigned NOT NULL,"
+    " rental_rate decimal(4, 2) NOT NULL DEFAULT 4.99, rating enum('G', 'PG', 'NC-17') DEFAULT 'G',"
+    " special_features set('Trailers', 'Deleted Scenes'), last_update timestamp NOT NULL DEFAULT current_timestamp"
+    " ON UPDATE current_timestamp, KEY idx_title (title), FULLTEXT idx_words (title, description),"
+    " CONSTRAINT fk_film_language FOREIGN KEY (language_id) REFERENCES language (language_id) ON UPDATE CASCADE)",
+    "CREATE TABLE store (store_id tinyint unsigned PRIMARY KEY, manager_staff_id tinyint unsigned NOT NULL)",
+    "CREATE TABLE staff (staff_id tinyint unsigned PRIMARY KEY, picture blob, active boolean NOT NULL DEFAULT true,"
+    " store_id tinyint unsigned NOT NULL, CONSTRAINT fk_staff_store FOREIGN KEY (store_id) REFERENCES store (store_id),"
+    " CONSTRAINT few CHECK (staff_id < 100))",
+    "CREATE VIEW film_list AS SELECT title, name FROM film JOIN language USING (language_id)",
+    "CREATE TRIGGER ins_film AFTER INSERT ON film FOR EACH ROW SET @seen = new.film_id",
+    "CREATE FUNCTION inventory_in_stock(id int) RETURNS boolean DETERMINISTIC RETURN id > 0",
+    "INSERT INTO language (name) VALUES ('English'), ('日本語')",
+    "INSERT INTO film (title, description, release_year, language_id, special_features) VALUES"
+    " ('ACADEMY', 'A tale, with a ''quote''', 2006, 1, 'Trailers,Deleted Scenes'), ('ACE', NULL, NULL, 2, '')",
+    "INSERT INTO store VALUES (1, 1), (2, 2)",
+    "INSERT INTO staff VALUES (1, x'89504e470d0a1a0a00ff', true, 1), (2, NULL, false, 2)",
+    "ALTER TABLE store ADD CONSTRAINT fk_store_staff FOREIGN KEY (manager_staff_id) REFERENCES staff (staff_id)",
+)
+
+
+async def test_a_whole_database_of_mysql_arrives_with_a_word_about_each_thing_that_does_not(
+    copy: Copy, side: Side, mariadb: MariaDb
+) -> None:
+    with mariadb.database() as database:
+        database.execute(*RENTAL)
+        found = await copy.run(database.url(), side.url)
+        assert found.status == "completed", found.error
+        assert {one.name: one.rows for one in found.tables} == {"film": 2, "language": 2, "staff": 2, "store": 2}
+        assert {(one.kind, one.name, one.excuse) for one in found.left_behind} == {
+            ("index", "idx_words", "kind"),
+            ("view", "film_list", "kind"),
+            ("trigger", "ins_film", "kind"),
+            ("function", "inventory_in_stock", "kind"),
+            ("check", "few", "kind"),
+        }
+        assert await side.rows("SELECT title, release_year, rating, special_features FROM film ORDER BY film_id") == [
+            ("ACADEMY", 2006, "G", "Trailers,Deleted Scenes"),
+            ("ACE", None, "G", ""),
+        ]
+        assert await side.values("SELECT encode(picture, 'hex') FROM staff ORDER BY 1") == [
+            "89504e470d0a1a0a00ff",
+            None,
+        ]
+        foreign = "SELECT conname FROM pg_constraint WHERE contype = 'f' ORDER BY 1"
+        assert await side.values(foreign) == ["fk_film_language", "fk_staff_store", "fk_store_staff"]
+
+
+async def test_views_and_triggers_of_a_file_are_named_at_every_kind_of_database(
+    copy: Copy, side: Side, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    source = sqlite_with(tmp_path / "a.db", ["a", "b"])
+    with closing(sqlite3.connect(tmp_path / "a.db")) as file:
+        file.executescript(
+            "CREATE VIEW v AS SELECT 1; CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT 1; END;"
+            "CREATE VIRTUAL TABLE words USING fts5(text)"
+        )
+    expected = {("view", "v", ""), ("virtual table", "words", ""), ("trigger", "t", "a")}
+    with mariadb.database() as database:
+        for target in (side.url, database.url(), f"sqlite:{tmp_path / 'b.db'}"):
+            found = await copy.run(source, target, exclude=())
+            assert {(one.kind, one.name, one.of) for one in found.left_behind} == expected, target
+            assert found.status == "completed"
+    some = await copy.run(source, f"sqlite:{tmp_path / 'c.db'}", "b")
+    assert some.left_behind == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "mysql"])

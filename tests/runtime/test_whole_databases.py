@@ -44,7 +44,7 @@ def cluster() -> Iterator[Server]:
         pytest.skip("PostgreSQL 15 with its extensions is not installed (Debian: postgresql-15)")
     with Servers(programs=DEBIAN) as servers:
         server = servers.make()
-        for name in ("rental", "trade"):
+        for name in ("rental", "trade", "music"):
             server.execute(f"CREATE DATABASE {name}", "postgres")
             asyncio.run(run(url_of(server, database=name), (SCHEMAS / f"{name}.sql").read_text()))
         yield server
@@ -122,6 +122,12 @@ async def trade(cluster: Server, url: str, tmp_path: Path) -> AsyncIterator[Plac
         yield made
 
 
+@pytest.fixture
+async def music(cluster: Server, url: str, tmp_path: Path) -> AsyncIterator[Place]:
+    async for made in _places(cluster, "music", url, tmp_path):
+        yield made
+
+
 async def _places(cluster: Server, source: str, url: str, home: Path) -> AsyncIterator[Place]:
     name = f"target{next(_numbers)}"
     cluster.execute(f"CREATE DATABASE {name}", "postgres")
@@ -161,6 +167,13 @@ async def test_a_whole_database_arrives_with_everything_that_it_has(place: Place
 async def test_another_whole_database_arrives_too(trade: Place) -> None:
     assert await trade.left() == []
     await is_alike(trade)
+
+
+async def test_names_in_quotes_and_tables_without_keys_arrive(music: Place) -> None:
+    assert await music.left() == []
+    await is_alike(music)
+    (numbered,) = await rows(music.target, """INSERT INTO "Artist" ("Name") VALUES ('new') RETURNING "ArtistId\"""")
+    assert numbered == (276,)
 
 
 async def test_tables_have_statistics_and_materialized_views_are_filled(place: Place) -> None:

@@ -17,6 +17,7 @@ class Journal:
         self.counts: Counter[str] = Counter()
         self._file = self.path.open("w", buffering=1)
         self._began_at_s = time.monotonic()
+        self._taken: list[tuple[logging.Logger, logging.Handler]] = []
 
     def begin(self) -> None:
         """Count the seconds from now."""
@@ -32,9 +33,10 @@ class Journal:
 
     def take_over(self, name: str) -> None:
         """Have what this logger says in the file, and nowhere else."""
-        logger = logging.getLogger(name)
+        logger, lines = logging.getLogger(name), _Lines(self)
         logger.propagate = False
-        logger.addHandler(_Lines(self))
+        logger.addHandler(lines)
+        self._taken.append((logger, lines))
 
     def count(self, what: str) -> None:
         """One more."""
@@ -46,7 +48,10 @@ class Journal:
         self.note(f"WRONG: {text}")
 
     def close(self) -> None:
-        """No more lines."""
+        """No more lines. The loggers are as they were, because other tests of this process use them, too."""
+        for logger, lines in self._taken:
+            logger.removeHandler(lines)
+            logger.propagate = True
         self._file.close()
 
 

@@ -26,6 +26,9 @@ def web(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return f"ds-{next(numbers)}"
+def name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A name that no other test uses. What is published under it ends with the test: nodes would run more and more."""
+    name = f"ds-{next(numbers)}"
+    yield name
+    if "web" in request.fixturenames:
+        request.getfixturevalue("web").stop_all(name)

@@ -169,7 +169,7 @@ def dump(
             if desk.given and error.hint.startswith("headgate "):
                 error.hint += f", with --database {desk.command().rpartition(' ')[2]}"
             raise
-        await dumping.say_types(desk, made)
+        await dumping.say_first(desk, made)
         if not for_nodes:
             kept = await desk.dumps.urls(made)
             urls = (kept.source, kept.target) if kept is not None else (whole(source), whole(target))

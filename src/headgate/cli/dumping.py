@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SESSIONS = 8
 LOOK_S = 0.5
 MOST_TYPES = 12  # Columns whose types are shown.
+MOST_KEYS = 5
 REASONS = 20  # Lines that say why something was not copied; `dumps show` has them all.
 
 T = TypeVar("T")
@@ -206,10 +207,17 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
     await _conclude(desk, dump)
 
 
-async def say_types(desk: Desk, dump: UUID) -> None:
-    """Show the types that are guesses from the first records, and how to set others."""
-    from headgate.runtime.dumps.plan import plan_of
+async def say_first(desk: Desk, dump: UUID) -> None:
+    """Show what nobody asked for: types that are guesses from the first records, foreign keys that are made anew."""
+    from headgate.runtime.dumps.plan import options_of, plan_of
 
+    around = options_of(await desk.dumps.find(str(dump))).around
+    if around is not None and (again := around.made_again):
+        names = [f"{one.name} of {one.of}" for one in again[:MOST_KEYS]]
+        more = f" and {len(again) - MOST_KEYS} more" if len(again) > MOST_KEYS else ""
+        complain(
+            visible(f"headgate: foreign keys in a circle are dropped, and made again after: {', '.join(names)}{more}")
+        )
     for row in await desk.dumps.tables(dump):
         table = plan_of(row).source
         guesses = table.details.get("guessed", [column.name for column in table.columns])

@@ -39,6 +39,11 @@ class Around:
     definitions: tuple[Definition, ...]  # What is done before and after.
     quiet: bool  # No trigger sees the rows.
 
+    @property
+    def made_again(self) -> list[Definition]:
+        """What is dropped before the rows and made again after them."""
+        return [one for one in self.definitions if one.alone]
+
 
 @runtime_checkable
 class WholeReader(Protocol):

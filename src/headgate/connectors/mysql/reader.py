@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.connectors.api.bulk import Bound, By, Csv, Language, Piece, Pieces, Range, StorageError, Table
+from headgate.connectors.api.bulk import Bound, By, Csv, Language, Left, Piece, Pieces, Range, StorageError, Table
 from headgate.connectors.mysql import catalog
+from headgate.connectors.mysql.inventory import inventory
 from headgate.connectors.mysql.lines import EmptyRow, Lines
 from headgate.connectors.mysql.options import Where
 from headgate.connectors.mysql.session import Session
@@ -94,6 +95,10 @@ class MysqlReader:
     async def order(self, table: Table) -> str | None:
         """Text is put in order by collations that no other database has."""
         return plain_order(table)
+
+    async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
+        """What else these tables have, and what else the database has."""
+        return await self._session.run(lambda: inventory(self._session, tables, is_whole=is_whole))
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """One range. A piece is read ahead while the one before is used."""

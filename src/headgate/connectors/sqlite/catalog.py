@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from headgate.connectors.api.bulk import Column, Foreign, Index, Table
+from headgate.connectors.api.bulk import Column, Foreign, Index, Left, Table
 from headgate.connectors.sql import ledger
 from headgate.connectors.sql.quoting import quoted
 from headgate.connectors.sqlite.types import FAMILY, declared_type, seen_type
@@ -21,6 +22,19 @@ def tables(connection: sqlite3.Connection) -> list[str]:
     query = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' ORDER BY name"
     names = [name for (name,) in connection.execute(query)]
     return [name for name in names if not name.startswith("sqlite_") and name != ledger.TABLE]
+
+
+def inventory(connection: sqlite3.Connection, names: Sequence[str], *, is_whole: bool) -> list[Left]:
+    """What a copy of these tables does not have: their triggers; and of the file, its views and virtual tables."""
+    query = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE ORDER BY name"
+    found = [Left("trigger", trigger, name) for name in names for (trigger,) in connection.execute(query, (name,))]
+    if is_whole:
+        rows = connection.execute(
+            "SELECT CASE type WHEN 'view' THEN type ELSE 'virtual table' END, name FROM pragma_table_list"
+            " WHERE schema = 'main' AND type IN ('view', 'virtual') ORDER BY 1, 2"
+        )
+        found += [Left(kind, name) for kind, name in rows]
+    return found
 
 
 def table_info(connection: sqlite3.Connection, name: str) -> tuple[Info, bool] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headgate.connectors.api.bulk import Bound, Csv, Language, Piece, Pieces, Range, StorageError, Table
+from headgate.connectors.api.bulk import Bound, Csv, Language, Left, Piece, Pieces, Range, StorageError, Table
 from headgate.connectors.sql.keys import WHOLE, plain_order
 from headgate.connectors.sql.quoting import quoted
 from headgate.connectors.sqlite import catalog
@@ -65,6 +65,10 @@ class SqliteReader:
     async def order(self, table: Table) -> str | None:
         """Numbers with a fraction and times are text here, and their bounds are not what others understand."""
         return plain_order(table, WHOLE)
+
+    async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
+        """What else these tables have, and what else the file has."""
+        return await self._session.run(catalog.inventory, tables, is_whole=is_whole)
 
     async def query(self, table: Table, range: Range, language: Language, csv: Csv) -> Pieces:
         """The rows of one range, in the order of the key."""

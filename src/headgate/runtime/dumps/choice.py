@@ -20,6 +20,8 @@ from headgate.errors import ConfigError, NotFound, Refused
 if TYPE_CHECKING:
     from headgate.runtime.dumps.plan import Request
 
+NOT_WHOLE = "only a database of PostgreSQL goes into another one whole"
+
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
@@ -46,6 +48,8 @@ async def chosen(
     names = await reader.tables()
     patterns = [text for text in request.exclude if any(is_meant([text], *split(name)) for name in names)]
     columns = tuple(text for text in request.exclude if text not in patterns)
+    if not request.include and not patterns:
+        request = replace(request, options=replace(request.options, one_by_one=NOT_WHOLE))
     return replace(request, exclude=columns), _filtered(names, request.include, patterns)
 
 

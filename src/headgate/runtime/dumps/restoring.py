@@ -142,7 +142,7 @@ class Restoring:
 
     async def give_up(self) -> list[Left]:
         """The dump is cancelled: make again what was dropped for the rows. Returns what cannot be."""
-        dropped = [one for one in self._around.definitions if one.alone] if self._around is not None else []
+        dropped = self._around.made_again if self._around is not None else []
         writer = self._storages.write()
         try:
             for one in dropped:

@@ -93,25 +93,27 @@ async def link(writer: Writer | None, rows: Sequence[TableRow]) -> list[Left]:
 
 
 async def compare(storages: Storages, writer: Writer | None, rows: Sequence[TableRow], one_by_one: str) -> list[Left]:
-    """What else belongs to the tables that the dump made and is not at the target, where both sides are of one family.
-    `one_by_one`: why their database was not copied as a whole, where all its tables were asked for; then what belongs
-    to the database counts, too."""
-    family = writer.family if writer is not None else None
-    jobs = [job for row in rows if (job := plan_of(row).job).created and job.source.family == family]
+    """What else belongs to the tables that the dump made and is not at the target, if that is a database. That one of
+    another kind has none of it is no failure. `one_by_one`: why their database was not copied as a whole, where all
+    its tables were asked for; then what belongs to the database counts, too."""
+    jobs = [job for row in rows if (job := plan_of(row).job).created]
     source = storages.read()
-    if not jobs or not isinstance(source, Inventory):
+    if not jobs or not isinstance(source, Inventory) or not isinstance(writer, Indexes):
         return []
-    target = storages.read_target()
+    alike = [job for job in jobs if job.source.family == writer.family]
+    why = f"tables were copied one by one: {one_by_one}" if one_by_one else "a table is copied without it"
+    target = storages.read_target() if alike else None
     try:
-        assert isinstance(target, Inventory), "it is of the same family"
         had = await source.inventory([job.source.name for job in jobs], is_whole=bool(one_by_one))
-        has = await target.inventory([job.target for job in jobs], is_whole=bool(one_by_one))
+        has: list[Left] = []
+        if isinstance(target, Inventory):
+            has = await target.inventory([job.target for job in jobs], is_whole=bool(one_by_one))
         found = difference(had, has, {job.target: job.source.name for job in jobs})
-        why = f"tables were copied one by one: {one_by_one}" if one_by_one else "a table is copied without it"
-        return [replace(one, why=why) for one in found]
+        return [replace(one, why=why, excuse=Excuse.NONE if alike else Excuse.KIND) for one in found]
     finally:
         for session in (source, target):
-            await session.close()
+            if session is not None:
+                await session.close()
 
 
 def begun(rows: Sequence[TableRow]) -> list[TableRow]:
