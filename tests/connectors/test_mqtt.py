@@ -137,15 +137,15 @@ class _SourceContract(AckedSourceContract):
         return ids(0, COUNT)
 
 
-class TestSourceOfQualityOne(_SourceContract):
+class TestMqttSource(_SourceContract):
     pass
 
 
-class TestSourceOfQualityTwo(_SourceContract):
+class TestMqttSourceOfQualityTwo(_SourceContract):
     qos = 2
 
 
-class TestSourceOfTheOlderVersion(_SourceContract):
+class TestOldMqttSource(_SourceContract):
     version = "3.1.1"
 
     def expected(self) -> list[Any]:
@@ -173,15 +173,15 @@ class _SinkContract(SinkContract):
         return sorted(self._found, key=lambda one: one["id"])
 
 
-class TestSinkOfQualityOne(_SinkContract):
+class TestMqttSink(_SinkContract):
     pass
 
 
-class TestSinkOfQualityTwo(_SinkContract):
+class TestMqttSinkOfQualityTwo(_SinkContract):
     qos = 2
 
 
-class TestSinkOfTheOlderVersion(_SinkContract):
+class TestOldMqttSink(_SinkContract):
     version = "3.1.1"
 
 

@@ -148,7 +148,7 @@ async def read(source: Source, count: int) -> list[Any]:
 # The contract.
 
 
-class TestQueueSource(AckedSourceContract):
+class TestRabbitmqQueueSource(AckedSourceContract):
     """A durable queue, seven messages at a time."""
 
     @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ class TestQueueSource(AckedSourceContract):
         return ids(0, COUNT)
 
 
-class TestStreamSource(SourceContract):
+class TestRabbitmqStreamSource(SourceContract):
     """A stream, seven messages at a time."""
 
     ends = False
@@ -180,7 +180,7 @@ class TestStreamSource(SourceContract):
         return ids(0, COUNT)
 
 
-class TestSuperStreamSource(SourceInPartsContract):
+class TestRabbitmqSuperStreamSource(SourceInPartsContract):
     """Three partitions, which are streams."""
 
     ends = False
@@ -199,7 +199,7 @@ class TestSuperStreamSource(SourceInPartsContract):
         return {f"{self._name}-{order}": ids(100 * order, 100 * order + 16) for order in range(3)}
 
 
-class TestQueueSink(SinkContract):
+class TestRabbitmqQueueSink(SinkContract):
     @pytest.fixture(autouse=True)
     def place(self, rabbit: RabbitMq, peer: Peer) -> None:
         self._rabbit, self._peer, self._queue = rabbit, peer, peer.declare()
@@ -211,7 +211,7 @@ class TestQueueSink(SinkContract):
         return sorted(self._peer.queued(self._queue), key=lambda one: one["id"])
 
 
-class TestStreamSink(SinkContract):
+class TestRabbitmqStreamSink(SinkContract):
     @pytest.fixture(autouse=True)
     def place(self, rabbit: RabbitMq, peer: Peer) -> None:
         self._rabbit, self._peer, self._stream = rabbit, peer, peer.declare(STREAM)
@@ -425,8 +425,7 @@ async def test_a_wrong_password_and_an_unknown_virtual_host_are_told_apart(rabbi
 
 async def test_a_virtual_host_may_have_any_name(rabbit: RabbitMq) -> None:
     vhost = "a/b ä %2F"
-    rabbit.control("add_vhost", vhost)
-    rabbit.control("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    rabbit.add_vhost(vhost)
     peer = Peer(rabbit, vhost)
     queue, stream = peer.declare(), peer.declare(STREAM)
     peer.publish(queue, {"id": 1})
@@ -531,18 +530,25 @@ async def test_a_queue_that_is_gone_stops_the_stream(rabbit: RabbitMq, peer: Pee
 async def test_an_alarm_is_waited_for(rabbit: RabbitMq, peer: Peer) -> None:
     queue, stream = peer.declare(), peer.declare(STREAM)
     sinks = sink_of(rabbit, queue=queue), sink_of(rabbit, stream=stream)
-    for sink in sinks:
-        await sink.open(make_grant())
-        await soon(sink.write(outgoing(0, 1)))
-    await asyncio.to_thread(rabbit.control, "set_disk_free_limit", "1000000000000000")
-    writes = [asyncio.ensure_future(sink.write(outgoing(1, 3, 2))) for sink in sinks]
-    done, _ = await asyncio.wait(writes, timeout=0.5)
-    assert not done
-    await asyncio.to_thread(rabbit.control, "set_disk_free_limit", "1000000")
-    await soon(asyncio.gather(*writes))
+    waiting, counts = [], []
+    try:
+        rabbit.be_short_of_disk(True)
+        for sink in sinks:
+            await sink.open(make_grant())
+            count, write = 0, None
+            while write is None or write.done():  # The alarm takes a moment to reach all connections.
+                write = asyncio.ensure_future(sink.write(outgoing(count, count + 1, count + 1)))
+                count += 1
+                await asyncio.wait([write], timeout=0.5)
+            waiting.append(write)
+            counts.append(count)
+    finally:
+        rabbit.be_short_of_disk(False)
+    await soon(asyncio.gather(*waiting))
     for sink in sinks:
         await sink.close()
-    assert peer.queued(queue) == peer.streamed(stream) == ids(0, 3)
+    assert peer.queued(queue) == ids(0, counts[0])
+    assert peer.streamed(stream) == ids(0, counts[1])
 
 
 # Writing to streams: nothing is lost, and nothing is twice.
@@ -694,7 +700,7 @@ async def test_the_examples_of_the_page_run(
     found = await connection.fetch('SELECT id, shard, "offset" FROM clicks ORDER BY id')
     assert [tuple(row) for row in found] == [(id, f"clicks-{id // 10}", id % 10) for id in range(30)]
     await connection.close()
-    (letter,) = node.call("GET", "/api/datasources/orders/dead-letters")["letters"]
+    (letter,) = node.call("GET", "/api/datasources/orders/dead-letters")["items"]
     assert letter["place"] == "queue orders, delivery 11"
     await until(lambda: peer.channel.queue_declare("orders", passive=True).method.message_count == 0)
     node.call("POST", "/api/datasources/orders/stop")

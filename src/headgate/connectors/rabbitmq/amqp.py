@@ -96,7 +96,7 @@ class Amqp(Wire):
             await self._ask(40, 10, b"\0\0" + name + short("direct") + b"\x01" + table({}))
 
     async def consume(self, queue: str, prefetch: int) -> None:
-        """Have messages delivered, at most so many before they are acknowledged."""
+        """Have messages delivered, at most `prefetch` of them before they are acknowledged."""
         await self._ask(60, 10, struct.pack(">IHB", 0, prefetch, 0))
         await self._ask(60, 20, b"\0\0" + _short_or_refuse(queue, "the queue") + short("") + b"\0" + table({}))
 
