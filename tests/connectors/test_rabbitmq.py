@@ -531,10 +531,11 @@ async def test_an_alarm_is_waited_for(rabbit: RabbitMq, peer: Peer) -> None:
     queue, stream = peer.declare(), peer.declare(STREAM)
     sinks = sink_of(rabbit, queue=queue), sink_of(rabbit, stream=stream)
     waiting, counts = [], []
+    for sink in sinks:
+        await sink.open(make_grant())
     try:
         rabbit.be_short_of_disk(True)
         for sink in sinks:
-            await sink.open(make_grant())
             count, write = 0, None
             while write is None or write.done():  # The alarm takes a moment to reach all connections.
                 write = asyncio.ensure_future(sink.write(outgoing(count, count + 1, count + 1)))
@@ -542,6 +543,10 @@ async def test_an_alarm_is_waited_for(rabbit: RabbitMq, peer: Peer) -> None:
                 await asyncio.wait([write], timeout=0.5)
             waiting.append(write)
             counts.append(count)
+        late = sink_of(rabbit, stream=stream)
+        with pytest.raises(NotConnected, match="short of memory or disk"):
+            await late.open(make_grant(epoch=2))
+        await late.close()
     finally:
         rabbit.be_short_of_disk(False)
     await soon(asyncio.gather(*waiting))

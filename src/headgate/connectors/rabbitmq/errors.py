@@ -23,11 +23,11 @@ _STREAM_TEXTS = {
     14: "a frame was too large",
     15: "an error inside of the server",
     16: "this user may not do that",
-    17: "the server refuses that",
+    17: "the server refuses that now, perhaps because it is short of memory or disk",
     18: "the server has forgotten this publisher",
 }
 _STREAM_AUTH = {7, 8, 9, 11, 16}
-_STREAM_CONFIG = {2, 12, 17}
+_STREAM_CONFIG = {2, 12}
 
 
 def amqp_error(name: str, code: int, text: str) -> ConnectorError:
