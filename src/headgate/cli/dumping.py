@@ -208,7 +208,7 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
 
 
 async def say_first(desk: Desk, dump: UUID) -> None:
-    """Show what nobody asked for: types that are guesses from the first records, foreign keys that are made anew."""
+    """Show what nobody asked for: types that are guesses from the first records, foreign keys that are made again."""
     from headgate.runtime.dumps.plan import options_of, plan_of
 
     around = options_of(await desk.dumps.find(str(dump))).around
