@@ -702,7 +702,7 @@ async def test_the_examples_of_the_page_run(
     found = await connection.fetch('SELECT id, shard, "offset" FROM clicks ORDER BY id')
     assert [tuple(row) for row in found] == [(id, f"clicks-{id // 10}", id % 10) for id in range(30)]
     await connection.close()
-    (letter,) = node.call("GET", "/api/datasources/orders/dead-letters")["items"]
+    (letter,) = node.call("GET", "/api/dead-letters?datasource=orders")["items"]
     assert letter["place"] == "queue orders, delivery 11"
     await until(lambda: peer.channel.queue_declare("orders", passive=True).method.message_count == 0)
     node.call("POST", "/api/datasources/orders/stop")
