@@ -522,6 +522,17 @@ async def test_a_stream_whose_next_version_is_denied_is_lost_and_its_session_tol
     await here.until_empty()
 
 
+async def test_a_node_that_starts_over_and_knows_of_no_datasource_yet_does_not_call_one_deleted(here: House) -> None:
+    name = await here.publish()
+    async with here.connected(name) as program:
+        here.node.registry.forget()
+        assert (await program.ask("s"))["accepted"]
+        here.node.registry.forget()
+        async with here.connected(name) as another:
+            assert (await another.ask("t"))["accepted"]
+    await here.until_empty()
+
+
 async def test_a_lookup_that_fails_for_an_unknown_reason_is_answered(
     here: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

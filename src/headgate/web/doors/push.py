@@ -128,6 +128,8 @@ class PushDoor:
                 session.received(stream, await self._piece(messages, options, connection.socket))
             case frames.NotifyFrame(stream=stream, name=name):
                 if self._node.registry.entry_of(session.datasource) is None:
+                    await self._look()
+                if self._node.registry.entry_of(session.datasource) is None:
                     raise Over("not_found", "the datasource has been deleted")
                 session.notify(stream, name or stream)
             case frames.EosFrame(stream=stream):
@@ -176,12 +178,20 @@ class PushDoor:
     async def _entry(self, name: str) -> Entry:
         entry = self._node.registry.entry(name)
         if entry is None or entry.wanted is None or not entry.is_pushed:
-            if self._node.manager is not None:
-                await self._node.manager.look()  # Perhaps it was published after the last one.
+            await self._look()  # Perhaps it was published after the last one.
             entry = self._node.registry.entry(name)
         if entry is None or not entry.is_pushed or not self._node.lists(name):
             raise Over("not_found", "this datasource does not exist, or takes no pushed records")
         return entry
+
+    async def _look(self) -> None:
+        """Read the registry once more. A node that starts over has forgotten what there is, and does not know yet."""
+        manager = self._node.manager
+        if manager is not None:
+            with needs_database():
+                await manager.look()
+        if manager is None or manager is not self._node.manager:
+            raise Over("not_ready", "this node starts over")
 
     async def _options(self, entry: Entry) -> PushOptions:
         target = entry.wanted.target if entry.wanted is not None else None
