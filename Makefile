@@ -23,7 +23,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 packages: ## Install the system packages that some tests use (root only)
-	@scripts/packages chromium pgbouncer mariadb-server postgresql-15 || true
+	@scripts/packages chromium pgbouncer mariadb-server postgresql-15 redis-server rabbitmq-server mosquitto || true
 
 up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the console
 	$(BIN)/headgate up --demo

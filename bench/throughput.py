@@ -46,8 +46,12 @@ def records_written(node: NodeProcess, name: str) -> int:
 
 def rate(node: NodeProcess, mode: str) -> float:
     """Durable records per second, once it is warm."""
-    name = f"bench-{mode}"
-    node.apply({name: document(mode)})
+    return rate_of(node, f"bench-{mode}", document(mode))
+
+
+def rate_of(node: NodeProcess, name: str, document: dict[str, Any]) -> float:
+    """The same of any datasource."""
+    node.apply({name: document})
     node.wait_for(name, lambda found: found["metrics"].get("records_written", 0) > WARM_UP_RECORDS, 60)
     began, first = time.perf_counter(), records_written(node, name)
     time.sleep(SECONDS)

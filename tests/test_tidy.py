@@ -104,6 +104,7 @@ CLIENTS = {
     "bson": ("connectors/mongodb/",),
     "confluent_kafka": ("connectors/kafka/",),
     "fastavro": ("connectors/kafka/",),
+    "hiredis": ("connectors/redis/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),
     "sqlite3": ("connectors/sqlite/",),

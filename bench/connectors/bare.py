@@ -20,6 +20,7 @@ from bench.throughput import MAPPING, records_written
 
 RECORDS = 400_000
 WARM_UP_RECORDS = 50_000
+TABLE = "(id bigint, kind text, email text, cents bigint, placed_at timestamptz, note text)"
 
 
 def bodies(number: int = RECORDS) -> list[bytes]:
@@ -57,8 +58,7 @@ async def bare_rate(url: str, batches: AsyncIterator[list[bytes]]) -> float:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("DROP TABLE IF EXISTS bare")
-        columns = "id bigint, kind text, email text, cents bigint, placed_at timestamptz, note text"
-        await connection.execute(f"CREATE TABLE bare ({columns})")
+        await connection.execute(f"CREATE TABLE bare {TABLE}")
         decode, written = msgspec.json.Decoder().decode, 0
         began = time.perf_counter()
         async for batch in batches:

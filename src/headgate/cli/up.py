@@ -179,7 +179,7 @@ def settle_memory() -> None:
     """Keep the garbage collector from walking what was made at the start, again and again while records move."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(50_000, 5, 20)  # What a failed run leaves behind in circles survives a few rounds, not more.
 
 
 def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:

@@ -30,8 +30,15 @@ PORTS = {
     "ftp": 21,
     "sftp": 22,
     "redis": 6379,
+    "rediss": 6379,
     "amqp": 5672,
+    "amqps": 5671,
+    "rabbitmq-stream": 5552,
+    "rabbitmq-stream+tls": 5551,
+    "mqtt": 1883,
+    "mqtts": 8883,
     "nats": 4222,
+    "tls": 4222,
 }
 _FILES = (
     "passfile sslkey sslcert sslrootcert sslcrl sslcrldir servicefile unix_socket ssl_ca ssl_cert ssl_key ssl_crl"
@@ -85,7 +92,8 @@ class _Any(tuple[str, ...]):
 
 def _of_server(url: str) -> Iterator[Place]:
     parts = urlsplit(url)
-    usual = PORTS.get(parts.scheme.partition("+")[0].lower(), 0)
+    scheme = parts.scheme.lower()
+    usual = PORTS.get(scheme) or PORTS.get(scheme.partition("+")[0], 0)
     query = parse_qsl(parts.query, keep_blank_values=True, separator="&")
     ports = [one for name, value in query if name.lower() == "port" for one in value.split(",")]
     hosts = [one for one in parts.netloc.rpartition("@")[2].split(",") if one]

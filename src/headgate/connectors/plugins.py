@@ -16,6 +16,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from headgate.connectors import own
 from headgate.connectors.api import Connector, Reader, Writer
@@ -25,6 +26,7 @@ from headgate.errors import ConfigError, NotFound
 from headgate.hidden import remember_url
 
 GROUP = "headgate.connectors"
+T = TypeVar("T")
 
 # Schemes and endings of built-in connectors that are not their names. To know them here spares looking at all.
 _SCHEMES = {
@@ -149,7 +151,7 @@ def open_reader(url: str, snapshot: str | None = None, factories: Sequence[str] 
     if connector.reader is None or (opened := connector.reader.open) is None:
         raise ConfigError(f"connector {connector.name!r} cannot read in bulk")
     with guarding(guard, url, is_local=connector.is_local):
-        return own.reader_of(_built(connector, lambda: opened(url, snapshot)))
+        return own.reader_of(built(connector, lambda: opened(url, snapshot)))
 
 
 def open_writer(url: str, factories: Sequence[str] = (), guard: Guard = OPEN) -> Writer:
@@ -159,7 +161,7 @@ def open_writer(url: str, factories: Sequence[str] = (), guard: Guard = OPEN) ->
         raise ConfigError(f"connector {connector.name!r} cannot write in bulk")
     opened = connector.writer.open
     with guarding(guard, url, is_local=connector.is_local):
-        return own.writer_of(_built(connector, lambda: opened(url)))
+        return own.writer_of(built(connector, lambda: opened(url)))
 
 
 def _connector_of(url: str, factories: Sequence[str], guard: Guard) -> Connector:
@@ -172,7 +174,7 @@ def _schemes() -> list[str]:
     return [scheme for connector in all() for scheme in connector.schemes]
 
 
-def _built(connector: Connector, build: Callable[[], object]) -> object:
+def built(connector: Connector, build: Callable[[], T]) -> T:
     """What a builder makes. It imports the client library, which may not be installed."""
     try:
         return build()

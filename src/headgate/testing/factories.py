@@ -25,6 +25,7 @@ def make_context(
     guard: Guard = OPEN,
     field_types: Mapping[str, str] | None = None,
     note: Callable[..., None] = lambda type, **payload: None,
+    is_rehearsal: bool = False,
 ) -> Context:
     """A context whose logger writes through structlog and whose shared things live as long as it does."""
     log = structlog.get_logger().bind(stream=stream)
@@ -38,6 +39,7 @@ def make_context(
         guard=guard,
         field_types=field_types or {},
         note=note,
+        is_rehearsal=is_rehearsal,
     )
 
 

@@ -108,6 +108,9 @@ class Outgoing:
     letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
     replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
     supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
+    # What the source calls the place of the record with this index: the same when it is read again, however batches are
+    # cut, if the source has such places. For keys by which a repeat is known.
+    places: Callable[[int], str] | None = None
 
 
 class Source(Protocol):
@@ -311,3 +314,4 @@ class Context:
     )  # Of records, as far as the mapping tells: `int`, `date`.
     note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.
     letters_resolved: Callable[[], None] = _nothing  # Said by a sink whose write has superseded letters.
+    is_rehearsal: bool = False  # Somebody tries out a draft: a source leaves everything where it is.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable, Collection
 from uuid import UUID
 
@@ -157,7 +158,7 @@ class Incarnations:
         if manager is not None:
             task = asyncio.create_task(self._give_up(over, manager), name="give up")
             self._giving_up.add(task)
-            task.add_done_callback(self._giving_up.discard)
+            task.add_done_callback(self._gave_up)
         while True:
             try:
                 return await self.begin()
@@ -166,6 +167,11 @@ class Incarnations:
             except Exception:
                 log.exception("a new incarnation failed")
                 await asyncio.sleep(RETRY_S)
+
+    def _gave_up(self, task: asyncio.Task[None]) -> None:
+        """What an incarnation held refers to itself in circles. The collector would find it hours later."""
+        self._giving_up.discard(task)
+        gc.collect()
 
     async def _give_up(self, incarnation: UUID, manager: WorkerManager) -> None:
         """Say that the runs of an incarnation have ended, so that nobody waits for its lease. If a write of one was cut

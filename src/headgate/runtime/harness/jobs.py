@@ -48,7 +48,7 @@ async def run_job(job: Job, guards: tuple[Guard, Guard], log: Any, send: Send) -
     found = prepare(job.content, job.secrets, "", job.guard.guard(), functions.load_here)
     prepared = replace(found, source_guard=guards[0], sink_guard=guards[1])
     feed = OneByOne()
-    context = Context(f"{job.name}:test", log, time.time, SharedThings(), inbox=feed, feed=feed)
+    context = Context(f"{job.name}:test", log, time.time, SharedThings(), inbox=feed, feed=feed, is_rehearsal=True)
     return await _Running(job, prepared, context, send).run()
 
 

@@ -97,7 +97,7 @@ class Batches:
         while True:
             progress = self._progress(batch, mapped, before, len(kept), len(culprits))
             letters = await self._letters(batch, mapped, kept, culprits, made) if culprits else ()
-            outgoing = self._outgoing(mapped, kept, progress, letters)
+            outgoing = self._outgoing(batch, mapped, kept, progress, letters)
             bad, is_written = await self._try(outgoing, letters)
             culprits += [_culprit(batch, mapped, kept[one.index], one) for one in bad]
             if not bad:
@@ -135,7 +135,9 @@ class Batches:
         totals = Totals(mapped.read, written, len(mapped.filtered), bad, skipped)
         return Progress(before.generation, before.commits + 1, batch.position, add(before.totals, totals))
 
-    def _outgoing(self, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]) -> Outgoing:
+    def _outgoing(
+        self, batch: Batch, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]
+    ) -> Outgoing:
         key, supersedes = self._prepared.mapping.key, self._keys.supersedes
         kept_letters = letters if self._keeps_letters else ()
         if len(kept) == len(mapped.records):
@@ -144,7 +146,8 @@ class Batches:
             deleted = set(mapped.deletes)
             records = [mapped.records[number] for number in kept]
             deletes = [index for index, number in enumerate(kept) if number in deleted]
-        return Outgoing(records, progress, key, deletes, kept_letters, supersedes=supersedes)
+        places = partial(_place_of_kept, batch, mapped, kept)
+        return Outgoing(records, progress, key, deletes, kept_letters, supersedes=supersedes, places=places)
 
     # Culprits and letters.
 
@@ -243,6 +246,10 @@ def place_of(batch: Batch, index: int, element: int | None) -> str:
     return place if element is None else f"{place}, element {element + 1}"
 
 
+def _place_of_kept(batch: Batch, mapped: Mapped, kept: Sequence[int], index: int) -> str:
+    return place_of(batch, *mapped.origin(kept[index]))
+
+
 async def search(
     sink: Sink, outgoing: Outgoing, refusal: BatchRefused, write: Write, *, rehearses: bool
 ) -> tuple[Sequence[Bad], bool]:
@@ -272,10 +279,11 @@ async def search(
 
 def part_of(outgoing: Outgoing, numbers: Sequence[int]) -> Outgoing:
     """Some of the records."""
-    places = {number: place for place, number in enumerate(numbers)}
+    indexes, called = {number: index for index, number in enumerate(numbers)}, outgoing.places
     return replace(
         outgoing,
         records=[outgoing.records[number] for number in numbers],
-        deletes=[places[number] for number in outgoing.deletes if number in places],
+        deletes=[indexes[number] for number in outgoing.deletes if number in indexes],
         replays=[outgoing.replays[number] for number in numbers] if outgoing.replays else (),
+        places=(lambda index: called(numbers[index])) if called is not None else None,
     )

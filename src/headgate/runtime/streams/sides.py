@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar, cast
 
+from headgate.connectors import plugins
 from headgate.connectors.api import Context, Marked, Sink, SinkKind, Source, SourceKind
 from headgate.core.lifecycle import Failure
 from headgate.core.reach import Kind
@@ -32,7 +33,8 @@ def build_source(prepared: Prepared, context: Context, part: str = "") -> Source
     """The source, or that of one part, made awaitable if its methods block."""
     context = replace(context, part=part, guard=prepared.source_guard)
     prepared.source_guard.check(prepared.source_kind.reaches(prepared.source_options))
-    source = prepared.source_kind.build(prepared.source_options, context)
+    kind, options = prepared.source_kind, prepared.source_options
+    source = plugins.built(prepared.source, lambda: kind.build(options, context))
     return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
 
 
@@ -45,7 +47,7 @@ def build_sink_side(side: SinkSide, context: Context) -> Sink:
     """A sink by itself, made awaitable if its methods block."""
     side.guard.check(side.kind.reaches(side.options))
     context = replace(context, guard=side.guard, field_types=side.field_types)
-    sink = side.kind.build(side.options, context)
+    sink = plugins.built(side.connector, lambda: side.kind.build(side.options, context))
     return Threaded(sink, context.stream) if side.connector.runs == "thread" else sink
 
 

@@ -4,6 +4,7 @@ writers. pytest and pytest-asyncio are needed."""
 from headgate.testing.contract.bulk import ReaderContract, WriterContract
 from headgate.testing.contract.letters import LetterSinkContract
 from headgate.testing.contract.streaming import (
+    AckedSourceContract,
     ForgettingSinkContract,
     SinkContract,
     SourceContract,
@@ -12,6 +13,7 @@ from headgate.testing.contract.streaming import (
 )
 
 __all__ = [
+    "AckedSourceContract",
     "ForgettingSinkContract",
     "LetterSinkContract",
     "ReaderContract",

@@ -158,6 +158,33 @@ class SourceContract(ABC):
         assert found == [self.comparable(record) for record in expected]
 
 
+class AckedSourceContract(SourceContract):
+    """What every source does whose server remembers what was acknowledged: that is gone, and all else comes again,
+    whatever the position is. Each test has its own data."""
+
+    ends = False
+
+    async def test_resumes_after_any_position_with_no_gap_and_no_repeat(self) -> None:
+        """What was acknowledged counts, not the position: that is any of an earlier session."""
+        async with self._opened(None) as source:
+            batches = await self._read(source, len(self.expected()))
+            assert len(batches) > 2, "choose options that make several batches"
+            await source.ack(batches[1].position)
+        handled = sum(len(batch.records) for batch in batches[:2])
+        for position in (None, _stored(batches[0].position), _stored(batches[-1].position)):
+            async with self._opened(position) as source:
+                self._same(await self._read(source, len(self.expected()) - handled), self.expected()[handled:])
+
+    async def test_an_ack_of_an_earlier_session_acknowledges_nothing(self) -> None:
+        async with self._opened(None) as source:
+            batches = await self._read(source, len(self.expected()))
+        async with self._opened(None) as source:
+            await source.ack(_stored(batches[-1].position))
+            await self._read(source, 1)
+        async with self._opened(None) as source:
+            self._same(await self._read(source, len(self.expected())), self.expected())
+
+
 class SourceInPartsContract(SourceContract):
     """What every source does that can be read in parts: each part is a source, and together they are everything.
 
