@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
+from headgate.connectors import plugins
 from headgate.connectors.api import Sink, Source
 from headgate.connectors.guard import Bound, Guard, OutOfReach
 from headgate.connectors.kafka import CONNECTOR
@@ -29,7 +30,7 @@ from headgate.connectors.kafka.sink import PlainKafkaSink
 from headgate.connectors.kafka.source import KafkaSource
 from headgate.core.reach import AddressRule, Reach
 from headgate.core.records import Unreadable
-from headgate.errors import Cause, ConnectorError, NotConnected
+from headgate.errors import Cause, ConfigError, ConnectorError, NotConnected
 from headgate.testing.contract import SinkContract, SourceInPartsContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import make_context
@@ -463,10 +464,10 @@ async def test_without_its_library_the_connector_says_what_to_install(monkeypatc
     for name in [one for one in sys.modules if one.startswith("headgate.connectors.kafka.s")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    assert CONNECTOR.source is not None
-    with pytest.raises(ConnectorError, match="confluent_kafka") as caught:
-        CONNECTOR.source.build(KafkaSourceOptions(brokers="a:1", topic="t"), make_context())
-    assert caught.value.cause is Cause.CONFIG
+    source = CONNECTOR.source
+    assert source is not None
+    with pytest.raises(ConfigError, match="confluent_kafka") as caught:
+        plugins.built(CONNECTOR, lambda: source.build(KafkaSourceOptions(brokers="a:1", topic="t"), make_context()))
     assert caught.value.hint == "pip install 'headgate[kafka]'"
 
 

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.connectors.api import Connector, Context, Position, Sink, SinkKind, Source, SourceKind
+from headgate.connectors.api import Connector, Context, Sink, SinkKind, Source, SourceKind
 from headgate.connectors.kafka.options import KafkaSinkOptions, KafkaSourceOptions, reaches
 from headgate.connectors.kafka.places import tell_move
-from headgate.errors import Cause, ConnectorError
 
-__all__ = ["CONNECTOR", "KafkaSinkOptions", "KafkaSourceOptions", "Position"]
+__all__ = ["CONNECTOR", "KafkaSinkOptions", "KafkaSourceOptions"]
 
 
 def _source(options: Any, context: Context) -> Source:
-    try:
-        from headgate.connectors.kafka.source import KafkaSource
-    except ImportError as error:
-        raise _missing(error) from None
+    from headgate.connectors.kafka.source import KafkaSource
+
     return KafkaSource(options, context)
 
 
 def _sink(options: Any, context: Context) -> Sink:
-    try:
-        from headgate.connectors.kafka.sink import KafkaSink, PlainKafkaSink
-    except ImportError as error:
-        raise _missing(error) from None
+    from headgate.connectors.kafka.sink import KafkaSink, PlainKafkaSink
+
     return PlainKafkaSink(options, context) if options.is_plain else KafkaSink(options, context)
-
-
-def _missing(error: ImportError) -> ConnectorError:
-    text = f"connector 'kafka' cannot be loaded: {error}"
-    return ConnectorError(text, cause=Cause.CONFIG, hint="pip install 'headgate[kafka]'")
 
 
 CONNECTOR = Connector(
