@@ -103,6 +103,8 @@ CLIENTS = {
     "asyncpg": ("connectors/postgres/", "store/"),
     "bson": ("connectors/mongodb/",),
     "hiredis": ("connectors/redis/",),
+    "confluent_kafka": ("connectors/kafka/",),
+    "fastavro": ("connectors/kafka/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),
     "sqlite3": ("connectors/sqlite/",),
