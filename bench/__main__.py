@@ -14,8 +14,14 @@ from bench.rig import machine
 ALL = (
     *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "doors", "handover"),
     *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback"),
-    *("connectors.http", "connectors.nats", "connectors.redis", "connectors.mqtt", "connectors.rabbitmq"),
-    "connectors.kafka",
+    *(
+        "connectors.http",
+        "connectors.kafka",
+        "connectors.nats",
+        "connectors.redis",
+        "connectors.mqtt",
+        "connectors.rabbitmq",
+    ),
 )
 
 

@@ -102,9 +102,9 @@ def test_the_tests_of_the_store_know_the_store_only(path: Path) -> None:
 CLIENTS = {
     "asyncpg": ("connectors/postgres/", "store/"),
     "bson": ("connectors/mongodb/",),
+    "hiredis": ("connectors/redis/",),
     "confluent_kafka": ("connectors/kafka/",),
     "fastavro": ("connectors/kafka/",),
-    "hiredis": ("connectors/redis/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),
     "sqlite3": ("connectors/sqlite/",),
