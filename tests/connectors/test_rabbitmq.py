@@ -309,13 +309,13 @@ async def test_much_is_held_back_and_all_of_it_is_read(
         peer.publish(name, *records)
     for source in (source_of(rabbit, queue=queue, batch=2), source_of(rabbit, stream=stream, batch=2)):
         await source.open(None)
-        assert await read(source, 2) == records[:2]
+        first = await read(source, 2)
         wire = source._amqp if isinstance(source, QueueSource) else source._streams
         held = lambda wire=wire: wire.held_bytes  # noqa: E731
         for _ in range(50):
             await asyncio.sleep(0.01)
             assert held() < 50_000 + 300_000  # What was on its way when the reading stopped.
-        assert await read(source, 98) == records[2:]
+        assert first + await read(source, len(records) - len(first)) == records
         assert await source.backlog() is not None
         await source.close()
 
