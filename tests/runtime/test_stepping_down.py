@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -280,3 +282,20 @@ async def test_a_node_that_begins_anew_tells_nobody_of_its_past_that_all_is_well
     await hg.until_true(begins_anew)
     assert not hg.node.groups.may_echo(session)
     assert program.told[-1][0] in ("not_ready", "replaced")
+
+
+async def test_what_an_ended_incarnation_held_is_gone_with_it(hg: Harness, hasty: None) -> None:
+    """It refers to itself in circles, which the collector of a node would find hours later."""
+    await hg.apply(orders={"source": generator(), "sink": BLACKHOLE})
+    await hg.until("orders", status="RUNNING")
+    ended = weakref.ref(hg.node.manager)
+    gc.disable()
+    try:
+        await hg.node.nodes.end(hg.node.incarnation)
+
+        async def is_gone() -> bool:
+            return ended() is None
+
+        await hg.until_true(is_gone)
+    finally:
+        gc.enable()

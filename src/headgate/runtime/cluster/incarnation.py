@@ -146,6 +146,7 @@ class Incarnations:
     def _ended(self) -> None:
         log.warning("this node was taken for dead; it starts over")
         self._next = asyncio.create_task(self._begin_next(), name="incarnation")
+        self._next.add_done_callback(_collect)
 
     async def _begin_next(self) -> None:
         over, manager = self.id, self.manager
@@ -158,7 +159,8 @@ class Incarnations:
         if manager is not None:
             task = asyncio.create_task(self._give_up(over, manager), name="give up")
             self._giving_up.add(task)
-            task.add_done_callback(self._gave_up)
+            task.add_done_callback(self._giving_up.discard)
+            task.add_done_callback(_collect)
         while True:
             try:
                 return await self.begin()
@@ -167,11 +169,6 @@ class Incarnations:
             except Exception:
                 log.exception("a new incarnation failed")
                 await asyncio.sleep(RETRY_S)
-
-    def _gave_up(self, task: asyncio.Task[None]) -> None:
-        """What an incarnation held refers to itself in circles. The collector would find it hours later."""
-        self._giving_up.discard(task)
-        gc.collect()
 
     async def _give_up(self, incarnation: UUID, manager: WorkerManager) -> None:
         """Say that the runs of an incarnation have ended, so that nobody waits for its lease. If a write of one was cut
@@ -210,6 +207,12 @@ class Incarnations:
     async def _addresses(self) -> list[str]:
         rows = [row for row in await self._nodes.all() if not row.ended]
         return lease.addresses((Reachable(row.id, row.address, row.draining) for row in rows), self.id, self._silent())
+
+
+def _collect(task: asyncio.Task[None]) -> None:
+    """What an incarnation held refers to itself in circles, and the collector would find it hours later. Whoever is the
+    last to know of it, the task that gave it up or the one that has begun the next, has it collected."""
+    gc.collect()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
