@@ -259,8 +259,9 @@ def test_without_a_witness_a_sink_that_is_ahead_says_what_to_do(
     place = Place(primary, tmp_path / "home", empty_url)
     place.begin()
     backup = servers.back_up(primary)
-    for action in ("stop", "start", "stop", "start"):
+    for action, status in (("stop", "STOPPED"), ("start", "RUNNING")) * 2:
         place.node.call("POST", f"/api/datasources/numbers/{action}")
+        place.node.wait_for("numbers", lambda found, status=status: found["worker_status"] == status)
     place.grows("numbers", 500)
     place.node.end()
     primary.stop()

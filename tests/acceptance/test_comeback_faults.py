@@ -172,6 +172,7 @@ def test_an_outage_is_a_line_when_the_database_goes_and_one_when_it_is_back(home
             wait_until(lambda: node.request("GET", "/readyz").status_code == 200)
             for name in ("numbers", "hooks", "rows"):
                 node.wait_for(name, lambda found: found["worker_status"] == "RUNNING")
+            wait_until(lambda: counted(node, before)["database back"] > 0)
         said = counted(node, before)
         print(said)
         assert said.pop("database away") == 1
