@@ -96,8 +96,11 @@ def every_place() -> Iterator[Any]:
             for path, is_secret in places(schema, schema):
                 found[path] = found.get(path, False) or is_secret
             for path, is_secret in list(found.items()):
+                is_any = found.get((*path, "any"), False)  # Whatever its names are, the values are secret.
                 found |= {
-                    (*path, step): False for step in ("unknown", 0) if (*path, step) not in found and not is_secret
+                    (*path, step): is_any and step == "unknown"
+                    for step in ("unknown", 0)
+                    if (*path, step) not in found and not is_secret
                 }
             del found[()]
             found = {path: is_secret for path, is_secret in found.items() if isinstance(path[0], str)}
