@@ -210,8 +210,8 @@ class Incarnations:
 
 
 def _collect(task: asyncio.Task[None]) -> None:
-    """What an incarnation held refers to itself in circles, and the collector would find it hours later. Whoever is the
-    last to know of it, the task that gave it up or the one that has begun the next, has it collected."""
+    """What an incarnation held refers to itself in circles, and the collector would find it hours later. Two tasks know
+    of it, the one that gives it up and the one that begins the next; it is free when the second of them has ended."""
     gc.collect()
 
 
