@@ -9,7 +9,7 @@ CODE := src simulation tests bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick check fuzz storm sim bench bench-dump ferretdb docs clean packages
+.PHONY: help up test quick check fuzz storm sim bench bench-dump docs clean packages
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -64,9 +64,6 @@ bench: $(VENV)/.ready ## Measure every figure that the docs state (about twenty 
 bench-dump: $(VENV)/.ready ## Measure dumps against their peers, which it installs (ARGS='--rows 1000000 --runs 1')
 	@scripts/packages mariadb-server pgloader postgresql-15 pgcopydb || true
 	$(BIN)/python -m bench.dump $(ARGS)
-
-ferretdb: ## Build FerretDB, with Go, for the tests of MongoDB's protocol against a server of others
-	scripts/ferretdb
 
 docs: $(VENV)/.ready ## Write the generated reference pages
 	$(BIN)/python -m headgate.testing.reference docs/reference

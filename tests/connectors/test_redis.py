@@ -32,8 +32,9 @@ from headgate.errors import BadRecords, Cause, ConfigError, ConnectorError, Fenc
 from headgate.testing.contract import ForgettingSinkContract, SourceContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import INSTALLATION, make_context, make_grant
+from headgate.testing.servers import free_port
 from tests.connectors.mariadb import make_certificate
-from tests.connectors.redis_server import RedisServer, free_port
+from tests.connectors.redis_server import RedisServer
 from tests.proxy import Proxy
 
 

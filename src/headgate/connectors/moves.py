@@ -1,10 +1,29 @@
-"""What it means to continue elsewhere, in words, for positions that are whole numbers. See `SourceKind.tell_move`."""
+"""What it means to continue elsewhere, in words: what functions share that tell it. See `SourceKind.tell_move`."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import msgspec
+
 from headgate.core.streams import Position
 
+T = TypeVar("T")
+
 NO_POSITION = "no run could continue after this: it is no position of such a source"
+
+
+def both_of(before: Position, after: Position, kind: type[T]) -> tuple[T | None, T | None] | None:
+    """Two positions of this kind, as they are kept. None: the second one is no such position. The first may be that of
+    another source, which says nothing here."""
+    try:
+        stands = msgspec.convert(after, kind | None)
+    except msgspec.ValidationError:
+        return None
+    try:
+        return msgspec.convert(before, kind | None), stands
+    except msgspec.ValidationError:
+        return None, stands
 
 
 def tell_numbers(before: Position, after: Position, noun: str) -> str:

@@ -18,8 +18,12 @@ def values_of(progress: Progress) -> Values:
 
 
 def progress_of(kept: Values | None, grant: Grant) -> Progress:
-    """What was kept. A stream that is new to the sink has a lower generation than any registry has, which decides."""
-    if kept is None:
-        return Progress(-1, 0, None, grant.progress.totals)
+    """What was kept of the stream of this grant. One that is new to the sink has a lower generation than any registry
+    has, which decides."""
+    return Progress(-1, 0, None, grant.progress.totals) if kept is None else progress_from(kept)
+
+
+def progress_from(kept: Values) -> Progress:
+    """What was kept."""
     generation, commits, position, counts = kept
     return Progress(generation, commits, position, Totals(*counts))

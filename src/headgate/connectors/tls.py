@@ -20,13 +20,17 @@ def check_files(query: str) -> None:
         raise ValueError(f"has a parameter that is not known; known: {', '.join(FILES)}")
 
 
-def context_of(files: Iterable[tuple[str, str]], guard: Guard, server: str) -> ssl.SSLContext:
-    """For a connection to this server, whose certificate is checked."""
-    found = {name: guard.path(path) for name, path in files}
+def context_of(
+    files: Iterable[tuple[str, str]], guard: Guard, server: str, names: tuple[str, str, str] = FILES
+) -> ssl.SSLContext:
+    """For a connection to this server, whose certificate is checked, by the system's authorities or by the file of them
+    that is named. `names` are those of the three files, as URLs of this kind of server have them."""
+    found = {name: guard.path(path) for name, path in files if name in names}
+    authority, certificate, key = names
     try:
-        context = ssl.create_default_context(cafile=found.get("ssl_ca_certs"))
-        if "ssl_certfile" in found:
-            context.load_cert_chain(found["ssl_certfile"], found.get("ssl_keyfile"))
+        context = ssl.create_default_context(cafile=found.get(authority))
+        if certificate in found:
+            context.load_cert_chain(found[certificate], found.get(key))
     except OutOfReach:
         raise
     except OSError as error:
@@ -35,7 +39,7 @@ def context_of(files: Iterable[tuple[str, str]], guard: Guard, server: str) -> s
     return context
 
 
-def untrusted(error: ssl.SSLCertVerificationError, server: str) -> ConnectorError:
+def untrusted(error: ssl.SSLCertVerificationError, server: str, names: tuple[str, str, str] = FILES) -> ConnectorError:
     """What to say of a certificate that does not hold."""
     why = f"{server}: its certificate is not trusted: {error.verify_message}"
-    return ConnectorError(why, cause=Cause.CONFIG, hint="name the CA with ?ssl_ca_certs=FILE")
+    return ConnectorError(why, cause=Cause.CONFIG, hint=f"name the CA with ?{names[0]}=FILE")

@@ -19,7 +19,8 @@ from typing import Any, Self, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headgate.connectors.guard import Guard
-from headgate.errors import Cause, ConnectorError, HeadgateError, NotConnected
+from headgate.connectors.tls import context_of, untrusted
+from headgate.errors import ConnectorError, HeadgateError, NotConnected
 from headgate.text import one_line
 
 CONNECT_S = 10.0  # For a connection to be made, and greeted by the other side.
@@ -68,7 +69,8 @@ class Address:
         )
 
 
-_TLS = ("cacertfile", "certfile", "keyfile", "server_name_indication")
+_FILES = ("cacertfile", "certfile", "keyfile")
+_TLS = (*_FILES, "server_name_indication")
 
 
 def _host(text: str, usual: int) -> tuple[str, int]:
@@ -78,27 +80,14 @@ def _host(text: str, usual: int) -> tuple[str, int]:
     return parts.hostname, parts.port or usual
 
 
-def _tls(address: Address, guard: Guard) -> ssl.SSLContext | None:
-    """The peer is always verified, by the system's authorities or by the file that the URL names."""
-    if not address.has_tls:
-        return None
-    files = {name: guard.path(address.query[name]) for name in _TLS[:3] if name in address.query}
-    try:
-        context = ssl.create_default_context(cafile=files.get("cacertfile"))
-        if "certfile" in files:
-            context.load_cert_chain(files["certfile"], files.get("keyfile"))
-    except (OSError, ssl.SSLError) as error:
-        raise ConnectorError(f"the certificates cannot be used: {one_line(error)}", cause=Cause.CONFIG) from None
-    return context
-
-
 def _itself(wire: T) -> T:
     return wire
 
 
 async def connect(address: Address, guard: Guard, make: Callable[[], T]) -> T:
     """A connection to the first host that answers; greeted, if it is."""
-    context = _tls(address, guard)
+    files = address.query.items()
+    context = context_of(files, guard, address.name, _FILES) if address.has_tls else None
     loop = guard.loop() or asyncio.get_running_loop()
     last: ConnectorError | None = None
     for host, port in address.hosts:
@@ -112,7 +101,7 @@ async def connect(address: Address, guard: Guard, make: Callable[[], T]) -> T:
                 await wire.greet()
             return wire
         except ssl.SSLCertVerificationError as error:
-            last = ConnectorError(f"{host}:{port}: {one_line(error)}", cause=Cause.CONFIG)
+            last = untrusted(error, f"{host}:{port}", _FILES)
         except TimeoutError:
             last = NotConnected(f"{host}:{port} does not answer")
         except OSError as error:

@@ -22,7 +22,7 @@ import msgspec
 from headgate.connectors import api
 from headgate.connectors.files.lines import NOT_JSON, decode, opened
 from headgate.connectors.files.options import FilesSourceOptions
-from headgate.connectors.moves import NO_POSITION
+from headgate.connectors.moves import NO_POSITION, both_of
 from headgate.connectors.places import place_of_path
 from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected
 
@@ -173,14 +173,9 @@ class FilesSource:
 
 def tell_move(before: api.Position, after: api.Position) -> str:
     """What is skipped or read again. Files are read in the order of their names."""
-    try:
-        stands = msgspec.convert(after, Place | None)
-    except msgspec.ValidationError:
+    if (both := both_of(before, after, Place)) is None:
         return NO_POSITION
-    try:
-        stood = msgspec.convert(before, Place | None)
-    except msgspec.ValidationError:  # Of another source.
-        stood = None
+    stood, stands = both
     if (stood and stood.file, stood and stood.offset) == (stands and stands.file, stands and stands.offset):
         return "nothing changes"
     if stands is None:

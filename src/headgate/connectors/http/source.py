@@ -32,7 +32,7 @@ from headgate.connectors.http.options import CursorPaging, HttpSourceOptions, Li
 from headgate.connectors.http.statuses import named, raise_if_not_now
 from headgate.connectors.http.targets import Target, target_of
 from headgate.connectors.http.wire import Answer
-from headgate.connectors.moves import NO_POSITION
+from headgate.connectors.moves import NO_POSITION, both_of
 from headgate.errors import Cause, ConnectorError, EndOfStream, RetryLater
 
 LONGEST_TAG = 1_024  # Of an ETag that is kept with the position.
@@ -254,14 +254,9 @@ class _Forgotten(ConnectorError):
 
 def tell_move(before: Position, after: Position) -> str:
     """What another position means."""
-    try:
-        stands = msgspec.convert(after, Place | None)
-    except msgspec.ValidationError:
+    if (both := both_of(before, after, Place)) is None:
         return NO_POSITION
-    try:
-        stood = msgspec.convert(before, Place | None)
-    except msgspec.ValidationError:  # Of another source.
-        stood = None
+    stood, stands = both
     if stood == stands:
         return "nothing changes"
     if stands is None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -36,9 +35,10 @@ from uuid import UUID
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from headgate.connectors.api import Grant, Progress, Totals
+from headgate.connectors.api import Grant, Progress
 from headgate.connectors.kafka.errors import meaning, steer_worker
 from headgate.connectors.kafka.session import ASK_S, SLICE_S, ClusterSession, Faults, patiently
+from headgate.connectors.progress import Values, progress_from, values_of
 from headgate.errors import Cause, ConnectorError, Fenced, NotConnected
 
 PARTITIONS = 16
@@ -54,6 +54,14 @@ CONFIG = {
 }
 
 
+class _Message(msgspec.Struct):
+    """The value of a message."""
+
+    epoch: int
+    progress: Values
+    write: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What the topic has of a stream."""
@@ -64,30 +72,15 @@ class Kept:
 
     def encoded(self) -> bytes:
         """The message's value."""
-        one = self.progress
-        totals = one.totals
-        counts = [totals.read, totals.written, totals.filtered, totals.dead_lettered, totals.skipped]
-        return msgspec.json.encode(
-            {
-                "epoch": self.epoch,
-                "generation": one.generation,
-                "commits": one.commits,
-                "position": one.position,
-                "totals": counts,
-                "write": self.write,
-            }
-        )
+        return msgspec.json.encode(_Message(self.epoch, values_of(self.progress), self.write))
 
 
 def decoded(value: bytes, where: str) -> Kept:
     """What a message says."""
     try:
-        found: Mapping[str, Any] = msgspec.json.decode(value)
-        progress = Progress(
-            int(found["generation"]), int(found["commits"]), found["position"], Totals(*map(int, found["totals"]))
-        )
-        return Kept(int(found["epoch"]), progress, str(found.get("write", "")))
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        found = msgspec.json.decode(value, type=_Message)
+        return Kept(found.epoch, progress_from(found.progress), found.write)
+    except (msgspec.MsgspecError, TypeError):
         raise ConnectorError(f"{where}: a message of it is no position", cause=Cause.CONFIG) from None
 
 
