@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := src simulation tests bench
+CODE := src simulation handbook tests bench
 
 # Compiled modules are kept, whatever the environment says: every node that a test starts would compile all of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,14 +23,15 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 packages: ## Install the system packages that some tests use (root only)
-	@scripts/packages chromium pgbouncer mariadb-server postgresql-15 redis-server rabbitmq-server mosquitto || true
+	@scripts/packages chromium-headless-shell || scripts/packages chromium || true
+	@scripts/packages pgbouncer mariadb-server postgresql-15 redis-server rabbitmq-server mosquitto || true
 
 up: $(VENV)/.ready ## Run a node with embedded PostgreSQL, the demo and the console
 	$(BIN)/headgate up --demo
 
 # Most tests wait for processes, so there are three workers for each of two cores. A file's tests stay together, because
 # they share a node; files begin in the order that tests/conftest.py gives them, the longest first.
-test: $(VENV)/.ready packages check ## Set up everything, then run all tests (at most 12 minutes on two cores)
+test: $(VENV)/.ready packages check ## Set up everything, then run all tests (some 20 minutes on two cores)
 	scripts/tests
 
 quick: $(VENV)/.ready check ## The inner loop, under 90 s: lint, types, the core, and one node that moves a record
@@ -65,9 +66,10 @@ bench-dump: $(VENV)/.ready ## Measure dumps against their peers, which it instal
 	@scripts/packages mariadb-server pgloader postgresql-15 pgcopydb || true
 	$(BIN)/python -m bench.dump $(ARGS)
 
-docs: $(VENV)/.ready ## Write the generated reference pages
+docs: $(VENV)/.ready ## Write the generated reference pages, and the documents as a site (BASE=/docs/ if it is served there)
 	$(BIN)/python -m headgate.testing.reference docs/reference
+	$(BIN)/python -m handbook build/site $(if $(BASE),--base $(BASE))
 
 clean: ## Remove the environment and the caches (data in .headgate stays)
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
+	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,9 +12,22 @@ from pathlib import Path
 from bench.rig import machine
 
 ALL = (
-    *("mapping", "prices", "throughput", "webhooks", "scale", "rest", "streams", "push", "doors", "handover"),
-    *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback"),
     *(
+        "mapping",
+        "prices",
+        "throughput",
+        "webhooks",
+        "scale",
+        "rest",
+        "console",
+        "streams",
+        "push",
+        "doors",
+        "handover",
+    ),
+    *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback", "process"),
+    *(
+        "connectors.bridges",
         "connectors.http",
         "connectors.kafka",
         "connectors.nats",

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 import structlog
 
@@ -21,6 +22,7 @@ from headgate.store.migrate import migrate
 from headgate.testing.forks import FORKS_EXIST, Forks
 from headgate.testing.processes import NodeProcess
 from tests import scratch
+from tests.waiting import LONG_S
 
 pytest.register_assert_rewrite("headgate.testing.contract")
 
@@ -33,6 +35,10 @@ _scratch = scratch.choose()
 # that on a slow machine: half of what tests themselves cost.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
+
+# Unless told otherwise, httpx gives up after five seconds, which an answer may take on a busy machine.
+for _step in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _step, LONG_S)
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A run that was started in the background goes on ignoring Ctrl-C, but by a handler: what tests start would inherit
@@ -79,6 +85,7 @@ def server() -> Iterator[EmbeddedServer]:
     """One server for the whole run. Not durable: tests that kill a server bring their own."""
     home = Path(tempfile.mkdtemp(prefix="hg"))
     settings = {"fsync": "off", "max_connections": "300", "full_page_writes": "off", "max_wal_size": "256MB"}
+    settings |= {"autovacuum": "off", "io_method": "sync"}  # No table of a test lives long enough to need them.
     running = EmbeddedServer.join(home, settings)
     asyncio.run(_make_template(running.url))
     yield running

@@ -198,7 +198,7 @@ DEEDS: dict[str, Callable[[str], Any]] = {
     "fork": _fork,
     "children": _children,
     "memory": _memory,
-    "many": lambda value: [{"id": i} for i in range(1_000_000)],
+    "many": lambda value: [{"id": i} for i in range(100_000)],
     "sleep": _sleep,
     "exit": lambda value: os._exit(3),
     "segfault": lambda value: ctypes.string_at(0),

@@ -36,7 +36,7 @@ PHRASE = re.compile("|".join(rf"(?<![\w-])(?:{phrase})\b" for phrase in WORST), 
 # Old migrations are kept as they were applied.
 SQL = [path for path in SOURCE.rglob("*.sql") if "migrations" not in path.parts]
 DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-MODULES = [*SOURCE.rglob("*.py"), *(ROOT / "simulation").rglob("*.py")]
+MODULES = [path for folder in (SOURCE, ROOT / "simulation", ROOT / "handbook") for path in folder.rglob("*.py")]
 PAGES_OF_THE_CONSOLE = [path for kind in ("html", "js") for path in (SOURCE / "web").rglob(f"*.{kind}")]
 
 

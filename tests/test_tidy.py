@@ -22,7 +22,20 @@ SOURCE = ROOT / "src" / "headgate"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What each package may know. A module at the top of the package is known to all.
-TOP = {"errors", "ids", "config", "clock", "text", "slices", "credentials", "hidden", "hosts", "log"}
+TOP = {
+    "errors",
+    "ids",
+    "config",
+    "clock",
+    "text",
+    "slices",
+    "credentials",
+    "hidden",
+    "hosts",
+    "awaited",
+    "log",
+    "spans",
+}
 LAYERS = {
     "core": set(),
     "client": {"core"},
@@ -105,6 +118,7 @@ CLIENTS = {
     "hiredis": ("connectors/redis/",),
     "confluent_kafka": ("connectors/kafka/",),
     "fastavro": ("connectors/kafka/",),
+    "opentelemetry": ("telemetry/",),
     "pymongo": ("connectors/mongodb/",),
     "pymysql": ("connectors/mysql/",),
     "sqlite3": ("connectors/sqlite/",),

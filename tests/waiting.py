@@ -10,6 +10,12 @@ from typing import Any
 
 LONG_S = 180.0  # For what must happen, on a machine that may be busy. Only a test that fails waits for so long.
 LOOK_S = 0.02
+SELDOM_S = 0.1
+
+
+def less_often(pause_s: float) -> float:
+    """The next pause: the longer something takes, the less often one looks, or looking is what keeps a machine busy."""
+    return min(pause_s * 1.25, max(pause_s, SELDOM_S))
 
 
 async def until(is_so: Callable[[], Any], what: str = "", timeout_s: float = LONG_S, look_s: float = LOOK_S) -> Any:
@@ -23,6 +29,7 @@ async def until(is_so: Callable[[], Any], what: str = "", timeout_s: float = LON
             return found
         assert time.monotonic() < deadline, f"it did not become so: {what or inspect.getsource(is_so)}"
         await asyncio.sleep(look_s)
+        look_s = less_often(look_s)
 
 
 def wait_until(is_so: Callable[[], Any], what: str = "", timeout_s: float = LONG_S, look_s: float = LOOK_S) -> Any:
@@ -31,4 +38,5 @@ def wait_until(is_so: Callable[[], Any], what: str = "", timeout_s: float = LONG
     while not (found := is_so()):
         assert time.monotonic() < deadline, f"it did not become so: {what or inspect.getsource(is_so)}"
         time.sleep(look_s)
+        look_s = less_often(look_s)
     return found

@@ -18,7 +18,7 @@ import httpx
 
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, LOOK_S, less_often
 
 T = TypeVar("T")
 
@@ -85,10 +85,11 @@ class Web:
 
     def until(self, read: Callable[[], T], is_so: Callable[[T], bool], timeout_s: float = LONG_S) -> T:
         """Read until this holds."""
-        deadline = time.monotonic() + timeout_s
+        deadline, pause_s = time.monotonic() + timeout_s, LOOK_S
         while not is_so(found := read()):
             assert time.monotonic() < deadline, f"it never came to this: {found}\n{self.node.log()[-3000:]}"
-            time.sleep(0.02)
+            time.sleep(pause_s)
+            pause_s = less_often(pause_s)
         return found
 
     def wait_for(self, name: str, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

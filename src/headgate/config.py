@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -78,6 +79,12 @@ class Settings(BaseSettings):
     )
     harness_timeout_s: float = Field(10.0, gt=0, le=300, description="How long a test may take, unless it says less.")
     harness_memory_mb: int = Field(512, ge=64, description="How much memory a test may take.")
+    connector_memory_mb: int = Field(
+        512, ge=64, description="How much memory a connector that runs in its own process may take."
+    )
+    otlp: str = Field(
+        "", description="Where traces and metrics go: a collector of OpenTelemetry, as in `http://collector:4318`."
+    )
     process: UUID | None = Field(
         None, description="Not for you: `headgate up --processes` tells its nodes apart by it."
     )
@@ -94,6 +101,14 @@ class Settings(BaseSettings):
     def _events_keep_form(cls, value: str) -> str:
         if not EVENTS_S[0] <= parse_duration(value) <= EVENTS_S[1]:
             raise ValueError("must be between 1h and 36500d")
+        return value
+
+    @field_validator("otlp")
+    @classmethod
+    def _otlp_form(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None):
+            raise ValueError("must be an http or https URL without a password (OTEL_EXPORTER_OTLP_HEADERS has those)")
         return value
 
     @field_validator("addresses")

@@ -17,8 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 SOURCE = Path(__file__).parents[2] / "src/headgate"
 SHARED = {"--url", "--token", "--ca", "--json"}
 WITHOUT_NODE = (
-    *("headgate up", "headgate sql", "headgate schema"),
-    *("headgate tokens recover", "headgate installation"),
+    *("headgate up", "headgate sql", "headgate schema", "headgate init", "headgate completion"),
+    *("headgate tokens recover", "headgate installation", "headgate connectors new"),
 )
 
 

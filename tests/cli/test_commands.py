@@ -175,6 +175,7 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("POST", "/api/tokens"): {**ISSUED, "id": TOKEN, "name": "ci", "role": "viewer", "token": "hg_secret"},
     ("DELETE", f"/api/tokens/{TOKEN}"): None,
     ("GET", "/api/connectors"): {"items": [{"name": "files", "summary": "JSON Lines.", "sides": ["source", "sink"]}]},
+    ("GET", "/api/connectors/installed"): {"items": []},
     ("GET", "/api/connectors/files"): {
         "name": "files",
         "summary": "JSON Lines.",

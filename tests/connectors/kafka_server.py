@@ -30,6 +30,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headgate.connectors.kafka.session import patiently
 from headgate.testing.servers import free_port
 from tests.connectors.mariadb import make_certificate
 
@@ -69,8 +70,8 @@ class Cluster:
     def create(self, name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
         """A topic of this name, if there is none."""
         admin = self.admin()  # It must outlive the answer.
-        if name not in admin.list_topics(timeout=20).topics:
-            admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])[name].result(30)
+        if name not in admin.list_topics(timeout=90).topics:
+            admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])[name].result(90)
         return name
 
     def admin(self) -> AdminClient:
@@ -81,22 +82,34 @@ class Cluster:
         producer = Producer({"bootstrap.servers": self.brokers, **QUIET, **config})
         for message in messages:
             producer.produce(topic, **message)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
+
+    def has_ended(self, topic: str, within_s: float = 60.0) -> bool:
+        """Whether all its transactions end soon: who commits one is answered before those who read can see it."""
+        all, committed = self._consumer("read_uncommitted"), self._consumer("read_committed")
+        ends_s = time.monotonic() + within_s
+        try:
+            for number in all.list_topics(topic, timeout=90).topics[topic].partitions:
+                place = TopicPartition(topic, number)
+                while _end(committed, place) < _end(all, place):
+                    if time.monotonic() > ends_s:
+                        return False
+                    time.sleep(0.05)
+        finally:
+            all.close()
+            committed.close()
+        return True
+
+    def _consumer(self, isolation: str) -> Consumer:
+        settings = {"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 20}
+        return Consumer({"bootstrap.servers": self.brokers, "group.id": "test", **settings, **QUIET})
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Any]:
         """All messages of a topic, by partition and offset."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.brokers,
-                "group.id": "test",
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-                "fetch.wait.max.ms": 20,
-                **QUIET,
-            }
-        )
+        assert isolation == "read_uncommitted" or self.has_ended(topic), f"a transaction of {topic} does not end"
+        consumer = self._consumer(isolation)
         try:
-            partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+            partitions = list(consumer.list_topics(topic, timeout=90).topics[topic].partitions)
             consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
             found: list[Any] = []
             ends: set[int] = set()
@@ -111,18 +124,23 @@ class Cluster:
         return sorted(found, key=lambda one: (one.partition(), one.offset()))
 
 
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """The offset after the last message that it could read."""
+    return patiently(lambda: int(consumer.get_watermark_offsets(place, timeout=90, cached=False)[1]))
+
+
 class MockCluster(Cluster):
     """The client library's own."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": brokers, "log_level": 0})
-        found = self._producer.list_topics(timeout=10).brokers.values()
+        found = self._producer.list_topics(timeout=90).brokers.values()
         super().__init__(",".join(f"{one.host}:{one.port}" for one in found))
 
     def make_topic(self, partitions: int = 4, **config: str) -> str:
         """It is made by asking for it, and has four partitions."""
         name = f"t{uuid4().hex[:10]}"
-        while not self._producer.list_topics(name, timeout=10).topics[name].partitions:
+        while not self._producer.list_topics(name, timeout=90).topics[name].partitions:
             time.sleep(0.01)
         return name
 

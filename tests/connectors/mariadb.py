@@ -119,7 +119,7 @@ class MariaDb:
         """Run the server, and wait until it answers."""
         with (self.home / "log").open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 self.connect().close()

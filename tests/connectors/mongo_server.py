@@ -57,6 +57,7 @@ class MongoServer:
         self.databases: dict[str, dict[str, Collection]] = {}
         self.commands: list[str] = []
         self.delay_s = 0.0
+        self.keeps_bounds = True  # False: like one that ignores what it does not know.
         self.break_after_inserts: int | None = None
         self.break_after: dict[str, int] = {}
         self.before: Callable[[str, Any], None] | None = None
@@ -254,7 +255,8 @@ class MongoServer:
         filter, sort = command.get("filter") or {}, command.get("sort") or {}
         if not all(isinstance(command.get(end, {}), dict) for end in ("min", "max", "sort")):
             raise Failure(14, "BSON field 'find.min' is the wrong type, expected type 'object'")
-        lo, hi = (order(command[end]["_id"]) if command.get(end) else None for end in ("min", "max"))
+        given = command if self.keeps_bounds else {}
+        lo, hi = (order(given[end]["_id"]) if given.get(end) else None for end in ("min", "max"))
         if (lo or hi) and command.get("hint") != {"_id": 1}:
             raise Failure(51173, "When using min()/max() a hint of which index to use must be provided")
         if lo and hi and lo >= hi:
@@ -398,11 +400,11 @@ def serving() -> Iterator[MongoServer]:
     server, loop = MongoServer(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(90)
     try:
         yield server
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(90)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

@@ -84,7 +84,7 @@ class Jet:
 
     async def ask(self, question: str, **content: Any) -> dict[str, Any]:
         """JetStream's answer."""
-        answer = await self.client.request(f"$JS.API.{question}", json.dumps(content).encode(), timeout=5)
+        answer = await self.client.request(f"$JS.API.{question}", json.dumps(content).encode(), timeout=90)
         return dict(json.loads(answer.data))
 
     async def make(self, **config: Any) -> str:

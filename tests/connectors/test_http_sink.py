@@ -174,7 +174,7 @@ async def test_several_requests_at_a_time(serve: Serve) -> None:
 
     server = await serve(lambda asked: Said(raw=answer))
     sink = await opened(server, in_flight=3)
-    await asyncio.wait_for(sink.write(outgoing(*rows(*range(9)))), 20)
+    await asyncio.wait_for(sink.write(outgoing(*rows(*range(9)))), 90)
     await sink.close()
     assert most == 3
     assert len(server.asked) == 9

@@ -181,7 +181,7 @@ async def test_another_paging_in_the_document_begins_the_poll_again(serve: Serve
         (b'{"a": 1}\n\n{"a": 2}\r\n', {"format": "jsonl"}, [{"a": 1}, {"a": 2}]),
         (b'{"a": 1}\nno\n', {"format": "jsonl"}, [{"a": 1}, Unreadable(b"no", "the body is not JSON")]),
         (b'a;b\n1;"x\ny"\n', {"format": "csv", "delimiter": ";"}, [{"a": "1", "b": "x\ny"}]),
-        (b"a,b\n1\n", {"format": "csv"}, [Unreadable(b"1", "the row has 1 fields, and the header has 2")]),
+        (b"a,b\n1\n", {"format": "csv"}, [Unreadable(b"1", "the row has 1 field, and the header has 2")]),
         (b"a\n\xff\n", {"format": "csv"}, [Unreadable(b"\xff", "the row is not UTF-8")]),
     ],
 )

@@ -29,7 +29,7 @@ from headgate.errors import BadRecords, Cause, ConnectorError, NotConnected
 from headgate.testing.contract import ForgettingSinkContract, SinkContract, SourceInPartsContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import make_context, make_grant
-from tests.connectors.kafka_server import PASSWORD, USER, Cluster, own_broker, some_broker
+from tests.connectors.kafka_server import PASSWORD, USER, Broker, Cluster, own_broker, some_broker
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -60,6 +60,74 @@ def records_in(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
     """What those see who read only what is committed."""
     found = [msgspec.json.decode(one.value()) for one in cluster.read(topic) if one.value() is not None]
     return sorted(found, key=lambda record: record["id"])
+
+
+# The broker dies. This comes first: the fewer partitions there are, the sooner a broker is back.
+
+
+async def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(broker: Cluster) -> None:
+    """From a topic into another, as a run does it: what fails is opened again, under the next epoch.
+
+    Now and then Kafka 4.3 forgets to end a transaction in both of its topics. It takes a partition that has no leader,
+    as all have while their broker comes back, for one that was deleted. Then nothing can be said of us.
+    """
+    for _ in range(3):
+        if await _outlives_a_kill(own_broker(broker)):
+            return
+    pytest.fail("Kafka forgot a transaction each time")
+
+
+async def _outlives_a_kill(broker: Broker) -> bool:
+    here, there = broker.make_topic(), broker.make_topic()
+    kept, total = f"positions-{there}", 4000
+    broker.produce(here, [{"value": b'{"id": %d}' % id} for id in range(total)])
+    is_time, epoch = asyncio.Event(), 0
+
+    async def one_run() -> bool:
+        source, sink = make_source(broker, here, batch=50), make_sink(broker, there, positions_topic=kept)
+        try:
+            progress = await sink.open(make_grant(epoch=epoch))
+            assert progress is not None
+            await source.open(progress.position)
+            written = 0 if progress.position is None else progress.position["offset"] + 1
+            while written < total:
+                batch = await source.read()
+                progress = Progress(0, progress.commits + 1, batch.position)
+                await sink.write(Outgoing(batch.records, progress))
+                written += len(batch.records)
+                if written > 500:
+                    is_time.set()
+            return True
+        finally:
+            await source.close()
+            await sink.close()
+
+    async def kill() -> None:
+        await is_time.wait()
+        await asyncio.to_thread(broker.kill)
+        away = make_source(broker, here)
+        with pytest.raises(NotConnected):
+            await away.check()
+        await away.close()
+        await asyncio.to_thread(broker.start)
+
+    killing, is_done = asyncio.ensure_future(kill()), False
+    while not is_done:
+        epoch += 1
+        try:
+            is_done = await one_run()
+        except NotConnected as error:
+            if positions.HANGS in error.message:
+                await killing
+                return False
+    await killing
+    if not broker.has_ended(there):
+        return False
+    assert [one["id"] for one in records_in(broker, there)] == list(range(total))
+    return True
+
+
+# The contract.
 
 
 class TestKafkaSource(SourceInPartsContract):
@@ -275,12 +343,12 @@ async def test_a_cancelled_write_commits_nothing_or_all_and_the_stream_goes_on(b
 async def test_aborted_records_are_not_read_and_do_not_count_as_waiting(broker: Cluster) -> None:
     topic = broker.make_topic()
     producer = Producer({"bootstrap.servers": broker.brokers, "transactional.id": topic})
-    producer.init_transactions(20)
+    producer.init_transactions(90)
     for number, ends in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
         producer.begin_transaction()
         producer.produce(topic, b'{"id": %d}' % number)
-        producer.flush(20)
-        ends(20)
+        producer.flush(90)
+        ends(90)
     source = make_source(broker, topic)
     try:
         await source.open(None)
@@ -300,10 +368,10 @@ async def test_a_topic_that_was_made_again_is_not_read_from_an_old_position(brok
     topic, admin = broker.make_topic(), broker.admin()
     broker.produce(topic, [{"value": b"%d" % number} for number in range(3)])
     [position] = await _positions(make_source(broker, topic), 3)
-    admin.delete_topics([topic])[topic].result(20)
-    await _until(lambda: topic not in admin.list_topics(timeout=10).topics)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
-    await _until(lambda: topic in admin.list_topics(timeout=10).topics)
+    admin.delete_topics([topic])[topic].result(90)
+    await _until(lambda: topic not in admin.list_topics(timeout=90).topics)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
+    await _until(lambda: topic in admin.list_topics(timeout=90).topics)
     broker.produce(topic, [{"value": b"%d" % number} for number in range(10, 16)])
     with pytest.raises(ConnectorError, match="was deleted and made again") as caught:
         await _positions(make_source(broker, topic), 1, position)
@@ -317,7 +385,7 @@ async def test_records_that_have_expired_are_an_error_or_are_passed(broker: Clus
     topic, admin = broker.make_topic(), broker.admin()
     broker.produce(topic, [{"value": b"%d" % number} for number in range(10)])
     for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-        future.result(20)
+        future.result(90)
     with pytest.raises(ConnectorError, match=r"after offset 2 have expired, the oldest is at 6") as caught:
         await _positions(make_source(broker, topic), 1, {"offset": 2})
     assert caught.value.cause is Cause.CONFIG
@@ -339,10 +407,10 @@ async def test_a_topic_that_is_deleted_while_it_is_read_is_noticed(
     source = make_source(broker, topic)
     await source.open(None)
     reading = asyncio.ensure_future(source.read())
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(90)
     if is_made_again:
-        await _until(lambda: topic not in admin.list_topics(timeout=10).topics)
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+        await _until(lambda: topic not in admin.list_topics(timeout=90).topics)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
     monkeypatch.setattr("headgate.connectors.kafka.source.LOOK_S", 0.0)
     with pytest.raises(ConnectorError, match="was deleted and made again" if is_made_again else "does not exist"):
         await soon(reading)
@@ -355,7 +423,7 @@ async def test_partitions_that_are_added_are_found(broker: Cluster, monkeypatch:
     source = make_source(broker, topic)
     await source.open(None)
     reading = asyncio.ensure_future(source.read())
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(90)
     with pytest.raises(NotConnected, match="more partitions"):
         await soon(reading)
     await source.close()
@@ -433,7 +501,7 @@ async def test_a_topic_that_does_not_exist_is_not_made_and_its_neighbours_are_na
         assert caught.value.cause is Cause.CONFIG
         assert topic in caught.value.hint
         await side.close()
-    assert f"{topic}s" not in broker.admin().list_topics(timeout=10).topics
+    assert f"{topic}s" not in broker.admin().list_topics(timeout=90).topics
 
 
 # What is written.
@@ -521,52 +589,3 @@ async def test_the_examples_of_the_page_run(broker: Cluster, start_node: Any, ur
         (2, "n2"),
     ]
     await connection.close()
-
-
-# The broker dies.
-
-
-async def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(broker: Cluster) -> None:
-    """From a topic into another, as a run does it: what fails is opened again, under the next epoch."""
-    own = own_broker(broker)
-    here, there = broker.make_topic(), broker.make_topic()
-    kept, total = f"positions-{there}", 4000
-    broker.produce(here, [{"value": b'{"id": %d}' % id} for id in range(total)])
-    killed, written = asyncio.Event(), 0
-
-    async def one_run(epoch: int) -> bool:
-        nonlocal written
-        source, sink = make_source(broker, here, batch=50), make_sink(broker, there, positions_topic=kept)
-        try:
-            progress = await sink.open(make_grant(epoch=epoch))
-            assert progress is not None
-            await source.open(progress.position)
-            written = 0 if progress.position is None else progress.position["offset"] + 1
-            while written < total:
-                batch = await source.read()
-                progress = Progress(0, progress.commits + 1, batch.position)
-                await sink.write(Outgoing(batch.records, progress))
-                written += len(batch.records)
-                if written > 500 and not killed.is_set():
-                    killed.set()
-            return True
-        except NotConnected:
-            return False
-        finally:
-            await source.close()
-            await sink.close()
-
-    async def kill() -> None:
-        await killed.wait()
-        await asyncio.to_thread(own.kill)
-        away = make_source(broker, here)
-        with pytest.raises(NotConnected):
-            await away.check()
-        await away.close()
-        await asyncio.to_thread(own.start)
-
-    killing, epoch = asyncio.ensure_future(kill()), 1
-    while not await one_run(epoch):
-        epoch += 1
-    await killing
-    assert [one["id"] for one in records_in(broker, there)] == list(range(total))

@@ -490,6 +490,17 @@ async def test_chunks_of_ids_of_all_types_cover_each_document_once(mongo: Mongo,
     assert sorted(seen) == list(range(len(ids)))
 
 
+async def test_a_server_that_ignores_bounds_is_refused_before_anything_is_read(server: MongoServer) -> None:
+    async for mongo in opened(server.url("bounds"), "bounds", server):
+        await mongo.database.orders.insert_many([{"_id": number} for number in (1, 2, 3)])
+        source = mongo.reader()
+        table = await source.describe("orders")
+        assert await source.top(table) is not None
+        server.keeps_bounds = False
+        with pytest.raises(StorageError, match="ignores the bounds of a query"):
+            await source.top(table)
+
+
 async def test_documents_that_come_after_the_top_belong_to_nobody(mongo: Mongo) -> None:
     await mongo.database.grows.insert_many([{"_id": number} for number in (1, 2, 3)])
     source = mongo.reader()

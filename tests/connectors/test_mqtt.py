@@ -68,10 +68,10 @@ class Peer:
 
     def subscribe(self, topic: str) -> None:
         self._client.subscribe(topic, 2)
-        self._ready.get(timeout=20)
+        self._ready.get(timeout=90)
 
     def taken(self, count: int) -> list[Any]:
-        return [self.got.get(timeout=20) for _ in range(count)]
+        return [self.got.get(timeout=90) for _ in range(count)]
 
     def close(self) -> None:
         self._client.disconnect()
@@ -168,7 +168,7 @@ class _SinkContract(SinkContract):
     async def read_back(self) -> list[dict[str, Any]] | None:
         """Up to a message that is published for this."""
         self._peer.publish(self._topic, b"end", qos=2)
-        while (message := await asyncio.to_thread(self._peer.got.get, timeout=20)).payload != b"end":
+        while (message := await asyncio.to_thread(self._peer.got.get, timeout=90)).payload != b"end":
             self._found.append(json.loads(message.payload))
         return sorted(self._found, key=lambda one: one["id"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 from uuid import uuid4
 
 import pytest
@@ -19,6 +20,7 @@ from headgate.core.access import (
     OfGroup,
     Scope,
     locks_out,
+    matches,
     may,
     names,
     refusal,
@@ -122,3 +124,12 @@ def test_the_last_admin_that_does_not_end_is_kept_and_others_are_not() -> None:
     assert not locks_out([lasting, ending], ending.id)
     assert not locks_out([lasting, other], lasting.id)
     assert not locks_out([lasting], uuid4())  # It is no admin's.
+
+
+def test_a_token_names_what_any_of_its_patterns_says_whatever_their_shapes() -> None:
+    texts = ["".join(some) for length in range(1, 4) for some in product("ab*", repeat=length)]
+    found = ["".join(some) for length in range(1, 4) for some in product("ab", repeat=length)]
+    for patterns in product(texts, ["b", "a*", "*ab", "a*b*"]):
+        caller = Caller(None, "bound", "viewer", Bounds(patterns))
+        for name in found:
+            assert names(caller, OfDatasource(name)) == any(matches(one, name) for one in patterns)

@@ -16,7 +16,8 @@ from headgate.connectors import plugins as connectors
 from headgate.core.mapping.document import PARTS, compile_mapping
 from headgate.datasources import schema
 from headgate.datasources.documents import parse_yaml, read_all
-from headgate.datasources.prepared import prepare
+from headgate.datasources.prepared import check, prepare
+from headgate.datasources.references import Unread
 from headgate.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -143,6 +144,16 @@ def test_the_documents_in_the_docs_fit_the_schema() -> None:
     assert len(found) > 3
     for document in found:
         assert [error.message for error in validator.iter_errors(document)] == []
+
+
+def test_every_document_in_the_docs_is_one_that_could_be_published() -> None:
+    """Everything but the values of its secrets is checked, as `headgate ds validate` does for a viewer."""
+    for document in documents_of_docs():
+        for name, datasource in read_all(document).items():
+            names = re.findall(r"'\$secret': '([^']+)'", str(document))
+            found = check(datasource.content, {secret: Unread() for secret in names}, name)
+            wrong = [str(problem) for problem in found.problems]
+            assert [one for one in wrong if "is not installed on this node" not in one] == []  # Connectors of others.
 
 
 def test_the_mappings_in_the_docs_fit_the_schema_and_can_be_compiled() -> None:

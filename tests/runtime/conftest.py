@@ -17,8 +17,9 @@ from headgate.config import Settings
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector
 from headgate.datasources.documents import read_all
+from headgate.errors import StoreError
 from headgate.runtime.node import Node
-from headgate.store.database import Database
+from headgate.store.database import Database, is_undone
 from headgate.store.dumps import Dumps
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.secrets import Keyring, new_master_key
@@ -51,9 +52,15 @@ class Harness:
 
     async def apply(self, **documents: Any) -> None:
         """Publish these datasources through this node; `_` in a name stands for `-`."""
-        named = {name.replace("_", "-"): document for name, document in documents.items()}
-        applying = self.node.registry.apply(read_all({"datasources": named}), "tester", is_admin=True)
-        await asyncio.create_task(applying, context=self._context)
+        read = read_all({"datasources": {name.replace("_", "-"): document for name, document in documents.items()}})
+        while True:
+            applying = self.node.registry.apply(read, "tester", is_admin=True)
+            try:
+                await asyncio.create_task(applying, context=self._context)
+                return
+            except StoreError as error:
+                if not is_undone(error):  # This process may have stood still for longer than a transaction may.
+                    raise
 
     async def sql(self, query: str, *args: Any) -> list[Any]:
         """Straight to the database."""

@@ -423,7 +423,7 @@ async def test_what_the_target_has_lost_is_written_again(bench: Bench) -> None:
 async def test_a_plan_that_is_older_than_the_ledger_copies_nothing_twice(bench: Bench) -> None:
     """Headgate's database was set back to before the first chunk: new cuts would fall inside what is written."""
     await bench.make(300)
-    dump = await bench.create("items", rate="300")
+    dump = await bench.create("items", rate="60")
     async with bench.running(bench.process(dump)) as task:
         await bench.until_done(dump, 1)
         task.cancel()

@@ -6,40 +6,51 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate.connectors import plugins
+from headgate.connectors.bounds import WireGuard
 from headgate.connectors.guard import OPEN, Bound, Guard
 from headgate.core.harness.results import Given
 from headgate.core.reach import Reach, rule_from_text
 from headgate.datasources.documents import content_of
-from headgate.errors import Busy
+from headgate.errors import Busy, HeadgateError
 from headgate.runtime.harness import children as node_side
 from headgate.runtime.harness.children import Children, Ran
-from headgate.runtime.harness.wire import Case, Job, Limits, WireGuard, pack
+from headgate.runtime.harness.wire import Case, Job, Limits, Stage, Unpacker, pack
+from headgate.text import duration
 from tests import harness_connector
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, until
 
 IS_ROOT = os.getuid() == 0
 NOBODY = 65534
 
 
-@pytest.fixture
-async def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Children]:
-    """Processes that know the connector of these tests."""
-    harness_connector.install(tmp_path / "installed")
-    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
-    monkeypatch.setenv("HEADGATE_MASTER_KEY", "must not be seen")
-    plugins._entries.cache_clear()
-    made = Children("nobody")
-    yield made
-    await made.close()
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The connector of these tests is known, to the processes as well."""
+    folder = tmp_path_factory.mktemp("rogue") / "installed"
+    harness_connector.install(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("HEADGATE_MASTER_KEY", "must not be seen")
+        plugins._entries.cache_clear()
+        yield folder
     plugins._entries.cache_clear()
     plugins.get.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def children(installed: Path) -> Iterator[Children]:
+    """One zygote for all tests: its imports take longer than most of them."""
+    made = Children("nobody")
+    yield made
+    asyncio.run(made.close())
 
 
 def job(does: str, value: str = "", *, fetch: int = 10, guard: Guard = OPEN, **more: Any) -> Job:
@@ -48,10 +59,19 @@ def job(does: str, value: str = "", *, fetch: int = 10, guard: Guard = OPEN, **m
     return Job("orders", content, {}, wire, wire, wire, [Case(fetch=fetch)], **more)
 
 
-async def ran(children: Children, does: str, value: str = "", *, wall_s: float = 1.5, **more: Any) -> Ran:
+async def ran(children: Children, does: str, value: str = "", *, wall_s: float = 30.0, **more: Any) -> Ran:
     network = bool(more.pop("has_network", False))
     limits = Limits(wall_s, **{name: more.pop(name) for name in ("cpu_s", "memory_bytes") if name in more})
     return await children.run(job(does, value, **more), limits, has_network=network)
+
+
+async def past_its_start(run: Callable[[float], Awaitable[Ran]]) -> tuple[float, Ran]:
+    """A run that had enough time to begin its work, and how much that was: on a busy machine a second is not enough."""
+    for wall_s in (1.0, 5.0, 25.0):
+        found = await run(wall_s)
+        if found.ending.how != "wall" or [one.name for one in found.messages if isinstance(one, Stage)][1:]:
+            break
+    return wall_s, found
 
 
 # What it does to itself.
@@ -60,55 +80,55 @@ async def ran(children: Children, does: str, value: str = "", *, wall_s: float =
 @pytest.mark.parametrize("does", ["loop", "sleep", "ignore"])
 async def test_one_that_never_ends_is_killed_in_time(children: Children, does: str) -> None:
     """In a loop, asleep, or deaf to signals."""
-    found = await ran(children, does)
-    assert found.trouble == "it took longer than 1.5 s and was killed, while reading, after 0 records"
+    wall_s, found = await past_its_start(lambda wall_s: ran(children, does, wall_s=wall_s, cpu_s=60))
+    assert found.trouble == f"it took longer than {duration(wall_s)} and was killed, while reading, after 0 records"
 
 
 async def test_one_that_uses_up_its_cpu_time_is_killed(children: Children) -> None:
-    found = await ran(children, "loop", wall_s=30.0, cpu_s=1)
+    found = await ran(children, "loop", cpu_s=1)
     assert "signal 24: it used up its CPU time" in found.trouble
 
 
 @pytest.mark.parametrize("value", ["", "leaves its group"])
-async def test_a_fork_bomb_is_killed_as_a_whole(children: Children, value: str, tmp_path: Path) -> None:
-    found = await ran(children, "fork", value)
+async def test_a_fork_bomb_is_killed_as_a_whole(children: Children, value: str, installed: Path) -> None:
+    found = await ran(children, "fork", value, wall_s=1.0)
     assert found.ending.how in ("wall", "memory", "signal"), found.trouble
-    await until_gone(children, tmp_path)
+    await until_gone(children, installed)
 
 
-async def test_what_it_leaves_behind_ends_with_it(children: Children, tmp_path: Path) -> None:
-    found = await ran(children, "children", wall_s=10.0)
+async def test_what_it_leaves_behind_ends_with_it(children: Children, installed: Path) -> None:
+    found = await ran(children, "children")
     assert found.trouble == ""
-    await until_gone(children, tmp_path)
+    await until_gone(children, installed)
 
 
 async def test_one_that_eats_memory_is_stopped(children: Children) -> None:
-    found = await ran(children, "memory", wall_s=30.0, cpu_s=30, memory_bytes=100_000_000)
+    found = await ran(children, "memory", cpu_s=30, memory_bytes=100_000_000)
     troubles = [one.message for one in found.troubles]
     assert found.ending.how == "memory" or any("memory" in one for one in troubles), (found.trouble, troubles)
 
 
-async def test_of_a_million_records_as_many_are_taken_as_were_asked_for(children: Children) -> None:
-    found = await ran(children, "many", wall_s=30.0)
+async def test_of_many_records_as_many_are_taken_as_were_asked_for(children: Children) -> None:
+    found = await ran(children, "many")
     assert found.trouble == ""
     assert [one.before for one in found.outcomes] == [{"id": i} for i in range(10)]
 
 
 async def test_results_beyond_the_limit_are_cut(children: Children) -> None:
-    found = await ran(children, "many", wall_s=30.0, fetch=1000, results=50)
+    found = await ran(children, "many", fetch=1000, results=50)
     assert found.finished is not None
     assert found.finished.is_cut
     assert len(found.outcomes) == 50
 
 
 async def test_one_that_answers_too_much_is_killed(children: Children) -> None:
-    found = await ran(children, "flood", wall_s=30.0, fetch=1000)
+    found = await ran(children, "flood", fetch=1000)
     assert found.ending.how == "output"
     assert found.trouble.startswith("it wrote more than 16.8 MB and was killed, while reading, after ")
 
 
 async def test_one_that_writes_to_its_output_without_end_is_killed(children: Children) -> None:
-    found = await ran(children, "write", wall_s=30.0)
+    found = await ran(children, "write")
     assert found.ending.how == "output"
     assert found.output.startswith(b"xxxx")
     assert len(found.output) <= node_side.SHOWN_BYTES
@@ -148,8 +168,8 @@ async def test_a_mappings_own_function_that_never_ends_is_killed_too(children: C
     content = content_of({"type": "webhook"}, mapping, {"type": "blackhole"}, {})
     wire = WireGuard.of(OPEN)
     asked = Job("orders", content, {}, wire, wire, wire, [Case([Given(body=b"{}")])])
-    found = await children.run(asked, Limits(1.0), has_network=False)
-    assert found.trouble.startswith("it took longer than 1.0 s and was killed")
+    wall_s, found = await past_its_start(lambda wall_s: children.run(asked, Limits(wall_s, 60), has_network=False))
+    assert found.trouble == f"it took longer than {duration(wall_s)} and was killed, while reading, after 0 records"
 
 
 async def test_a_record_too_large_to_show_has_its_outcome_all_the_same(children: Children) -> None:
@@ -243,9 +263,45 @@ async def test_a_zygote_that_is_gone_is_started_again(children: Children) -> Non
     assert (await ran(children, "nothing")).trouble == ""
 
 
-async def test_what_is_no_answer_ends_the_test() -> None:
-    from headgate.runtime.harness.wire import Stage, Unpacker
+async def test_what_a_zygote_takes_to_start_is_no_part_of_a_tests_time(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, may_go = tmp_path / "held", tmp_path / "may_go"
+    text = f"import pathlib, time\npathlib.Path({str(held)!r}).touch()\n"
+    text += f"while not pathlib.Path({str(may_go)!r}).exists():\n    time.sleep(0.02)\n"
+    (tmp_path / "sitecustomize.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    children, began = Children("nobody"), []
+    watch = children._watch
 
+    async def watched(*arguments: Any) -> None:
+        began.append(may_go.exists())
+        await watch(*arguments)
+
+    monkeypatch.setattr(children, "_watch", watched)
+    running = asyncio.create_task(ran(children, "nothing"))
+    await until(held.exists)
+    may_go.touch()
+    assert (await running).trouble == ""
+    assert began == [True]
+    await children.close()
+
+
+async def test_a_zygote_that_cannot_start_is_told(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    children = Children("nobody")
+    for _ in range(2):
+        with pytest.raises(HeadgateError, match="does not start"):
+            await ran(children, "nothing")
+    (tmp_path / "sitecustomize.py").unlink()
+    assert (await ran(children, "nothing")).trouble == ""
+    await children.close()
+
+
+async def test_what_is_no_answer_ends_the_test() -> None:
     unpacker = Unpacker()
     frame = pack(Stage("reading"))
     assert unpacker.feed(frame[:5]) == []
@@ -294,10 +350,7 @@ def left_of(folder: Path, zygote: int) -> list[str]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) not in (zygote, os.getpid()):
-            try:
-                environment = Path(f"/proc/{name}/environ").read_bytes()
-            except OSError:
-                continue
-            if str(folder / "installed").encode() in environment:
-                found.append(Path(f"/proc/{name}/status").read_text())
+            with suppress(OSError):  # It may end meanwhile.
+                if str(folder).encode() in Path(f"/proc/{name}/environ").read_bytes():
+                    found.append(Path(f"/proc/{name}/status").read_text())
     return found

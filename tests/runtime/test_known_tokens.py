@@ -18,6 +18,7 @@ from headgate.store.database import Database
 from headgate.store.events import Events
 from headgate.store.sessions import Sessions
 from headgate.store.tokens import Found, Tokens
+from tests.waiting import LONG_S
 
 
 class Counting(Tokens):
@@ -50,7 +51,7 @@ def wrong() -> str:
 
 
 async def until(read: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LONG_S):
         while not await read():
             await asyncio.sleep(0.02)
 
@@ -177,7 +178,7 @@ async def test_open_connections_end_with_their_token_and_others_stay(
         access.hold(Caller(None, "anyone", "admin"), lambda: ended.append("anyone")),
     ):
         await tokens.revoke(one.id, "ada", yes=False)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LONG_S):
             while len(ended) < 2:
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)  # Long enough for several looks: nobody else ends, and nobody twice.
@@ -241,7 +242,7 @@ async def test_a_session_that_is_used_or_open_does_not_become_idle(
     monkeypatch.setattr(module, "USED_EVERY_S", 0.0)
     running = asyncio.create_task(access.run(lambda: None))
     with access.hold(opened.caller, lambda: None):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LONG_S):
             while await far() != {used.caller.session, opened.caller.session}:
                 await asyncio.sleep(0.02)
     running.cancel()

@@ -12,6 +12,7 @@ from headgate.connectors.api import Batch, Position
 from headgate.core.parts import with_new
 from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected, RetryLater
 from headgate.runtime.streams.parts import Merged, Nothing, Share, take
+from tests.waiting import LONG_S
 
 
 class Part:
@@ -78,7 +79,7 @@ async def merging() -> AsyncIterator[Any]:
 
 
 async def soon(waiting: Any) -> Any:
-    return await asyncio.wait_for(waiting, 5.0)
+    return await asyncio.wait_for(waiting, LONG_S)
 
 
 async def turns(number: int = 20) -> None:

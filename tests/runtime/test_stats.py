@@ -103,3 +103,16 @@ def test_a_run_that_begins_long_after_the_last_one_is_compared_with_its_own_begi
     clock[0] = 5000.0
     stats.opened(Totals(30, 30))
     assert [(one.at_s, one.read) for one in stats.samples] == [(5000.0, 30)]
+
+
+def test_a_minute_has_what_was_read_in_it_and_the_longest_lag_also_of_what_still_waits(clock: list[float]) -> None:
+    stats = Stats.after(Stats(bytes_in=1000).reported(Totals()))
+    stats.has_read(batch(990.0))
+    stats.writes()
+    clock[0] = 1004.0
+    stats.committed(batch(990.0), 2, 0.5)
+    stats.has_read(batch(1003.0))
+    assert stats.minute() == (10, 14.0)
+    assert stats.minute() == (0, 1.0)
+    clock[0] = 1064.0
+    assert stats.minute() == (0, 61.0)

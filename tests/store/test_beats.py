@@ -17,7 +17,7 @@ from headgate.store.beats import BeatSession, lock_of
 from headgate.store.database import sql
 from tests.store.conftest import Pause, Rows, session, unchecked
 
-WITHIN_S = 10.0
+WITHIN_S = 120.0
 
 
 class Beating(Rows):

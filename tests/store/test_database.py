@@ -15,13 +15,13 @@ import pytest
 
 from headgate.errors import ConfigError, Refused, StoreError
 from headgate.store import wake
-from headgate.store.database import Database, connect
+from headgate.store.database import Database, connect, is_undone
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.migrate import migrate, migrations
 from headgate.store.wake import Listener, Waker
 from tests.pooler import needs_pooler, pooled
 from tests.proxy import proxied
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 # Migrations.
 
@@ -111,6 +111,20 @@ async def test_a_process_stopped_between_the_two_halves_of_a_command_is_ended_by
         await lock()
     await lock()
     await until(stopped.is_closed)
+
+
+async def test_a_process_that_stood_still_in_a_transaction_is_told_so_and_may_try_again(database: Database) -> None:
+    """The answer to one statement and the farewell of the server arrive together, before the next one is sent."""
+    with pytest.raises(StoreError, match="ended the session before it was asked") as caught:
+        async with database.transaction() as session:
+            backend = await session.fetchval("SELECT pg_backend_pid()")
+            asking = asyncio.create_task(session.execute("CREATE TABLE kept (id int)"))
+            await asyncio.sleep(0)  # It is sent, and then nothing in this process goes on.
+            wait_until(lambda: not Path(f"/proc/{backend}").exists())
+            await asking
+            await session.execute("SELECT 1")
+    assert is_undone(caught.value)
+    assert await database.fetchval("SELECT to_regclass('kept')") is None
 
 
 async def test_an_error_inside_a_transaction_rolls_it_back_and_frees_the_session(database: Database) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,21 @@ def home(tmp_path: Path) -> Iterator[Path]:
     assert not stop_leftovers(tmp_path), "the test left a server running"
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Path]:
+    """The data of a server, made once: that takes longer than most of what is tested."""
+    with tempfile.TemporaryDirectory(prefix="hg", ignore_cleanup_errors=True) as folder:
+        EmbeddedServer.join(Path(folder)).leave()
+        yield Path(folder) / "postgres/data"
+
+
+@pytest.fixture
+def made(home: Path, cluster: Path) -> None:
+    """The home has its data already."""
+    (home / "postgres").mkdir(mode=0o700, parents=True)
+    subprocess.run(["cp", "-a", cluster, home / "postgres/data"], check=True)
+
+
 def stop_leftovers(folder: Path) -> list[Path]:
     left = [path.parent for path in folder.glob("*/postgres/server") if embedded._is_running(path.parent)]
     for root in left:
@@ -119,6 +135,7 @@ def test_a_started_server_answers_a_query_and_stops_when_left(home: Path) -> Non
     server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_an_environment_meant_for_other_servers_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PGPORT": "6543", "PGDATA": "/nowhere", "PGHOST": "nowhere", "PGUSER": "nobody"}.items():
         monkeypatch.setenv(name, value)
@@ -127,6 +144,7 @@ def test_an_environment_meant_for_other_servers_changes_nothing(home: Path, monk
     server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_settings_reach_the_server(home: Path) -> None:
     server = EmbeddedServer.join(home, {"fsync": "off", "max_connections": "17"})
     assert query(server.url, "SHOW max_connections") == "17"
@@ -140,6 +158,7 @@ def test_a_setting_that_postgres_refuses_is_reported_with_its_words(home: Path) 
     EmbeddedServer.join(home).leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_data_are_kept_between_runs(home: Path) -> None:
     server = EmbeddedServer.join(home)
     query(server.url, "CREATE TABLE kept AS SELECT 42 AS n")
@@ -171,6 +190,7 @@ def test_a_node_killed_while_the_database_is_made_leaves_no_trace(home: Path) ->
     server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_data_of_another_major_version_are_refused_and_left_alone(home: Path) -> None:
     EmbeddedServer.join(home).leave()
     (home / "postgres/data/PG_VERSION").write_text("16\n")
@@ -178,6 +198,7 @@ def test_data_of_another_major_version_are_refused_and_left_alone(home: Path) ->
         EmbeddedServer.join(home)
 
 
+@pytest.mark.usefixtures("made")
 def test_a_second_process_joins_and_the_last_to_leave_stops_the_server(home: Path) -> None:
     server = EmbeddedServer.join(home)
     pid = pid_of(home)
@@ -190,6 +211,7 @@ def test_a_second_process_joins_and_the_last_to_leave_stops_the_server(home: Pat
     assert not is_served(home)
 
 
+@pytest.mark.usefixtures("made")
 def test_a_killed_node_leaves_the_server_to_the_next(home: Path) -> None:
     Node(home).joined().kill()
     assert is_served(home)
@@ -201,12 +223,14 @@ def test_a_killed_node_leaves_the_server_to_the_next(home: Path) -> None:
     assert not is_served(home)
 
 
+@pytest.mark.usefixtures("made")
 def test_a_signal_to_the_group_of_the_node_does_not_reach_the_server(home: Path) -> None:
     server = EmbeddedServer.join(home)
     assert os.getsid(pid_of(home)) == os.getpgid(pid_of(home)) == pid_of(home) != os.getsid(0)
     server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_a_killed_server_is_started_again_and_has_its_data(home: Path) -> None:
     server = EmbeddedServer.join(home)
     query(server.url, "CREATE TABLE kept AS SELECT 42 AS n")
@@ -219,6 +243,7 @@ def test_a_killed_server_is_started_again_and_has_its_data(home: Path) -> None:
     again.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_a_server_that_stops_while_it_is_joined_is_started_again(home: Path) -> None:
     Node(home).joined().kill()
     os.kill(pid_of(home), signal.SIGINT)
@@ -227,6 +252,7 @@ def test_a_server_that_stops_while_it_is_joined_is_started_again(home: Path) -> 
     server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_leaving_after_the_server_died_is_quiet(home: Path) -> None:
     server = EmbeddedServer.join(home)
     os.kill(pid_of(home), signal.SIGKILL)
@@ -234,6 +260,7 @@ def test_leaving_after_the_server_died_is_quiet(home: Path) -> None:
     assert not is_served(home)
 
 
+@pytest.mark.usefixtures("made")
 def test_a_pid_file_that_names_somebody_else_is_stale_and_nobody_is_signalled(home: Path) -> None:
     EmbeddedServer.join(home).leave()
     data = home / "postgres/data"
@@ -256,6 +283,7 @@ def test_a_pid_file_that_names_somebody_else_is_stale_and_nobody_is_signalled(ho
         foreign.wait()
 
 
+@pytest.mark.usefixtures("made")
 def test_a_server_that_no_node_started_is_not_touched(home: Path) -> None:
     EmbeddedServer.join(home).leave()
     data = home / "postgres/data"
@@ -270,6 +298,7 @@ def test_a_server_that_no_node_started_is_not_touched(home: Path) -> None:
         foreign.wait()
 
 
+@pytest.mark.usefixtures("made")
 def test_a_server_that_takes_no_connection_is_waited_for_and_then_reported(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +314,7 @@ def test_a_server_that_takes_no_connection_is_waited_for_and_then_reported(
     assert not is_served(home)
 
 
+@pytest.mark.usefixtures("made")
 def test_a_server_that_ignores_a_fast_stop_is_stopped_hard(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = EmbeddedServer.join(home)
     monkeypatch.setattr(embedded, "FAST_STOP_S", 0.1)
@@ -363,6 +393,7 @@ def test_below_a_long_path_it_works_though_somebody_else_has_the_short_one(
         server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_no_tcp_port_is_open(home: Path) -> None:
     server = EmbeddedServer.join(home)
     links = [os.readlink(path) for path in Path(f"/proc/{pid_of(home)}/fd").iterdir()]
@@ -381,6 +412,7 @@ def test_only_the_owner_can_reach_the_socket(home: Path) -> None:
     server.leave()
 
 
+@pytest.mark.usefixtures("made")
 def test_a_large_log_is_set_aside_at_the_next_start(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     EmbeddedServer.join(home).leave()
     monkeypatch.setattr(embedded, "LOG_BYTES_MAX", 10)
@@ -409,19 +441,26 @@ def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 @needs_root
+@pytest.mark.usefixtures("made")
 def test_under_root_every_process_of_the_server_is_the_system_users(home: Path) -> None:
     server = EmbeddedServer.join(home)
-    pid = pid_of(home)
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    # The connection that asked whether the server is ready may be ending just now.
-    found = [path.read_text() for child in (pid, *children) if (path := Path(f"/proc/{child}/status")).exists()]
+    found = statuses(pid_of(home))
+    server.leave()
     assert len(found) > 3
     for status in found:
         uids = set(re.search(r"^Uid:\s+(.*)$", status, re.MULTILINE)[1].split())  # type: ignore[index]
         assert uids == {str(pwd.getpwnam("headgate").pw_uid)}
         assert re.search(r"^Groups:\s*$", status, re.MULTILINE)
         assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE)
-    server.leave()
+
+
+def statuses(pid: int) -> list[str]:
+    """What the kernel says of a process and its children. One that ends meanwhile, as a connection does, has none."""
+    found = []
+    for one in (str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{one}/status").read_text())
+    return found
 
 
 @needs_root

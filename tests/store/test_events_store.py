@@ -9,7 +9,7 @@ import pytest
 
 from headgate.store import events as module
 from headgate.store.database import Database
-from headgate.store.events import Event, Events, Which
+from headgate.store.events import Event, Events, Span, Which
 
 DAY_S = 86400.0
 LAST = 2**63 - 1
@@ -55,20 +55,22 @@ async def test_housekeeping_alone_removes_events(database: Database) -> None:
 async def test_a_page_has_the_latest_before_an_id_since_a_time(database: Database) -> None:
     await record(database, 5, 4, 3, 2, 1)
     events = Events(database)
-    found = await events.page(Which(), None, LAST, 2)
+    found = await events.page(Which(), Span(), LAST, 2)
     ages = [round((datetime.now(UTC) - row.at).total_seconds() / DAY_S) for row in found]
     assert ages == [1, 2]
-    before = await events.page(Which(), datetime.now(UTC) - timedelta(days=3.5), found[-1].id, 100)
+    before = await events.page(Which(), Span(datetime.now(UTC) - timedelta(days=3.5)), found[-1].id, 100)
     assert [round((datetime.now(UTC) - row.at).total_seconds() / DAY_S) for row in before] == [3]
-    assert await events.page(Which(), datetime.now(UTC), LAST, 100) == []
+    assert await events.page(Which(), Span(datetime.now(UTC)), LAST, 100) == []
+    until = await events.page(Which(), Span(None, datetime.now(UTC) - timedelta(days=3.5)), LAST, 100)
+    assert [round((datetime.now(UTC) - row.at).total_seconds() / DAY_S) for row in until] == [4, 5]
 
 
 async def test_events_are_found_by_name_and_type_and_both(database: Database) -> None:
     events = Events(database)
     one = Event(None, "one", "created", {}, "me")
     await events.record([one, Event(None, "two", "created", {}, "me"), Event(None, "one", "deleted", {}, "me")])
-    assert [row.type for row in await events.page(Which("one"), None, LAST, 9)] == ["deleted", "created"]
-    assert [row.name for row in await events.page(Which(type="created"), None, LAST, 9)] == ["two", "one"]
+    assert [row.type for row in await events.page(Which("one"), Span(), LAST, 9)] == ["deleted", "created"]
+    assert [row.name for row in await events.page(Which(type="created"), Span(), LAST, 9)] == ["two", "one"]
     (found,) = await events.following(Which("one", "created"), 0)
     assert (found.name, found.type) == ("one", "created")
     assert await events.following(Which("one", "created"), found.id) == []

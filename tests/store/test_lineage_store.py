@@ -15,6 +15,7 @@ from headgate.store import lineage
 from headgate.store.database import Database, connect
 from headgate.store.inbox import InboxTable, Limit, Payload
 from headgate.store.lineage import Settled, Witness
+from headgate.store.notifications import Notifications
 from tests.store.conftest import Rows
 
 ELSEWHERE = "UPDATE headgate.registry SET lineage = '1/1/1/1'"
@@ -183,9 +184,12 @@ async def test_a_fork_is_another_installation_with_nothing_enabled(url: str, row
     await rows.database.execute(
         "INSERT INTO headgate.dump (id, source, target, options, actor) VALUES ($1, 'a', 'b', '{}', 'me')", uuid4()
     )
+    told = Notifications(rows.database)
+    await told.write({"targets": {"ops": {}}}, "ada")
     await witness_of(url)
     await rows.database.execute(ELSEWHERE)
     before, now = await fork(url)
+    assert (await told.read()).document is None  # The targets are those of the original.
     assert before != now == await rows.datasources.installation()
     found = await rows.datasources.find("orders")
     assert found is not None

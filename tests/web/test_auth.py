@@ -16,6 +16,7 @@ from headgate.core import frames
 from headgate.errors import Refused
 from headgate.testing.processes import NodeProcess
 from headgate.web.auth import check_no_auth
+from tests.waiting import LONG_S
 from tests.web_node import BLACKHOLE, GENERATOR, Databases, Web, bearer, session_cookie
 
 DOCUMENT = {"source": GENERATOR, "sink": BLACKHOLE}
@@ -258,7 +259,7 @@ def test_without_auth_a_page_of_another_site_opens_no_socket(open_node: NodeProc
     for origin, is_refused in ((Origin("https://evil.example"), True), (None, False)):
         with connect(open_node.url.replace("http", "ws") + path, origin=origin) as socket:
             socket.send(frames.encode(hello if path == "/push" else join))
-            found = msgspec.msgpack.decode(socket.recv(timeout=20))
+            found = msgspec.msgpack.decode(socket.recv(timeout=LONG_S))
             assert (found[:2] == ["error", "unauthorized"]) == is_refused
 
 

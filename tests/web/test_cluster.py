@@ -391,7 +391,7 @@ def test_a_drained_node_gives_its_streams_to_another_and_takes_none_until_it_is_
             assert web.running(name)["node"] == "beta"
             assert beta.call("POST", "/api/nodes/beta/drain")["others"] == 0
             web.until(lambda: nodes(web)["beta"]["streams"], lambda left: left == 0)
-            assert "It waits for a node: all are draining." in lines(web, name)
+            web.until(lambda: lines(web, name), lambda text: "It waits for a node: all are draining." in text)
         finally:
             done = web.call("POST", f"/api/nodes/{here['id']}/undrain")
         assert (done["draining"], done["streams"], done["others"]) == (False, 0, 0)

@@ -9,17 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import httpx
 import msgspec
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
+from headgate.core.access import Caller
 from headgate.datasources.health import HEALTHS
 from headgate.testing.processes import NodeProcess
 from headgate.web.bodies.datasources import Summary
-from headgate.web.console import overview, pages, words
-from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
+from headgate.web.console import frame, overview, words
+from headgate.web.windows import PAGE, Window
+from tests.waiting import wait_until
+from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 BROKEN = {
@@ -28,7 +32,6 @@ BROKEN = {
 }
 OFF = {"enabled": False, "source": {"type": "webhook"}, "sink": {"type": "stdout"}}
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
-WAIT_MS = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(WAIT_MS)
     yield context
     context.close()
 
@@ -86,10 +90,10 @@ def _number(text: str) -> int:
     return int(re.sub(r"\D", "", text) or 0)
 
 
-def _names(page: Page) -> list[str]:
-    return page.eval_on_selector_all(
-        "#table > tbody", "all => all.filter(one => !one.hidden).map(one => one.dataset.name)"
-    )
+def _shows(page: Page, names: list[str]) -> None:
+    """Wait until these rows are shown, in this order."""
+    found = "names => [...document.querySelectorAll('#table > tbody')].map(one => one.dataset.name).join() === names"
+    page.wait_for_function(found, arg=",".join(names), timeout=WAIT_MS)
 
 
 # Signing in.
@@ -195,7 +199,6 @@ def test_a_datasource_appears_runs_and_counts_without_a_reload(node: NodeProcess
         arg=before,
     )
     page.wait_for_function("() => Math.abs(Number(document.querySelector('[data-cell=rate]').textContent) - 20) <= 4")
-    expect(row.locator("path.line")).to_have_attribute("d", re.compile("^M"))
     expect(page.locator("#headline")).to_have_text("All is well")
 
     node.call("POST", "/api/datasources/ticking/stop")
@@ -216,7 +219,7 @@ def test_what_is_wrong_goes_to_the_top_with_its_reason(node: NodeProcess, contex
     row = _row(page, "zulu")
     expect(row.locator("[data-cell=health]")).to_have_text("error")
     expect(row.locator("[data-cell=why]")).to_contain_text("Connection refused")
-    assert _names(page) == ["zulu", "beta", "alpha"]
+    _shows(page, ["zulu", "beta", "alpha"])
     expect(page.locator("#headline")).to_have_text("1 of 3 needs attention")
     expect(page).to_have_title("(1) Headgate")
 
@@ -229,7 +232,7 @@ def test_the_page_says_when_the_node_is_gone_and_when_it_is_back(tmp_path: Path,
         page, _ = _open(context, node)
         node.end(signal.SIGKILL)
         expect(page.locator("#link")).to_have_text("reconnecting")
-        expect(page.locator("#since")).to_contain_text("last heard")
+        expect(page.locator("#away")).to_contain_text("last heard")
         expect(page.locator("#main")).to_have_class("stale")
     again = NodeProcess.start(node.home, port=int(node.url.rpartition(":")[2]))
     try:
@@ -249,7 +252,7 @@ def test_a_quiet_node_is_live_on_one_connection(node: NodeProcess, context: Brow
     page, _ = _open(context, node)
     page.wait_for_timeout(7500)  # Longer than a silence that counts as a broken link.
     expect(page.locator("#link")).to_have_text("live")
-    assert asked.count("/api/overview") == 1
+    assert asked.count("/api/overview/rows") == 1
 
 
 # Keys and looks.
@@ -263,10 +266,10 @@ def test_filter_and_keys(node: NodeProcess, context: BrowserContext) -> None:
     expect(_row(page, "returns").locator("[data-cell=health]")).to_have_text("ok")
     page.keyboard.press("/")
     page.keyboard.type("webhook pay")
-    assert _names(page) == ["payments"]
+    _shows(page, ["payments"])
     expect(page.locator("#shown")).to_have_text("1 of 3")
     page.keyboard.press("Escape")
-    assert _names(page) == ["orders", "payments", "returns"]
+    _shows(page, ["orders", "payments", "returns"])
     focused = "document.activeElement.closest('tbody')?.dataset.name"
     page.keyboard.press("ArrowDown")
     assert page.evaluate(focused) == "orders"
@@ -280,8 +283,33 @@ def test_filter_and_keys(node: NodeProcess, context: BrowserContext) -> None:
     expect(_row(page, "payments").locator("[data-cell=health]")).to_have_text("ok")
     assert page.evaluate(focused) == "payments", "the focus moves with its row"
 
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{node.url}/datasources/payments")
+    page.go_back()
     page.get_by_role("button", name="1 stopped").click()
-    assert _names(page) == ["orders"]
+    _shows(page, ["orders"])
+
+
+@needs_chromium
+def test_of_many_the_first_rows_come_with_the_page_and_the_others_as_somebody_gets_to_them(
+    node: NodeProcess, context: BrowserContext
+) -> None:
+    node.apply({f"many-{number:03}": OFF for number in range(150)} | {"zulu": BROKEN})
+    page, watch = _open(context, node)
+    expect(_row(page, "zulu").locator("[data-cell=health]")).to_have_text("error")
+    first = page.request.get(node.url)
+    assert first.text().count("<tbody") == PAGE + 1  # One is the blank.
+    assert len(first.body()) < 100_000
+    expect(page.locator("#table > tbody").first).to_have_attribute("data-name", "zulu")
+    while not _row(page, "many-149").count():
+        page.locator("#table > tbody").last.scroll_into_view_if_needed()
+        page.wait_for_timeout(100)
+    expect(page.locator("#table > tbody")).to_have_count(151)
+    page.keyboard.press("/")
+    page.keyboard.type("many-07")
+    _shows(page, [f"many-07{number}" for number in range(10)])
+    expect(page).to_have_url(f"{node.url}/?search=many-07")
+    assert watch.complaints == []
 
 
 @needs_chromium
@@ -295,6 +323,7 @@ def test_nothing_runs_over_the_edge(
     """Screenshots are left beside, to be looked at."""
     node.apply({"ticking": TICKING, "broken": BROKEN, "off": OFF, "a" * 60: OFF})
     context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
+    context.set_default_timeout(WAIT_MS)
     page, _ = _open(context, node)
     expect(_row(page, "broken").locator("[data-cell=health]")).to_have_text("error")
     page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
@@ -335,8 +364,10 @@ def test_without_scripts_the_page_shows_everything(node: NodeProcess, browser: B
     """Rendered by the server."""
     node.apply({"orders": OFF})
     context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     page.goto(sign_in_link(node))
+    wait_until(lambda: page.reload() is not None and _row(page, "orders").count() == 1, "it is on the page")
     expect(_row(page, "orders").locator("[data-cell=health]")).to_have_text("stopped")
     expect(page.locator("#headline")).to_have_text("Nothing runs")
     context.close()
@@ -366,15 +397,18 @@ def _hostile_summary() -> dict[str, Any]:
         "node": HOSTILE,
         "quarantine": None,
         "reason": None,
+        "labels": [HOSTILE],
     }
 
 
 def test_the_server_escapes_what_strangers_wrote() -> None:
     """In every field of a row."""
-    row = overview._row(msgspec.convert(_hostile_summary(), Summary))
+    row = overview.row_of(msgspec.convert(_hostile_summary(), Summary))
     counts = dict.fromkeys(HEALTHS, 1)
-    values = {"holder": HOSTILE, "headline": "", "nodes": [HOSTILE], "notices": [HOSTILE]}
-    answer = pages.page("overview.html", counts=counts, rows=[row], blank=overview.BLANK, **values)
+    values: dict[str, Any] = {"headline": "", "nodes": [HOSTILE], "notices": [HOSTILE], "operates": True}
+    values |= {"is_read": True, "is_empty": False, "window": Window(search=HOSTILE), "health_words": {}}
+    caller = Caller(UUID(int=1), HOSTILE, "viewer")
+    answer = frame.framed(caller, "overview.html", at="", counts=counts, rows=[row], blank=overview.BLANK, **values)
     assert "<script>" not in answer.content
     assert "<img src=x" not in answer.content
     assert "&lt;script&gt;" in answer.content
@@ -387,10 +421,12 @@ def test_the_browser_runs_nothing_that_strangers_wrote(node: NodeProcess, contex
 
     def answer(route: Route) -> None:
         nodes = [{"name": HOSTILE, "streams": 1, "registry_problem": HOSTILE}]
-        body = {"datasources": [_hostile_summary()], "nodes": nodes, "at_s": 1.0, "is_whole": True, "gone": []}
+        counts = dict.fromkeys(HEALTHS, 1)
+        body = {"rows": [_hostile_summary()], "order": [HOSTILE], "matching": 1, "counts": counts}
+        body |= {"written_per_s": 1.0, "nodes": nodes, "at_s": 1.0}
         route.fulfill(content_type="text/event-stream", body=f"data: {json.dumps(body)}\n\n")
 
-    context.route("**/api/overview", answer)
+    context.route("**/api/overview/rows*", answer)
     page = context.new_page()
     page.goto(sign_in_link(node))
     expect(page.locator("[data-cell=why]")).to_have_text(HOSTILE)

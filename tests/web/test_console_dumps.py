@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import httpx
@@ -14,15 +15,18 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from headgate.core.chunks.outcome import Status
+from headgate.runtime.dumps.control import parse_chunks
 from headgate.store.embedded import EmbeddedServer
 from headgate.testing.processes import NodeProcess
-from headgate.web.console.dumps import HEADER, MARKS
+from headgate.web.console.dumps import MARKS, ranges
+from headgate.web.origin import HEADER
 from tests.waiting import wait_until
-from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
+
+T = TypeVar("T")
 
 ROWS = 3000
 HOSTILE = "<img src=x onerror='window.pwned = 1'>"
-WAIT_MS = 30_000
 SCHEMA = f"""
 CREATE TABLE orders (id integer PRIMARY KEY, name text);
 INSERT INTO orders SELECT n, 'name ' || n FROM generate_series(1, {ROWS}) n;
@@ -67,6 +71,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(WAIT_MS)
     yield context
     context.close()
 
@@ -74,6 +79,29 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 def _begin(node: NodeProcess, places: dict[str, str], table: str, **more: Any) -> dict[str, Any]:
     made: dict[str, Any] = node.call("POST", "/api/dumps", {**places, "tables": [table], **more})
     return made
+
+
+def _say(page: Page, verb: str) -> None:
+    """Press this button of the dialog."""
+    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
+
+
+async def _fetch(url: str, query: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(query))
+    finally:
+        await connection.close()
+
+
+def _count(url: str, table: str) -> int:
+    return _apart(_fetch(url, f"SELECT count(*) FROM {table}"))
+
+
+def _apart(work: Coroutine[Any, Any, T]) -> T:
+    """While a browser is open, this thread has a loop already."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, work).result()
 
 
 def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = "") -> tuple[Page, list[str]]:
@@ -99,23 +127,30 @@ def test_a_dump_is_watched_paused_slowed_resumed_and_verified(
     expect(page.locator(".map i[data-state='done']").first).to_be_visible()
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#status")).to_have_text("paused")
-    page.get_by_label("Rate").fill("fast")
+    page.get_by_label("Rate", exact=True).fill("fast")
     page.get_by_role("button", name="Set").click()
-    expect(page.locator("#problem")).to_contain_text("is not a rate")
+    expect(page.locator("#outcome [role=alert]")).to_contain_text("is not a rate")
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         page.screenshot(path=tmp_path / f"paused-{width}.png", full_page=True)
         assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    page.get_by_label("Rate").fill("1000000")
+    page.get_by_label("Rate", exact=True).fill("1000000")
     page.get_by_role("button", name="Set").click()
     expect(page.locator("#facts")).to_contain_text("1000000 a second at most")
-    expect(page.locator("#problem")).to_have_text("")
+    expect(page.locator("#outcome [role=alert]")).to_have_text("")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#status")).to_have_text("completed")
     expect(page.locator("#percent")).to_have_text("100 %")
     assert page.locator(".map i").count() == ROWS // 50
-    page.get_by_role("button", name="Verify").click()
+    page.get_by_role("button", name="Verify", exact=True).click()
     expect(page.get_by_label("Verification")).to_contain_text("Equal: 1 table, 60 chunks, 3,000 rows compared")
+    _apart(_execute(places["target"], "DELETE FROM watched WHERE id = 7"))
+    page.get_by_role("button", name="Verify", exact=True).click()
+    expect(page.get_by_label("Verification")).to_contain_text("chunk 1: 50 rows in the source, 49 in the target")
+    page.get_by_role("button", name="Verify and repair").click()
+    _say(page, "Verify and repair")
+    expect(page.get_by_label("Verification")).to_contain_text("repaired")
+    assert _count(places["target"], "watched") == ROWS
     assert complaints == []
 
 
@@ -125,13 +160,14 @@ def test_a_dump_is_given_up_only_if_that_is_meant(
 ) -> None:
     made = _begin(node, places, "orders=given_up", rate="200", chunk_rows=50, mode="replace")
     page, _ = _open(context, node, f"/dumps/{made['short']}")
-    page.once("dialog", lambda dialog: dialog.dismiss())
-    page.get_by_role("button", name="Cancel").click()
-    page.once("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Cancel").click()
+    page.locator("#actions").get_by_role("button", name="Cancel").click()
+    page.keyboard.press("Escape")
+    assert node.call("GET", f"/api/dumps/{made['id']}")["status"] != "cancelled"
+    page.locator("#actions").get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").locator("button[value=yes]").click()
     expect(page.locator("#status")).to_have_text("cancelled")
-    page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete").click()
+    _say(page, "Delete")
     expect(page).to_have_url(f"{node.url}/dumps")
     expect(page.locator(f"tr[data-dump='{made['id']}']")).to_have_count(0)
 
@@ -152,6 +188,7 @@ def test_what_went_wrong_is_first_and_nothing_runs_over_the_edge(
 ) -> None:
     """Screenshots are left beside, to be looked at."""
     context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
+    context.set_default_timeout(WAIT_MS)
     page, complaints = _open(context, node, f"/dumps/{broken['id']}")
     first = page.locator(".copied").first
     expect(first).to_have_attribute("data-state", "failed")
@@ -180,24 +217,69 @@ def test_whoever_may_only_look_has_no_buttons(
     expect(page.locator("#actions")).to_have_count(0)
 
 
+@needs_chromium
+def test_a_dump_is_begun_from_the_form_and_its_failed_chunk_is_tried_again(
+    node: NodeProcess, places: dict[str, str], context: BrowserContext
+) -> None:
+    """By names of secrets: no password is on the page. What the target refuses is put right, and only that is done
+    again."""
+    for side, url in places.items():
+        node.call("PUT", f"/api/secrets/{side}-of-form", {"value": url})
+    _apart(_execute(places["target"], "CREATE TABLE formed (id integer, tag text, CHECK (id <> 200))"))
+    page, complaints = _open(context, node, "/dumps")
+    page.get_by_role("link", name="New dump").click()
+    page.get_by_label("Source", exact=True).fill("${secret:source-of-form}")
+    page.get_by_label("Target", exact=True).fill("${secret:target-of-form}")
+    page.get_by_label("Tables", exact=True).fill("tags=formed\norders=ordered\n")
+    page.get_by_label("Rows of a chunk", exact=True).fill("50")
+    expect(page.locator("#as")).to_contain_text("headgate dump '${secret:source-of-form}' '${secret:target-of-form}'")
+    expect(page.locator("#as")).to_contain_text("--table tags=formed --table orders=ordered --chunk-rows 50")
+    page.get_by_role("button", name="Begin").click()
+    expect(page.locator("#status")).to_have_text("incomplete")
+    assert _count(places["target"], "formed") == 350
+    (failed,) = page.get_by_role("button", name="Retry 1 chunk").all()
+    _apart(_execute(places["target"], "ALTER TABLE formed DROP CONSTRAINT formed_id_check"))
+    failed.click()
+    expect(page.locator("#status")).to_have_text("completed")
+    assert (_count(places["target"], "formed"), _count(places["target"], "ordered")) == (400, ROWS)
+    page.goto(f"{node.url}/dumps/new")
+    page.get_by_label("Source", exact=True).fill("${secret:source-of-form}")
+    page.get_by_label("Target", exact=True).fill("${secret:target-of-form}")
+    page.get_by_label("Tables", exact=True).fill("tags=formed")
+    page.get_by_role("button", name="Begin").click()
+    expect(page.get_by_role("dialog")).to_contain_text("formed has rows already")
+    _say(page, "Cancel")
+    assert complaints == []
+
+
 def test_answers_without_a_browser(node: NodeProcess, places: dict[str, str]) -> None:
-    """A cookie alone changes nothing: another site's page could send it."""
+    """A cookie alone changes nothing: another site's page could send it. What an operator may reach is judged."""
     id = _begin(node, places, "tags=asked_for", rate="1", chunk_rows=10)["id"]
     viewer = node.call("POST", "/api/tokens", {"name": "another viewer", "role": "viewer"})["token"]
+    operator = node.call("POST", "/api/tokens", {"name": "one operator", "role": "operator"})["token"]
+    acts = {HEADER: "1"}
     with httpx.Client(base_url=node.url) as client:
-        assert client.get("/dumps").status_code == 401
-        assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 401
+        for path in ("/dumps", "/dumps/new", f"/dumps/{id}"):
+            assert client.get(path).status_code == 401
+        assert client.post(f"/api/dumps/{id}/pause", headers=acts).status_code == 401
         client.headers["Origin"] = node.url
         client.post("/login", data={"token": viewer})
-        assert client.post(f"/dumps/{id}", json={"do": "pause"}, headers={HEADER: "1"}).status_code == 403
+        assert client.post(f"/api/dumps/{id}/pause", headers=acts).status_code == 403
+        assert client.get("/dumps/new").status_code == 403
+        client.post("/login", data={"token": operator})
+        assert client.get("/dumps/new").status_code == 200
+        refused = client.post("/api/dumps", json={"source": "/etc/passwd.csv", "target": "b.db"}, headers=acts)
+        assert refused.status_code in (403, 409, 422)
         client.post("/login", data={"token": node.token})
-        assert client.get("/dumps").status_code == 200
         assert client.get("/dumps/ffffffff").status_code == 404
-        assert client.post(f"/dumps/{id}", json={"do": "pause"}).status_code == 401
-        assert client.post(f"/dumps/{id}", data={"do": "pause"}).status_code in (400, 401)
-        assert client.post(f"/dumps/{id}", json={"do": "dance"}, headers={HEADER: "1"}).status_code == 422
-        assert client.post(f"/dumps/{id}", json={"do": "cancel"}, headers={HEADER: "1"}).status_code == 200
+        assert client.post(f"/api/dumps/{id}/pause").status_code == 401
+        assert client.post(f"/api/dumps/{id}/cancel", headers=acts).status_code == 200
 
 
 def test_every_status_has_a_mark() -> None:
     assert set(MARKS) == set(Status)
+
+
+def test_numbers_of_chunks_are_written_as_the_api_reads_them() -> None:
+    assert ranges([9, 3, 7, 8]) == "3,7-9"
+    assert parse_chunks(ranges([1, 2, 5])) == [1, 2, 5]

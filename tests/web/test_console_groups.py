@@ -16,12 +16,12 @@ from websockets.sync.client import connect
 from headgate.core.groups.explain import STATUSES
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.groups import MARKS
+from headgate.web.origin import HEADER
 from tests.waiting import LONG_S
-from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
-WAIT_MS = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(WAIT_MS)
     yield context
     context.close()
 
@@ -97,6 +98,39 @@ def test_groups_come_and_go_and_lead_to_their_page(node: NodeProcess, context: B
 
 
 @needs_chromium
+def test_a_consumer_that_is_gone_is_dropped_once_somebody_says_yes(node: NodeProcess, context: BrowserContext) -> None:
+    """It left without a word, so it may still believe that it has its turn."""
+    with connect(node.url.replace("http", "ws") + "/groups", compression=None) as socket:
+        socket.send(msgspec.msgpack.encode(["join", 1, node.token, "left/8", "a b", None, "gone", None, 60.0]))
+        epoch = 0
+        while not epoch:
+            kind, *rest = msgspec.msgpack.decode(socket.recv(timeout=LONG_S))
+            if kind == "active":
+                consumer, epoch = rest[0], rest[2]
+        socket.send(msgspec.msgpack.encode(["confirm", consumer, epoch, "active"]))
+    page, complaints = _open(context, node, "/groups/one?stream=left%2F8&name=a%20b")
+    expect(page.get_by_role("table", name="Consumers")).to_contain_text("disconnected")
+    page.get_by_role("button", name="Evaluate").click()
+    page.get_by_role("dialog").get_by_role("button", name="Evaluate").click()
+    expect(page.get_by_role("dialog")).to_contain_text("may still believe that they are active: gone")
+    expect(page.get_by_role("dialog")).to_contain_text("headgate groups evaluate left/8 'a b' --yes")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert node.call("GET", "/api/groups/left%2F8/a%20b")["consumers"] == 1
+    page.get_by_role("button", name="Evaluate").click()
+    page.get_by_role("dialog").get_by_role("button", name="Evaluate").click()
+    expect(page.get_by_role("dialog")).to_contain_text("may still believe")
+    page.get_by_role("dialog").get_by_role("button", name="Evaluate").click()
+    expect(page.locator("h1")).to_have_text("There is no such group")
+    viewer = node.call("POST", "/api/tokens", {"name": "viewer of groups", "role": "viewer"})["token"]
+    with joined(node, "seen/1", "g", "one"), httpx.Client(base_url=node.url, headers={"Origin": node.url}) as client:
+        client.post("/login", data={"token": viewer})
+        assert "Evaluate" not in client.get("/groups/one?stream=seen%2F1&name=g").text
+        path = "/api/groups/seen%2F1/g/evaluate"
+        assert client.post(path, headers={HEADER: "1"}).status_code == 403
+    assert complaints == []
+
+
+@needs_chromium
 def test_nothing_that_strangers_wrote_is_run(node: NodeProcess, context: BrowserContext) -> None:
     """Names and labels are any text."""
     with joined(node, HOSTILE, HOSTILE, HOSTILE):
@@ -117,6 +151,7 @@ def test_nothing_runs_over_the_edge(
 ) -> None:
     """Screenshots are left beside, to be looked at."""
     context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
+    context.set_default_timeout(WAIT_MS)
     with joined(node, "x" * 150, "y" * 150, "z" * 200):
         for path in ("/groups", f"/groups/one?stream={'x' * 150}&name={'y' * 150}"):
             page, _ = _open(context, node, path)

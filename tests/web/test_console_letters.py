@@ -14,11 +14,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from headgate.store.letters import OUTCOMES
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.letters import MARKS
-from headgate.web.console.session import HEADER
+from headgate.web.origin import HEADER
 from tests.waiting import wait_until
-from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
 
-WAIT_MS = 30_000
 HOSTILE = "<img src=x onerror='window.pwned = 1'></textarea><script>window.pwned = 1</script>"
 
 
@@ -38,6 +37,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(WAIT_MS)
     yield context
     context.close()
 
@@ -69,11 +69,15 @@ def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = ""
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: dialog.accept())
     page.goto(sign_in_link(node, token))
     page.goto(f"{node.url}{path}")
     expect(page.locator("#link")).to_have_text("live")
     return page, complaints
+
+
+def _say(page: Page, verb: str) -> None:
+    """Press this button of the dialog."""
+    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
 
 
 @needs_chromium
@@ -98,15 +102,22 @@ def test_a_stuck_record_is_found_from_the_overview_mended_and_replayed(
     page.get_by_text("Edit", exact=True).click()
     page.get_by_label("Payload as JSON").fill('{"id": 7,')
     page.get_by_role("button", name="Save and replay").click()
-    expect(page.locator("#problem")).to_contain_text("is not JSON")
+    expect(page.locator("#outcome [role=alert]")).to_contain_text("is not JSON")
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         page.screenshot(path=tmp_path / f"letter-{width}.png", full_page=True)
         assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator("#dry")).to_contain_text("fails again at set.id: cannot read text as an int")
     page.get_by_label("Payload as JSON").fill(json.dumps({"id": 7, "note": "ok"}))
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#shown")).to_contain_text('"ok"')
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator("#dry")).to_contain_text("1 written, 0 filtered, 0 fail again")
+    assert _written(out) == []
     page.get_by_role("button", name="Save and replay").click()
     expect(page.locator("#status")).to_have_text("replayed")
-    expect(page.locator("#problem")).to_have_text("")
+    expect(page.locator("#outcome [role=alert]")).to_have_text("")
     assert _written(out) == [{"id": 7, "note": "ok"}]
     assert page.get_by_role("button", name="Replay").count() == 0
     assert page.evaluate("window.pwned") is None
@@ -114,25 +125,38 @@ def test_a_stuck_record_is_found_from_the_overview_mended_and_replayed(
 
 
 @needs_chromium
-def test_what_fits_a_filter_is_replayed_or_discarded_together(
+def test_heaps_lead_to_what_fails_alike_which_is_replayed_or_discarded_together(
     node: NodeProcess, context: BrowserContext, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    _stuck(node, "many", out, *({"id": "x"} for _ in range(3)), {"id": [1]})
-    page, complaints = _open(context, node, "/letters?datasource=many")
-    assert page.locator("tr[data-letter]").count() == 4
-    page.get_by_label("Reason").fill("read text")
-    page.get_by_role("button", name="Filter").click()
-    expect(page.locator("tr[data-letter]")).to_have_count(3)
-    page.get_by_role("button", name="Replay these").click()
-    expect(page.locator("#told")).to_contain_text("3 letters will be replayed.")
+    _stuck(node, "many", out, *({"id": "x"} for _ in range(3)), {"id": [1]}, {"id": HOSTILE})
+    page, complaints = _open(context, node, "/letters")
+    heaps = page.get_by_role("table", name="What is wrong")
+    expect(heaps.get_by_role("row", name="many")).to_have_count(2)
+    expect(heaps.get_by_role("row", name="cannot read text as an int").filter(has_text="many")).to_contain_text("4")
+    assert page.get_by_role("button", name="Discard").count() == 0  # Of all datasources at once, nobody means it.
+    heaps.get_by_role("row").filter(has_text="many").get_by_role("link", name="cannot read text as an int").click()
+    expect(page.locator("tr[data-letter]")).to_have_count(4)
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator("#dry")).to_contain_text("0 written, 0 filtered, 4 fail again")
+    page.get_by_role("button", name="Replay 4 letters").click()
+    expect(page.get_by_role("dialog")).to_contain_text("headgate dlq replay many --stage mapping --field set.id")
+    _say(page, "Replay 4 letters")
+    expect(page.locator("#outcome")).to_contain_text("4 letters will be replayed.")
     expect(page.locator("tr[data-letter]").first).to_contain_text("2 tries")
-    page.get_by_role("button", name="Discard these").click()
+    page.get_by_role("button", name="Discard 4 letters").click()
+    _say(page, "Cancel")
+    assert node.call("GET", "/api/datasources/many/dead-letters")["open"] == 5
+    page.get_by_role("button", name="Discard 4 letters").click()
+    _say(page, "Discard 4 letters")
     expect(page.locator("tr[data-letter]")).to_have_count(0)
     page.goto(f"{node.url}/letters?datasource=many&outcome=all")
-    expect(page.locator("tr[data-letter]")).to_have_count(4)
-    expect(page.get_by_text("discarded")).to_have_count(3 + 1)  # One is the option of the filter.
-    assert page.get_by_role("button", name="Discard these").count() == 0
+    expect(page.locator("tr[data-letter]")).to_have_count(5)
+    expect(page.locator("td.status", has_text="discarded")).to_have_count(4)
+    assert page.get_by_role("button", name="Discard").count() == 0
+    page.goto(f"{node.url}/letters?datasource=many&version=2")
+    expect(page.locator("h2")).to_have_text("No letters")
+    assert page.evaluate("window.pwned") is None
     assert complaints == []
 
 
@@ -146,26 +170,31 @@ def test_letters_are_for_operators_and_buttons_for_our_own_pages(node: NodeProce
     viewer = node.call("POST", "/api/tokens", body)["token"]
     bound = node.call("POST", "/api/tokens", {"name": "b", "role": "operator", "datasources": ["other"]})["token"]
     own = {"Origin": node.url, "Sec-Fetch-Site": "same-origin", HEADER: "1"}
-    discard = {"do": "discard"}
-    for token, refused in ((viewer, 403), (bound, 403)):
+    discard = ("/api/datasources/walled/dead-letters/discard", {"ids": [id]})
+    for token in (viewer, bound):
         with httpx.Client(base_url=node.url) as browser:
             browser.post("/login", data={"token": token}, headers={"Origin": node.url})
             for path in (f"/letters/{id}", "/letters?datasource=walled"):
                 answer = browser.get(path, headers={"Sec-Fetch-Site": "same-origin"})
-                assert (answer.status_code, "pearl" in answer.text) == (refused, False), path
-            assert browser.post(f"/letters/{id}", json=discard, headers=own).status_code == refused
-            everything = {**discard, "datasource": "walled"}
-            assert browser.post("/letters", json=everything, headers=own).status_code == refused
+                assert (answer.status_code, "pearl" in answer.text) == (403, False), path
+            assert browser.post(discard[0], json=discard[1], headers=own).status_code == 403
+            assert browser.put(f"/api/dead-letters/{id}", json={"payload": 1}, headers=own).status_code == 403
     with httpx.Client(base_url=node.url) as browser:
         browser.post("/login", data={"token": node.token}, headers={"Origin": node.url})
         foreign = {**own, "Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
         without = {name: value for name, value in own.items() if name != HEADER}
         for headers in (foreign, without):
-            assert browser.post(f"/letters/{id}", json=discard, headers=headers).status_code == 401
-        for wrong in ({}, {"do": "dance"}, {"do": "edit", "payload": "{"}, {"do": "edit", "more": 1}):
-            assert browser.post(f"/letters/{id}", json=wrong, headers=own).status_code == 422
-        assert browser.post("/letters", json=discard, headers=own).status_code == 404
-        for path in ("/letters/00000000", "/letters?datasource=nobody", "/letters?outcome=lost", "/letters?stage=moon"):
-            assert browser.get(path, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 404, path
+            assert browser.post(discard[0], json=discard[1], headers=headers).status_code == 401
+        for query in (
+            "datasource=nobody",
+            "outcome=lost",
+            "stage=moon",
+            "version=x",
+            "version=-1",
+            "after=x",
+            "field=%00",
+        ):
+            assert browser.get(f"/letters?{query}", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 404, query
+        assert browser.get("/letters/00000000", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 404
         assert node.call("GET", "/api/datasources/walled/dead-letters")["open"] == 1
-        assert browser.post(f"/letters/{id}", json=discard, headers=own).json() == {"text": "1 letter discarded."}
+        assert browser.post(discard[0], json=discard[1], headers=own).json()["letters"] == 1

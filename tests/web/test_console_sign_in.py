@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from headgate.testing.processes import NodeProcess
 from tests.certificates import Authority
-from tests.web.browser import needs_chromium, running_browser, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, running_browser, sign_in_link
 from tests.web_node import Databases
 
 pytestmark = needs_chromium
@@ -21,7 +21,7 @@ pytestmark = needs_chromium
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=30_000)
+    expect.set_options(timeout=WAIT_MS)
     with running_browser() as browser:
         yield browser
 
@@ -42,6 +42,7 @@ def node(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(ignore_https_errors=True)
+    context.set_default_timeout(WAIT_MS)
     yield context.new_page()
     context.close()
 

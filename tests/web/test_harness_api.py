@@ -119,6 +119,14 @@ def test_what_is_wrong_with_the_document_or_the_question_is_told(web: Web, name:
     assert "1001 records" in tried(web, name, payload=many)["trouble"]
 
 
+@pytest.mark.parametrize("value", ["{null: 1}", '"\\ud800"', ".nan", "{1: 2}", "!!binary aGk="])
+def test_yaml_that_json_cannot_say_is_told_and_comes_back_without_a_document(web: Web, value: str) -> None:
+    text = f"source: {{type: push}}\nsink: {{type: blackhole, labels: {value}}}\n"
+    found = web.call("POST", "/api/datasources/edited/document", {"yaml": text})
+    assert (found["yaml"], found["document"]) == (text, None)
+    assert any(one["path"].startswith("sink.labels") for one in found["problems"])
+
+
 def test_the_last_webhooks_are_tested_and_stay(web: Web, name: str) -> None:
     for number in range(3):
         web.call("POST", f"/hooks/{name}", {"id": number, "total": 5})

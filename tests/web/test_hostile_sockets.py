@@ -165,14 +165,17 @@ async def test_a_sender_of_one_record_per_frame_slows_itself_and_its_records_are
 
 @pytest.mark.parametrize("is_one_group", [False, True], ids=["a group each", "one group"])
 async def test_joins_that_come_all_at_once_are_all_answered(web: Web, name: str, is_one_group: bool) -> None:
-    """The last of them is one more than a connection may carry. Nobody beats meanwhile, or confirms anything."""
-    joins = [framed("join", 1, web.node.token, "s", name if is_one_group else f"{name}-{n}") for n in range(1001)]
+    """Nobody beats meanwhile, or confirms anything. Of those for a group each, the last is one more than a connection
+    may carry; those for one group are fewer, because each costs as much as there are members."""
+    count = 300 if is_one_group else 1001
+    joins = [framed("join", 1, web.node.token, "s", name if is_one_group else f"{name}-{n}") for n in range(count)]
     async with intruding(web, "/groups") as eager:
         sending = eager.feed(b"".join(joins))
         heard: list[Any] = []
-        while not heard or heard[-1][0] == "joined":
+        while len(heard) < count and (not heard or heard[-1][0] == "joined"):
             heard += [frame for frame in [await eager.hear()] if frame[0] != "active"]
-        *answers, (kind, code, *_) = heard
-        assert (kind, {one[0] for one in answers}) == ("error", {"joined"})
-        assert len(answers) == 1000 or code == "unanswered", "a slow machine asks for the first order's answer before"
+        errors = [one[1] for one in heard if one[0] != "joined"]
+        if errors != ["unanswered"]:  # A slow machine asks for the first order's answer before.
+            assert len(heard) == count
+            assert bool(errors) != is_one_group
         await sending

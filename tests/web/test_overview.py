@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import zlib
@@ -23,6 +24,7 @@ from headgate.web.bodies.datasources import Overview, Share, Summary
 from headgate.web.doors import asgi
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.overview import SHOWN, Overviews, Snapshot
+from headgate.web.windows import MOST_KEPT, Window
 from tests.waiting import LONG_S, until
 
 BOUND = Caller(None, "bound", "viewer", Bounds(("orders-*",)))
@@ -49,6 +51,7 @@ def summary(name: str, written: int = 0) -> Summary:
         node="alpha",
         quarantine=None,
         reason=None,
+        labels=[],
     )
 
 
@@ -224,7 +227,7 @@ async def test_fifty_who_look_cost_one_reading_a_turn() -> None:
 
 async def test_nothing_is_read_while_nobody_looks() -> None:
     reading = Reading()
-    overviews = Overviews(reading, every_s=0.001)
+    overviews = Overviews(reading, every_s=0.001, linger_s=0.0)
     assert reading.times == 0
     await overviews.latest()
     await until(lambda: overviews._reading is None)
@@ -234,18 +237,107 @@ async def test_nothing_is_read_while_nobody_looks() -> None:
     assert names(b"data: " + (await overviews.latest()).whole(ANYONE)) == ["orders", "returns"]
 
 
-async def test_while_the_database_is_away_nothing_is_sent_and_then_it_goes_on() -> None:
+async def test_while_the_database_is_away_streams_end_and_who_asks_again_is_told_so() -> None:
     reading = Reading()
     overviews = Overviews(reading, every_s=0.001)
     async with aclosing(overviews.events(ANYONE)) as events:
         await anext(events)
         reading.fails = True
-        following = asyncio.ensure_future(anext(events))
-        before = reading.times
-        await until(lambda: reading.times > before + 3)
-        assert not following.done()
-        reading.rows, reading.fails = [summary("orders", 3), summary("returns")], False
-        assert names(await following) == ["orders"]
+        with pytest.raises(StopAsyncIteration):
+            while True:
+                await anext(events)
+    with pytest.raises(StoreError):
+        await overviews.latest()
+    reading.rows, reading.fails = [summary("orders", 3), summary("returns")], False
+    assert names(b"data: " + (await _latest(overviews)).whole(ANYONE)) == ["orders", "returns"]
+
+
+async def _latest(overviews: Overviews) -> Snapshot:
+    async with asyncio.timeout(LONG_S):
+        while True:
+            with contextlib.suppress(StoreError):
+                return await overviews.latest()
+
+
+async def test_a_reading_that_fails_once_ends_nothing() -> None:
+    reading = Reading()
+
+    async def flaky() -> Overview:
+        reading.fails = reading.times == 2
+        return await reading()
+
+    overviews = Overviews(flaky, every_s=0.001)
+    async with aclosing(overviews.events(ANYONE)) as events:
+        for _ in range(5):
+            await anext(events)
+    assert reading.times > 3
+
+
+# What a page shows.
+
+
+def ill(name: str, health: str, **figures: Any) -> Summary:
+    return msgspec.structs.replace(summary(name), health=health, metrics=Figures(**figures), labels=["team:a"])
+
+
+async def test_a_window_has_the_worst_first_and_no_more_than_it_shows() -> None:
+    rows = [summary(f"ds-{number:04}") for number in range(3000)]
+    found = await Snapshot.take(overview(*rows, ill("zulu", "error", written_per_s=2.0)), None)
+    window = json.loads(found.windows.text(ANYONE, Window(limit=3)))
+    assert window["order"] == ["zulu", "ds-0000", "ds-0001"]
+    assert [one["name"] for one in window["rows"]] == window["order"]
+    assert (window["matching"], window["counts"]["ok"], window["written_per_s"]) == (3001, 3000, 2.0)
+    assert len(found.windows.text(ANYONE, Window())) < 40_000
+
+    def order(**wish: Any) -> list[str]:
+        found_names: list[str] = json.loads(found.windows.text(ANYONE, Window(**wish)))["order"]
+        return found_names
+
+    assert order(search="ds-299 generator", limit=2) == ["ds-2990", "ds-2991"]
+    assert order(search="TEAM:A") == ["zulu"]
+    assert order(health="error") == ["zulu"]
+    assert order(search="nothing like it") == []
+    assert order(order="rate", limit=1) == ["zulu"]
+    assert order(order="name", limit=1) == ["ds-0000"]
+
+
+async def test_in_a_window_only_what_it_shows_is_told() -> None:
+    window = Window(limit=2)
+    first = await Snapshot.take(overview(summary("a"), summary("b"), summary("c")), None)
+    assert said(first.windows.event(ANYONE, window, is_next=False))["order"] == ["a", "b"]
+    second = await Snapshot.take(overview(summary("a", 7), summary("b"), summary("c", 9)), first)
+    event = said(second.windows.event(ANYONE, window, is_next=True))
+    assert (event["order"], event["rows"]) == (None, [{"name": "a", "metrics": {"records_written": 7}}])
+    third = await Snapshot.take(overview(summary("a", 7), summary("b"), ill("c", "error")), second)
+    event = said(third.windows.event(ANYONE, window, is_next=True))
+    assert event["order"] == ["c", "a"]
+    assert [set(one) == set(Summary.__struct_fields__) for one in event["rows"]] == [True]
+    fourth = await Snapshot.take(overview(summary("a", 7), summary("b", 1), ill("c", "error")), third)
+    assert fourth.windows.event(ANYONE, window, is_next=True) == sse.ALIVE
+    assert fourth.windows.event(ANYONE, window, is_next=True) is fourth.windows.event(ANYONE, window, is_next=True)
+
+
+async def test_whatever_is_searched_for_a_snapshot_keeps_little_and_the_next_finds_what_has_changed() -> None:
+    first = await Snapshot.take(overview(summary("a"), summary("b")), None)
+    for number in range(3 * MOST_KEPT):
+        first.windows.text(ANYONE, Window(search=f"a {number}"))
+    assert len(first.windows._texts) <= MOST_KEPT >= len(first.windows._drawn)
+    ran = Window(search="alpha " * 30)
+    assert said(first.windows.event(ANYONE, ran, is_next=False))["order"] == ["a", "b"]
+    moved = msgspec.structs.replace(summary("b"), node="beta")
+    second = await Snapshot.take(overview(summary("a"), moved), first)
+    assert said(second.windows.event(ANYONE, ran, is_next=True))["order"] == ["a"]
+    forgotten = said(second.windows.event(ANYONE, Window(search="a 0"), is_next=True))
+    assert forgotten["order"] == []
+    unknown = said(second.windows.event(ANYONE, Window(limit=7), is_next=True))
+    assert [one["name"] for one in unknown["rows"]] == ["a", "b"]
+
+
+async def test_a_window_of_a_bound_token_counts_only_what_it_names() -> None:
+    found = await Snapshot.take(overview(summary("orders-de"), ill("salaries", "error", written_per_s=5.0)), None)
+    window = json.loads(found.windows.text(BOUND, Window()))
+    assert (window["order"], window["matching"], window["counts"]["error"]) == (["orders-de"], 1, 0)
+    assert (window["written_per_s"], window["nodes"]) == (0.0, [])
 
 
 # Who does not read.

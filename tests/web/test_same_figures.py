@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.client import PushClient
 from tests.commands import headgate
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, wait_until
 from tests.web.test_cluster import joined, stop, stream, this
 from tests.web_node import Databases, Web, started
 
@@ -67,9 +67,12 @@ def listed(web: Web, name: str) -> dict[str, Any]:
 
 
 def overviewed(web: Web, name: str) -> dict[str, Any]:
-    said = web.call("GET", "/api/overview?follow=false")
-    (found,) = [one for one in said["datasources"] if one["name"] == name]
-    return dict(found)
+    """It may be a moment old."""
+
+    def found() -> list[dict[str, Any]]:
+        return [one for one in web.call("GET", "/api/overview?follow=false")["datasources"] if one["name"] == name]
+
+    return dict(wait_until(found)[0])
 
 
 def check_views(web: Web, name: str, expected: dict[str, int], *others: Web) -> None:

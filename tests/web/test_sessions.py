@@ -281,9 +281,9 @@ def test_only_our_own_pages_sign_in_and_out(web: Web, anonymous: httpx.Client, h
 def test_only_our_own_pages_change_something(web: Web, headers: dict[str, str]) -> None:
     """Also with the header that the console's scripts send."""
     more = with_cookie(session_cookie(web), **{**headers, "x-headgate-console": "1"})
-    assert web.ask("POST", "/dumps/ffffffff", json={"do": "pause"}, headers=more).status_code == 401
+    assert web.ask("POST", "/api/dumps/ffffffff/pause", headers=more).status_code == 401
     own = {**more, "Origin": web.node.url, "Sec-Fetch-Site": "same-origin"}
-    assert web.ask("POST", "/dumps/ffffffff", json={"do": "pause"}, headers=own).status_code == 404
+    assert web.ask("POST", "/api/dumps/ffffffff/pause", headers=own).status_code == 404
 
 
 def test_a_form_that_is_too_large_is_refused_before_it_is_read(anonymous: httpx.Client, web: Web) -> None:

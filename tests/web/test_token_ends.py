@@ -88,7 +88,7 @@ def test_sockets_of_another_node_are_closed_when_their_token_ends(web: Web, ther
             pass
 
 
-@pytest.mark.parametrize("path", ["/api/events", "/api/overview"])
+@pytest.mark.parametrize("path", ["/api/events", "/api/logs", "/api/overview"])
 def test_a_stream_of_events_of_another_node_ends_with_its_token(web: Web, there: NodeProcess, path: str) -> None:
     token = created(web, "viewer")
     with httpx.stream("GET", there.url + path, headers=bearer(token["token"]), timeout=LONG_S) as stream:

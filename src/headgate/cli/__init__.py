@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from headgate import __version__
 from headgate.cli.call import command, show_help
 from headgate.cli.failures import guarded, tolerate_any_terminal
+from headgate.cli.order import in_order
 from headgate.cli.output import say
 
 _HERE = "headgate.cli"
@@ -37,6 +38,7 @@ class Root(TyperGroup):
     ) -> Any:
         """Run, and exit."""
         run = super().main
+        args = in_order(sys.argv[1:] if args is None else args, is_noun)
         raise SystemExit(guarded(lambda: run(args, "headgate", complete_var, False, windows_expand_args, **extra)))
 
 
@@ -50,7 +52,10 @@ def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="The version.")] = False,
 ) -> None:
-    """Headgate: a connector runtime that needs nothing but PostgreSQL."""
+    """Headgate: a connector runtime that needs nothing but PostgreSQL.
+
+    --url, --token, --ca and --json may stand before a command or after it.
+    """
     show_help(context)
 
 
@@ -88,6 +93,7 @@ ENTRIES = {
     "schema": Entry("apply", "schema", options={"asks_node": False}),
     "explain": Entry("ds", "explain"),
     "events": Entry("history", "all_events"),
+    "logs": Entry("history", "all_logs"),
     "top": Entry("top", "top"),
     "console": Entry("console", "console"),
     "fixtures": Entry("fixtures"),
@@ -101,10 +107,19 @@ ENTRIES = {
     "secrets": Entry("secrets"),
     "tokens": Entry("tokens"),
     "allow": Entry("allow"),
+    "notifications": Entry("notifications"),
     "connectors": Entry("connectors"),
     "sql": Entry("sql", "sql", is_plain=True),
     "doctor": Entry("doctor", "doctor"),
+    "support-bundle": Entry("support", "support_bundle"),
+    "init": Entry("init", "init", options={"asks_node": False}),
+    "completion": Entry("completion", "completion", options={"asks_node": False}),
 }
+
+
+def is_noun(word: str) -> bool:
+    """Whether what is to be done comes behind this word: `headgate ds list`."""
+    return word in ENTRIES and ENTRIES[word].name == "app"
 
 
 def assemble(words: Iterable[str]) -> typer.Typer:
@@ -140,7 +155,8 @@ def main() -> None:
     """The entry point. Only the command that is called is made; anything else, such as help, needs them all."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses.
     tolerate_any_terminal()
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    line = in_order(sys.argv[1:], is_noun)
+    word = line[0] if line else ""
     app = assemble([word]) if word in ENTRIES else _whole()
     try:
         app()

@@ -45,7 +45,7 @@ Database = Annotated[
 
 def doctor(call: Call, database: Database = None) -> None:
     """Check everything that a node needs, and say what to do about what is missing."""
-    found = list(_examine(call, database))
+    found = list(examine(call, database))
     is_well = not any(one.state == "fail" for one in found)
     data = {"ok": is_well, "checks": [asdict(one) for one in found]}
     call.relay(Reply(data, found), lambda found: "\n".join(map(_line, found)))
@@ -53,7 +53,8 @@ def doctor(call: Call, database: Database = None) -> None:
         raise typer.Exit(FAILED)
 
 
-def _examine(call: Call, database: str | None) -> Iterator[Verdict]:
+def examine(call: Call, database: str | None) -> Iterator[Verdict]:
+    """Everything, in the order in which to fix it."""
     yield _python()
     try:
         from headgate.config import load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,8 @@ from headgate.cli import figures
 from headgate.cli.call import Call, Name, Yes, command, confirm, datasource, noun
 from headgate.cli.client import Unreachable
 from headgate.cli.failures import code_of, report
-from headgate.cli.output import DASH, ago, one_line, pairs, table, to_yaml, visible
+from headgate.cli.output import CLEAR, DASH, ago, one_line, pairs, say, table, to_yaml, visible
+from headgate.cli.watching import watched
 from headgate.clock import unix_s
 from headgate.errors import HeadgateError
 from headgate.text import tries_again
@@ -26,12 +28,26 @@ ALARMING = ("error", "no_node", "degraded")  # What somebody should do something
 _DONE = {"start": "started", "stop": "stopped", "pause": "paused", "restart": "restarted", "reload": "reloaded"}
 
 
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C. With --json: one value per line.")
+]
+
+
 @command(app, "list")
-def list_(call: Call) -> None:
+def list_(call: Call, watch: Watch = False) -> None:
     """All datasources and how they are."""
     from headgate.web.bodies.datasources import Datasources
 
-    call.relay(call.node.get("/api/datasources", Datasources), _overview)
+    if not watch:
+        call.relay(call.node.get("/api/datasources", Datasources), _overview)
+        return
+    for found in watched(lambda: call.node.get("/api/datasources", Datasources)):
+        if not call.as_json and sys.stdout.isatty():
+            say(CLEAR)
+        if call.as_json:
+            call.line(found.sent, "")
+        else:
+            say(_overview(found.value))
 
 
 @command(app, "show")

@@ -1,4 +1,4 @@
-"""`headgate events`, `headgate ds events|logs`: what happened, and what is happening now.
+"""`headgate events|logs`, `headgate ds events|logs`: what happened, and what is happening now.
 
 Items have rising ids. Following means: show the latest, then ask for what comes after the last id seen. A connection
 that breaks is made again from that id, so nothing is shown twice and nothing is left out.
@@ -20,13 +20,13 @@ from headgate.cli.output import ago, complain, one_line, short
 from headgate.errors import StoreError
 
 if TYPE_CHECKING:
-    from headgate.web.bodies.datasources import Event, EventPage, Line
+    from headgate.web.bodies.datasources import Event, EventPage, Line, LinePage, NamedLine
 
 RETRY_S = 1.0
 PAGE = 1000
 FEW = 50  # Events that are shown if nobody says how many.
 
-Item = TypeVar("Item", "Event", "Line")
+Item = TypeVar("Item", "Event", "Line", "NamedLine")
 
 Follow = Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C. With --json: one value per line.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many of the latest.")]
@@ -37,6 +37,10 @@ Most = Annotated[
 Of = Annotated[str | None, typer.Option("--datasource", metavar="NAME", help="Of this one, which may be deleted.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Of this type, such as worker_failed.")]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="After this: 2h, or ISO.")]
+Level = Annotated[
+    str, typer.Option("--level", metavar="LEVEL", help="Of this level and above: debug, info, warning, error.")
+]
+Search = Annotated[str | None, typer.Option("--search", metavar="TEXT", help="With this text in them, in any case.")]
 
 
 def all_events(
@@ -63,6 +67,48 @@ def all_events(
     begin = max((one.value.id for one in newest), default=0)
     for one in _followed(call.node, "/api/events", Event, seen, begin, follow="true", **which):
         call.line(one.sent, _named_event(one.value))
+
+
+def all_logs(
+    call: Call,
+    name: Annotated[str | None, typer.Argument(metavar="[DATASOURCE]", help="Of this one. Default: of all.")] = None,
+    follow: Follow = False,
+    level: Level = "debug",
+    search: Search = None,
+    limit: Limit = 50,
+) -> None:
+    """The last log lines of all datasources, from whichever nodes run them."""
+    from headgate.web.bodies.datasources import NamedLine
+
+    named = None if name is None else checked(name, "datasource", "headgate ds list")
+    given = (("datasource", named), ("level", level), ("search", search))
+    which = {key: value for key, value in given if value is not None}
+    newest = _last_lines(call.node, {}, 1) if follow else []  # Of any kind: what follows it is new.
+    seen = _last_lines(call.node, which, limit)
+    if not follow:
+        found = Reply({"items": [one.sent for one in seen]}, seen)
+        call.relay(found, lambda found: _listed((_named_line(one.value) for one in found), "no such line was logged"))
+        return
+    begin = max((one.value.id for one in newest), default=0)
+    for one in _followed(call.node, "/api/logs", NamedLine, seen, begin, follow="true", **which):
+        call.line(one.sent, _named_line(one.value))
+
+
+def _last_lines(node: Client, which: dict[str, str], most: int) -> list[Reply[NamedLine]]:
+    """The latest lines, oldest first. A page may have few of those that somebody searches for."""
+    from headgate.web.bodies.datasources import LinePage
+
+    found: list[Reply[NamedLine]] = []
+    before: int | None = None
+    while True:
+        page: Reply[LinePage] = node.get(
+            "/api/logs", LinePage, follow="false", before=before, limit=most - len(found), **which
+        )
+        both = zip(page.sent["items"], page.value.items, strict=True)
+        found = [*(Reply(sent, value) for sent, value in both), *found]
+        before = page.value.before
+        if before is None or len(found) >= most:
+            return found
 
 
 def _latest(node: Client, which: dict[str, str], since: str | None, most: int | None) -> list[Reply[Event]]:
@@ -153,3 +199,8 @@ def _line(one: Line) -> str:
     fields = " ".join(f"{key}={short(value)}" for key, value in one.fields.items())
     # The clock's time, not "3 min ago": lines are read one against another.
     return one_line(f"{one.at.isoformat()[:19]} {one.level:<7} {one.text} {fields}")
+
+
+def _named_line(one: NamedLine) -> str:
+    fields = " ".join(f"{key}={short(value)}" for key, value in one.fields.items())
+    return one_line(f"{one.at.isoformat()[:19]} {one.level:<7} {one.name:<20} {one.text} {fields}")

@@ -22,12 +22,12 @@ from headgate import text
 if TYPE_CHECKING:
     from headgate.web.bodies.datasources import Difference
 
-WIDE = 200  # The width where nobody looks: a pipe gets whole lines, so that grep finds whole words.
 CHUNK = 16_384  # An unbuffered stdout hides that the rest of one large write was lost; the next write tells.
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as the shell reports it for other programs.
 GAP = 2
 LAST = 24  # The last column yields down to this, and only then do the others.
 DASH = "–"
+CLEAR = "\x1b[H\x1b[2J"  # The terminal's screen.
 
 _STYLES = {
     "ok": "green",
@@ -131,9 +131,10 @@ def table(
         return empty
     is_terminal = sys.stdout.isatty()
     known = is_terminal or "COLUMNS" in os.environ
-    room = shutil.get_terminal_size().columns if known else WIDE
+    room = shutil.get_terminal_size().columns if known else sys.maxsize  # A pipe gets whole lines.
+    widths = _widths([list(heads), *cells], room)
     found = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for index, (head, width) in enumerate(zip(heads, _widths([list(heads), *cells], room), strict=True)):
+    for index, (head, width) in enumerate(zip(heads, widths, strict=True)):
         is_cut = index == len(heads) - 1 and not wrap
         justify: Any = "right" if head in right else "left"
         overflow: Any = "ellipsis" if is_cut else "fold"
@@ -141,7 +142,8 @@ def table(
     for row in cells:
         found.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     out = io.StringIO()
-    Console(file=out, width=room, force_terminal=is_terminal, highlight=False).print(found)
+    whole = sum(widths) + GAP * len(widths)
+    Console(file=out, width=min(room, whole), force_terminal=is_terminal, highlight=False).print(found)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

@@ -35,6 +35,7 @@ import structlog
 import typer
 
 from headgate.cli import home as homes
+from headgate.cli.demo import load_demo, unload_and_tell
 from headgate.cli.failures import NOT_FOUND, REFUSED, USAGE
 from headgate.cli.up import (
     LONGEST_STOP_S,
@@ -43,7 +44,6 @@ from headgate.cli.up import (
     announce,
     database_url,
     first_token,
-    load_demo,
     make_code,
     make_home,
     place_of,
@@ -83,7 +83,7 @@ LAST_PORT = 65535
 log = structlog.get_logger()
 
 
-async def up_many(settings: Settings, count: int, *, demo: bool, search_port: bool) -> None:
+async def up_many(settings: Settings, count: int, *, demo: bool | None, search_port: bool) -> None:
     """Run this many nodes until told to stop."""
     if not settings.auth:
         check_no_auth(settings.host)
@@ -147,10 +147,11 @@ class _Child:
 class _Parent:
     """Keeps the children running."""
 
-    def __init__(self, settings: Settings, children: list[_Child], *, demo: bool) -> None:
+    def __init__(self, settings: Settings, children: list[_Child], *, demo: bool | None) -> None:
         self._settings = settings
         self._children = children
         self._demo = demo
+        self._unloading: asyncio.Task[None] | None = None  # Of the demo, while the children run.
         self._code = 0
         self._token: Kept | None = None
         self.stop = stop_signal(self._kill)
@@ -180,7 +181,9 @@ class _Parent:
         if (file := settings.registry_file) is not None:
             await RegistryFile(file, registry).load()
         if self._demo:
-            await load_demo(registry, url)
+            await load_demo(registry, url, self._children[0].url)
+        elif self._demo is False:
+            self._unloading = asyncio.create_task(unload_and_tell(registry, database, url))
 
     async def _keep_running(self, database: Database) -> None:
         """An embedded server that was killed is started again: joining starts it, and we are a member already."""
@@ -210,7 +213,7 @@ class _Parent:
             await child.was_up.wait()
         nodes = {child.name: child.url for child in self._children}
         code = await self._make_code()
-        announce(self._settings, self._children[0].url, self._token, code, demo=self._demo, nodes=nodes)
+        announce(self._settings, self._children[0].url, self._token, code, demo=self._demo is True, nodes=nodes)
         self._point()
 
     async def _make_code(self) -> str | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli.output import say, table
 from headgate.text import counted
 
 
@@ -41,17 +42,13 @@ def sql(
         for row in rows:
             typer.echo(jsonlib.dumps(row, default=str))
     else:
-        _print_table(rows)
+        say(_shown(rows))
 
 
-def _print_table(rows: list[dict[str, object]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*(rows[0] if rows else ()), box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    console = Console()
-    if rows:
-        console.print(table)
-    console.print(counted(len(rows), "row"), style="dim")
+def _shown(rows: list[dict[str, object]]) -> str:
+    """The rows as columns, and how many there are."""
+    number = counted(len(rows), "row")
+    if not rows:
+        return number
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    return f"{table(list(rows[0]), cells, empty='', wrap=True)}\n{number}"

@@ -15,7 +15,7 @@ import typer
 
 from headgate.cli.call import Call
 from headgate.cli.client import Reply
-from headgate.cli.output import DASH, say, table
+from headgate.cli.output import CLEAR, DASH, say, table
 from headgate.core.figures import HEALTHS
 from headgate.text import duration
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headgate.web.bodies.datasources import Summary
 
 PATH = "/api/overview"  # What all who look share.
-CLEAR = "\x1b[H\x1b[2J"
 
 
 @dataclass(frozen=True, slots=True)

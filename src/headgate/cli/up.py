@@ -23,11 +23,11 @@ from headgate.cli import home as homes
 
 if TYPE_CHECKING:
     from headgate.config import Settings
-    from headgate.datasources.registry import Registry
     from headgate.runtime.log_shipper import LogShipper
     from headgate.runtime.node import Node
     from headgate.store.sessions import Sessions
     from headgate.store.tokens import Tokens
+    from headgate.web.app import App
 
 DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
 
@@ -55,7 +55,9 @@ def up(
     processes: Annotated[
         int, typer.Option(min=1, max=MOST_PROCESSES, help="How many nodes to run, each in its own process.")
     ] = 1,
-    demo: Annotated[bool, typer.Option("--demo", help="Load two datasources to look at.")] = False,
+    demo: Annotated[
+        bool | None, typer.Option("--demo/--no-demo", help="Load datasources to look at; or remove them again.")
+    ] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Only on loopback.")] = False,
 ) -> None:
     """Run a node; without a database, with an embedded PostgreSQL in HEADGATE_HOME."""
@@ -87,9 +89,11 @@ def up(
             runner.run(up_many(settings, processes, demo=demo, search_port=port is None))
 
 
-async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_port: bool) -> None:
+async def _up(settings: Settings, shipper: LogShipper, *, demo: bool | None, search_port: bool) -> None:
+    from headgate.cli.demo import load_demo, unload_and_tell
     from headgate.runtime.node import Node
     from headgate.store.secrets import load_keyring
+    from headgate.telemetry import traces
     from headgate.web.app import App
     from headgate.web.auth import check_no_auth
     from headgate.web.front import Front
@@ -99,6 +103,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
     if not settings.auth:
         check_no_auth(settings.host)
     certificate = certificate_of(settings)
+    is_traced = traces.is_wanted(settings)
     stop = stop_signal()
     if settings.process is not None:
         _watch_parent(stop)
@@ -127,6 +132,8 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
         if not await started(node.begin(), stop):
             return
         front.ready(app)
+        if is_traced:
+            begin_telemetry(settings, node, app, stack)
         if settings.database is None and settings.process is None:
             stack.callback(asyncio.create_task(_keep_database_running(node)).cancel)
         await node.starting.until_done(lambda: node.incarnations.set_address(address))
@@ -134,10 +141,12 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
             homes.settle(settings.home, str(node.installation))
             token = await first_token(settings.home, node.tokens) if settings.auth else None
             if demo:
-                await load_demo(node.registry, url)
+                await load_demo(node.registry, url, address)
+            elif demo is False:
+                stack.callback(asyncio.create_task(unload_and_tell(node.registry, node.database, url)).cancel)
             stack.callback(homes.remove, settings.home, address)
             code = await make_code(token, node.tokens, node.sessions)
-            announce(settings, address, token, code, demo=demo)
+            announce(settings, address, token, code, demo=demo is True)
         settle_memory()
         await stop.wait()
         if settings.process is None:
@@ -148,6 +157,15 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool, search_por
             typer.echo(f"the database is away: other nodes take {shown} when our lease is over", err=True)
     if kept:
         raise typer.Exit(1)
+
+
+def begin_telemetry(settings: Settings, node: Node, app: App, stack: contextlib.AsyncExitStack) -> None:
+    """Send traces and metrics to a collector."""
+    from headgate.telemetry.traces import Telemetry
+
+    sent = Telemetry(settings, node.name, str(node.installation))
+    stack.push_async_callback(sent.close)
+    stack.callback(asyncio.create_task(sent.run(app.collector)).cancel)
 
 
 def make_home(home: Path) -> None:
@@ -291,28 +309,6 @@ async def make_code(kept: Kept | None, tokens: Tokens, sessions: Sessions) -> st
     return await sessions.make_code(ids[0]) if ids and ids[0] is not None else None
 
 
-async def load_demo(registry: Registry, url: str) -> None:
-    """The demo's datasources, writing into the node's database as the demo's user. What somebody has changed stays."""
-    from headgate.datasources.documents import read_yaml
-    from headgate.store.demo_user import url_of_demo_user
-
-    known = (await registry.secrets.read(["demo-database"])).get("demo-database")
-    url = await url_of_demo_user(url, await registry.datasources.installation(), known)
-    if known != url:
-        await registry.set_secret("demo-database", url, "demo")
-    documents = read_yaml(demo_text(), "demo.yaml")
-    present = {found.name for found in await registry.datasources.all()}
-    absent = {name: document for name, document in documents.items() if name not in present}
-    await registry.adopt(absent, "demo", is_admin=True)
-
-
-def demo_text() -> str:
-    """The demo's document."""
-    from importlib import resources
-
-    return resources.files("headgate").joinpath("demo.yaml").read_text("utf-8")
-
-
 def announce(
     settings: Settings,
     url: str,
@@ -342,6 +338,7 @@ def announce(
         lines += [
             f"  try      curl {header}-d '{DEMO_ORDER}' {url}/hooks/demo-orders",
             f"  then     {_command()} sql 'SELECT * FROM demo_orders'",
+            f"  letters  {_command()} dlq list demo-poison",
         ]
     typer.echo("\n".join(lines))
 

@@ -40,5 +40,5 @@ class Blackhole:
 CONNECTOR = Connector(
     name="blackhole",
     summary="Discards records and counts them",
-    sink=SinkKind(options=BlackholeOptions, build=Blackhole),
+    sink=SinkKind(options=BlackholeOptions, build=Blackhole, promise="none: it keeps nothing"),
 )

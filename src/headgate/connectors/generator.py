@@ -318,6 +318,7 @@ CONNECTOR = Connector(
         knows_backlog=True,
         in_parts=True,
         tell_move=partial(tell_numbers, noun="record"),
+        promise="exactly once into a transactional sink",
     ),
     reader=ReaderKind(of_source=lambda options: None if options.count is None else _History(options)),
 )

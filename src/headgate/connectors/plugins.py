@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -62,6 +62,11 @@ def get(name: str) -> Connector:
 def module_of(name: str) -> str:
     """The module that an installed connector is in, which need not be imported for that."""
     return _entries()[name][0].module
+
+
+def distribution_of(name: str) -> Distribution | None:
+    """The package that an installed connector came with, if that is known."""
+    return _entries()[name][0].dist
 
 
 def all() -> list[Connector]:

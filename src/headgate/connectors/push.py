@@ -70,5 +70,11 @@ def _tell_move(before: Position, after: Position) -> str:
 CONNECTOR = Connector(
     name=PUSH,
     summary="Take records that programs push over a WebSocket, and tell them what is durable",
-    source=SourceKind(PushOptions, PushSource, knows_backlog=True, tell_move=_tell_move),
+    source=SourceKind(
+        PushOptions,
+        PushSource,
+        knows_backlog=True,
+        tell_move=_tell_move,
+        promise="exactly once into a transactional sink, if the program sends again what is not durable",
+    ),
 )

@@ -81,5 +81,5 @@ def _lines(records: list[dict[str, Any]]) -> bytes:
 CONNECTOR = Connector(
     name="stdout",
     summary="Writes JSON Lines to standard output",
-    sink=SinkKind(options=StdoutOptions, build=Stdout),
+    sink=SinkKind(options=StdoutOptions, build=Stdout, promise="at least once"),
 )

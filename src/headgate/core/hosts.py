@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 from urllib.parse import parse_qsl, urlencode
 
-from headgate.text import one_line
+from headgate.text import counted, one_line
 
 MOST_HOSTS = 16  # All are asked at once.
 HEAD_START_S = 0.25  # A server that answers at all does so within this time; one that was used last is asked alone.
@@ -259,7 +259,7 @@ def _places(host: str, port: str) -> list[tuple[str, str]]:
         return [(LOCAL, port)]
     hosts, ports = [one for one in host.split(",") if one], port.split(",")
     if len(ports) not in (1, len(hosts)):
-        raise ValueError(f"a URL names {len(hosts)} hosts and {len(ports)} ports")
+        raise ValueError(f"a URL names {counted(len(hosts), 'host')} and {counted(len(ports), 'port')}")
     _apart(host)
     return list(dict.fromkeys(zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True)))
 

@@ -93,6 +93,7 @@ _EXTENSIONS: tuple[tuple[type, Any, Any], ...] = (
 )
 _OTHER = 100  # Text of a value that has no other form.
 _PLAIN = (str, float, bool, type(None), bytes)
+_WITH_SUBCLASSES: tuple[Any, ...] = (dict, list, tuple, str, int, float, Decimal, bytes)
 
 
 def packed(value: Any) -> bytes:
@@ -137,6 +138,9 @@ def _packed(value: Any) -> Any:
     for code, (type, text_of, _) in enumerate(_EXTENSIONS):
         if kind is type:
             return msgspec.msgpack.Ext(code, str(text_of(value)).encode("utf-8", "surrogatepass"))
+    for type in _WITH_SUBCLASSES:  # A client library may have its own kind of dict, or of text.
+        if isinstance(value, type):
+            return _packed(type(value))
     return msgspec.msgpack.Ext(_OTHER, str(value).encode("utf-8", "surrogatepass"))
 
 

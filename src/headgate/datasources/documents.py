@@ -178,8 +178,17 @@ def _stands_for_more(found: Any, most: int) -> bool:
 
 def write_yaml(documents: list[Document]) -> str:
     """The same, as text."""
-    plain = {"datasources": {document.name: _with_fixtures(document) for document in documents}}
-    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return plain_yaml({"datasources": {document.name: _with_fixtures(document) for document in documents}})
+
+
+def plain_yaml(plain: Mapping[str, Any]) -> str:
+    """Plain data, as people write it."""
+    return str(yaml.dump(dict(plain), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def write_plain(document: Mapping[str, Any]) -> str:
+    """One datasource, without its name, as text."""
+    return yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _with_fixtures(document: Document) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import importlib
 import inspect
 import os
 import resource
-import select
 import socket
 import struct
 import sys
@@ -20,6 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
+from headgate.awaited import readable
 from headgate.core.letters import packed, unpacked
 from headgate.core.mapping.mistakes import MistakeError
 from headgate.core.mapping.prices import Budget
@@ -118,7 +118,7 @@ def main(name: str, wire: socket.socket, alive: int) -> None:
         send(wire, frame(PROBLEM + f"{error}\n{error.hint}".encode("utf-8", "backslashreplace")))
         return
     send(wire, frame(READY))
-    while select.select([wire], [], [], IDLE_S)[0] and (request := receive(wire, LONGEST_BYTES)):
+    while readable([wire.fileno()], IDLE_S) and (request := receive(wire, LONGEST_BYTES)):
         send(wire, frame(_answer(function, request)))
 
 

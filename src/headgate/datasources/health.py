@@ -311,6 +311,8 @@ def _explain_state(state: StreamState, facts: Facts) -> str:
     where = f"version {state.version} on {node}" if state.version else f"on {node}"
     cause, message = (state.error.cause, state.error.message) if state.error else ("unknown", "it did not say why")
     match state.worker_status, state.detail:
+        case "RUNNING", "running":
+            return f"It is running, {where}; {_explain_records(state, facts)}"
         case "RUNNING", detail:
             return f"It is running ({detail}), {where}; {_explain_records(state, facts)}"
         case "ERROR", "backing off":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
+from headgate.awaited import readable
 from headgate.core.letters import packed, unpacked
 from headgate.core.mapping.python import FunctionFailedError, FunctionUnavailableError
 from headgate.datasources.function_process import FAILED, LONGEST_BYTES, PROBLEM, READY, frame, receive, send
@@ -109,7 +109,7 @@ class _Process:
 
         def wait() -> None:
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._wire], [], [], left_s)[0]:
+            if left_s <= 0 or not readable([self._wire.fileno()], left_s):
                 raise TimeoutError
 
         found = receive(self._wire, LONGEST_BYTES, wait)

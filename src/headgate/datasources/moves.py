@@ -6,13 +6,14 @@ between them. Nothing is opened, and nothing outside is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 
 from headgate.connectors import plugins
-from headgate.connectors.api import SourceKind
+from headgate.connectors.api import Connector
 from headgate.connectors.webhook import CONNECTOR as WEBHOOK
 from headgate.core.streams import Position
 from headgate.datasources.registry import Registry
@@ -25,6 +26,10 @@ UNKNOWN = "its source does not say what that skips or reads again"
 MOST_PARTS = 5  # That are told one by one.
 SHOWN = 200  # Characters of a position.
 
+Tell: TypeAlias = Callable[[Connector, Position, Position], Awaitable[str]]
+"""How a connector is asked: some of them live in a process."""
+Line: TypeAlias = Callable[[Position, Position], Awaitable[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -34,19 +39,27 @@ class Move:
     counts: dict[str, int] = field(default_factory=dict)  # `skipped` or `read_again`, where that is known.
 
 
-async def told(registry: Registry, inbox: InboxTable, wish: Edited) -> Move:
+async def told(registry: Registry, inbox: InboxTable, wish: Edited, tell: Tell) -> Move:
     """What this edit would do."""
     found, before, after = wish.stream, wish.before, wish.stream.position
     datasource = await registry.get(str(found.datasource_id))
     number = datasource.running_version or datasource.published_version
     version = await registry.datasources.version(datasource.id, number)
     type = str(version.content.source.get("type")) if version is not None else ""
-    kind = _kind(type)
-    if kind is None or kind.tell_move is None:
+    connector = _connector(type)
+    if connector is None or connector.source is None or connector.source.tell_move is None:
         return Move(UNKNOWN)
-    if kind.in_parts and isinstance(after if before is None else before, Mapping):
-        return Move(_told_of_parts(kind, _map(before), _map(after)))
-    text = _line(kind, before, after)
+
+    async def line(before: Position, after: Position) -> str:
+        """What a connector says: somebody else's code, and somebody else's values."""
+        try:
+            return one_line(await tell(connector, before, after), 300)
+        except Exception:  # Whatever it stumbles over, the edit is the operator's to decide.
+            return UNKNOWN
+
+    if connector.source.in_parts and isinstance(after if before is None else before, Mapping):
+        return Move(await _told_of_parts(line, _map(before), _map(after)))
+    text = await line(before, after)
     if type == WEBHOOK.name and found.index == 0 and (after is None or _is_id(after)):
         stood, stands = before if _is_id(before) else 0, after or 0
         payloads = await inbox.between(datasource.id, min(stood, stands), max(stood, stands))
@@ -65,9 +78,9 @@ def unconfirmed(wish: Edited, move: Move) -> Refused:
     )
 
 
-def _kind(type: str) -> SourceKind | None:
+def _connector(type: str) -> Connector | None:
     try:
-        return plugins.get(type).source
+        return plugins.get(type)
     except HeadgateError:
         return None
 
@@ -80,21 +93,12 @@ def _of_inbox(payloads: int, *, is_forward: bool) -> Move:
     return Move(text, {"read_again": payloads})
 
 
-def _told_of_parts(kind: SourceKind, before: Mapping[str, Position], after: Mapping[str, Position]) -> str:
+async def _told_of_parts(line: Line, before: Mapping[str, Position], after: Mapping[str, Position]) -> str:
     changed = [part for part in dict.fromkeys([*before, *after]) if before.get(part) != after.get(part)]
-    lines = [f"part {part}: {_line(kind, before.get(part), after.get(part))}" for part in changed[:MOST_PARTS]]
+    lines = [f"part {part}: {await line(before.get(part), after.get(part))}" for part in changed[:MOST_PARTS]]
     if len(changed) > MOST_PARTS:
         lines.append(f"and {len(changed) - MOST_PARTS} more parts")
     return "; ".join(lines) or "nothing changes"
-
-
-def _line(kind: SourceKind, before: Position, after: Position) -> str:
-    """What a connector says: somebody else's code, and somebody else's values."""
-    assert kind.tell_move is not None
-    try:
-        return one_line(kind.tell_move(before, after), 300)
-    except Exception:  # Whatever it stumbles over, the edit is the operator's to decide.
-        return UNKNOWN
 
 
 def _map(position: Position) -> Mapping[str, Position]:

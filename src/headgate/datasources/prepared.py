@@ -10,9 +10,9 @@ import difflib
 from collections.abc import Callable, Collection
 from collections.abc import Mapping as TypeMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, StringConstraints, ValidationError, field_validator
 
 from headgate.connectors import plugins as connectors
 from headgate.connectors.api import Connector, Options, SinkKind, SourceKind, identity_of, mark_of, other_names
@@ -76,6 +76,9 @@ class DeadLetters(Options):
         return value
 
 
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:/_-]{0,61}[A-Za-z0-9])?$")]
+
+
 class DatasourceOptions(Options):
     """What a document says besides source, mapping and sink."""
 
@@ -101,6 +104,11 @@ class DatasourceOptions(Options):
     )
     expect: Expect | None = Field(None, description="Freshness and volume that count as healthy.")
     description: str = Field("", description="For people.")
+    labels: list[Label] = Field(
+        default_factory=list,
+        max_length=20,
+        description="Words to find it by in the console and the API: letters, digits, and . : / _ - within.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,7 @@ class SinkSide:
     options: Any
     guard: Guard = OPEN  # What it may reach.
     field_types: TypeMapping[str, str] = field(default_factory=dict)
+    given: TypeMapping[str, Any] = field(default_factory=dict, repr=False)  # Its options as written, with secrets.
 
     @property
     def kind(self) -> SinkKind:
@@ -132,6 +141,9 @@ class Prepared:
     source_guard: Guard = OPEN  # What each side may reach.
     sink_guard: Guard = OPEN
     field_types: TypeMapping[str, str] = field(default_factory=dict)  # Of records, as far as the mapping tells.
+    # The options of each side as they are written, with secrets in their places: for another process.
+    source_given: TypeMapping[str, Any] = field(default_factory=dict, repr=False)
+    sink_given: TypeMapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def source_kind(self) -> SourceKind:
@@ -147,7 +159,7 @@ class Prepared:
     @property
     def sink_side(self) -> SinkSide:
         """The sink by itself."""
-        return SinkSide(self.sink, self.sink_options, self.sink_guard, self.field_types)
+        return SinkSide(self.sink, self.sink_options, self.sink_guard, self.field_types, self.sink_given)
 
     @property
     def stop_after(self) -> StopAfter:
@@ -192,6 +204,8 @@ class Checked:
     mapping: CompiledMapping | None
     options: DatasourceOptions | None
     problems: list[Problem]
+    source_given: TypeMapping[str, Any] = field(default_factory=dict, repr=False)
+    sink_given: TypeMapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def prepare(
@@ -206,7 +220,14 @@ def prepare(
     assert found.mapping is not None
     assert found.options is not None
     sides = (found.source, found.source_options, found.sink, found.sink_options)
-    return Prepared(*sides, found.mapping, found.options, field_types=field_types(content.mapping))
+    return Prepared(
+        *sides,
+        found.mapping,
+        found.options,
+        field_types=field_types(content.mapping),
+        source_given=found.source_given,
+        sink_given=found.sink_given,
+    )
 
 
 def sink_kind_of(content: Content) -> SinkKind | None:
@@ -220,11 +241,11 @@ def sink_kind_of(content: Content) -> SinkKind | None:
 def prepare_sink(content: Content, secrets: Secrets) -> SinkSide:
     """The sink alone, whatever has become of the rest; raise all that is wrong with it."""
     problems: list[Problem] = []
-    connector, options = _side("sink", content.sink, secrets, "sink", problems)
+    connector, options, given = _side("sink", content.sink, secrets, "sink", problems)
     if problems:
         raise ConfigError(problems)
     assert connector is not None
-    return SinkSide(connector, options)
+    return SinkSide(connector, options, given=given)
 
 
 def check(
@@ -234,8 +255,8 @@ def check(
     mapping names, before `load` imports it; without one there is none that may be."""
     at = f"{path}." if path else ""
     problems: list[Problem] = []
-    source, source_options = _side("source", content.source, secrets, f"{at}source", problems)
-    sink, sink_options = _side("sink", content.sink, secrets, f"{at}sink", problems)
+    source, source_options, source_given = _side("source", content.source, secrets, f"{at}source", problems)
+    sink, sink_options, sink_given = _side("sink", content.sink, secrets, f"{at}sink", problems)
     options = _own_options(content, path, problems)
     mapping = _mapping(content, f"{at}mapping", problems, guard, load)
     if mapping is not None and not mapping.key and _needs_key(sink, sink_options, secrets):
@@ -247,7 +268,7 @@ def check(
         problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
     if options is not None and options.streams > 1 and source is not None:
         problems += _not_in_parts(source, f"{at}streams")
-    return Checked(source, source_options, sink, sink_options, mapping, options, problems)
+    return Checked(source, source_options, sink, sink_options, mapping, options, problems, source_given, sink_given)
 
 
 def written_out(content: Content, path: str = "") -> list[Problem]:
@@ -342,28 +363,35 @@ def _not_in_parts(source: Connector, path: str) -> list[Problem]:
 
 def _side(
     side: str, raw: dict[str, Any], secrets: Secrets, path: str, problems: list[Problem]
-) -> tuple[Connector | None, Any]:
-    """One side's connector and options, or what is wrong with them."""
+) -> tuple[Connector | None, Any, TypeMapping[str, Any]]:
+    """One side's connector and options, also as they are written; or what is wrong with them."""
     name = raw.get("type")
     if not isinstance(name, str):
         problems.append(Problem(f"{path}.type", "is missing", "headgate connectors list"))
-        return None, None
+        return None, None, {}
     try:
         connector = connectors.get(name)
     except HeadgateError as error:
         problems.append(Problem(f"{path}.type", error.message, error.hint))
-        return None, None
+        return None, None, {}
     kind = connector.source if side == "source" else connector.sink
     if kind is None:
         problems.append(Problem(f"{path}.type", f"{name} is not a {side}", f"headgate connectors show {name}"))
-        return None, None
-    return connector, _options(kind.model, raw, secrets, path, problems)
+        return None, None, {}
+    return connector, *_resolved_options(kind.model, raw, secrets, path, problems)
 
 
-def _options(
+def options_of(
     model: type[Options], raw: dict[str, Any], secrets: Secrets, path: str, problems: list[Problem]
 ) -> Options | None:
-    """One side's options, with secrets in the places that take one."""
+    """Options with secrets in the places that take one."""
+    return _resolved_options(model, raw, secrets, path, problems)[0]
+
+
+def _resolved_options(
+    model: type[Options], raw: dict[str, Any], secrets: Secrets, path: str, problems: list[Problem]
+) -> tuple[Options | None, TypeMapping[str, Any]]:
+    """One side's options, with secrets in the places that take one, as a model and as they are written."""
     given = {key: value for key, value in raw.items() if key != "type"}
     found = examine(given, path, model)
     problems += found.misplaced_problems(model) + found.written_out_problems()
@@ -372,8 +400,9 @@ def _options(
     before = len(problems)
     options: Options | None = _model(model, resolved.options, path, problems, resolved.unread)
     if options is None and resolved.unread and len(problems) == before:
-        return model.model_construct(**resolved.options)  # All that failed is what asks for a value.
-    return options
+        # All that failed is what asks for a value.
+        return model.model_construct(**resolved.options), resolved.options
+    return options, resolved.options
 
 
 def _model(

@@ -503,8 +503,9 @@ class Registry:
             users = await change.secret_users(name)
             if not await change.execute("secrets/delete", name):
                 raise NotFound(f"secret {name!r} does not exist", hint="headgate secrets list")
-            if users and not yes:
-                raise refused_secret(name, users)
+            is_told_with = bool(await change.execute("notifications/naming", name))
+            if (users or is_told_with) and not yes:
+                raise refused_secret(name, users, is_told_with=is_told_with)
             change.event(None, "secret_deleted", secret=name)
             for id in dict.fromkeys(user.datasource for user in users if user.status != "deleted"):
                 change.event(await change.find_by_id(id), "secret_deleted", secret=name)

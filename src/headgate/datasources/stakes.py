@@ -31,11 +31,13 @@ def refused_deletes(stakes: Mapping[str, Stake]) -> Refused:
     )
 
 
-def refused_secret(name: str, users: Sequence[SecretUser]) -> Refused:
-    """A delete of a secret that something uses."""
+def refused_secret(name: str, users: Sequence[SecretUser], *, is_told_with: bool = False) -> Refused:
+    """A delete of a secret that something uses; `is_told_with`: a target of notifications does."""
     problems = [Problem(user.name, _use(user)) for user in users]
+    if is_told_with:
+        problems.append(Problem("notifications", "a target needs it"))
     return Refused(
-        f"secret {name!r} is in use: {some(list(dict.fromkeys(user.name for user in users)))}",
+        f"secret {name!r} is in use: {some(list(dict.fromkeys(one.path for one in problems)))}",
         code="in_use",
         hint="see to that first, or say --yes: what runs goes on until it next starts, and then fails",
         problems=problems,

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from headgate.clock import boot_s
 from headgate.connectors.api import Received
+from headgate.core.figures import InboxBacklog
 from headgate.errors import StoreError
 from headgate.store.inbox import InboxTable
 
@@ -56,6 +57,10 @@ class InboxHub:
     def acked(self) -> Mapping[UUID, int]:
         """The last payload of each datasource that its sink has durably, of the streams that run here."""
         return self._acked
+
+    async def backlogs(self) -> dict[UUID, InboxBacklog]:
+        """What waits in each inbox that has ever had anything."""
+        return await self._table.unread(self._acked)
 
     def ack(self, datasource: UUID, id: int) -> None:
         """Everything up to `id` is durable in the sink."""

@@ -36,7 +36,9 @@ from headgate.runtime.harness.fixtures import FixtureShelf
 from headgate.runtime.harness.gate import Gate
 from headgate.runtime.harness.harness import Harness
 from headgate.runtime.inbox import InboxHub
+from headgate.runtime.installs import Installs
 from headgate.runtime.log_shipper import LogShipper
+from headgate.runtime.notifications.notifier import Notifier
 from headgate.runtime.push.listener import PushListener
 from headgate.runtime.starting import Start
 from headgate.runtime.streams.manager import WorkerManager
@@ -49,7 +51,9 @@ from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
 from headgate.store.logs import Logs
+from headgate.store.minutes import Minutes
 from headgate.store.nodes import Nodes
+from headgate.store.notifications import Notifications
 from headgate.store.placement import Placement
 from headgate.store.removals import Removals
 from headgate.store.secrets import Keyring, Secrets
@@ -98,6 +102,7 @@ class Node:
         self._make_tables()
         self._make_listeners()
         self._make_cluster()
+        await self.installs.tidy()
         await self.starting.until_done(self._load)
         self.letter_box = LetterBox(self.letters, self.registry, self.installation)
 
@@ -134,6 +139,7 @@ class Node:
                     self.waker.wake("streams")
         await self.waker.close()
         await self.harness.close()
+        await self.installs.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -197,6 +203,9 @@ class Node:
         self.sessions = Sessions(database)
         self.access = Access(self.tokens, self.sessions, self.name)
         self.logs = Logs(database)
+        self.minutes = Minutes(database)
+        self.notifications = Notifications(database)
+        self.notifier = Notifier(self.notifications, self)
         self.inbox = InboxTable(database, INBOX_IDENTITY)
         self.dumps = Dumps(database, self._keyring)
         self.letters = Letters(database, self._keyring)
@@ -209,6 +218,7 @@ class Node:
         shelf = FixtureShelf(Fixtures(database, self._keyring))
         self.harness = Harness(self.registry, self.inbox, shelf, self.letters, self.settings)
         self.gate = Gate(self.harness)
+        self.installs = Installs(self.settings.home, self.registry, self.name)
 
     def _make_listeners(self) -> None:
         self.inboxes = InboxHub(self.inbox)
@@ -247,6 +257,7 @@ class Node:
             self.settings.events_keep_s,
             self.registry.datasources,
             self.streams,
+            self.minutes,
             self.group_rows,
             self.letters,
             self.placement,
@@ -265,12 +276,14 @@ class Node:
             self.registry,
             self.streams,
             self.letters,
+            self.minutes,
             incarnation,
             self.installation,
             trust_left_s,
             self.inboxes,
             self.lists,
             self.taps.points,
+            self.settings.connector_memory_mb,
         )
 
     # Loops.
@@ -290,6 +303,7 @@ class Node:
             "dumps": self._keeper.run,
             "removals": self.remover.run,
             "taps": self.taps.run,
+            "notifications": self.notifier.run,
             "tokens": lambda: self.access.run(lambda: self.waker.wake("events")),
             "logs": lambda: self.shipper.run(self.logs, self.waker),
         }

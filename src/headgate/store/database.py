@@ -148,7 +148,15 @@ def is_away(error: BaseException) -> bool:
 def is_undone(error: StoreError) -> bool:
     """Whether the database is there and a transaction that ended so was rolled back: it may be tried again at once."""
     refused = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, ValueError  # The driver's, of a value.
-    return isinstance(error.__cause__, refused)
+    return isinstance(error.__cause__, refused) or _came_late(error.__cause__)
+
+
+def _came_late(error: BaseException | None) -> bool:
+    """Whether the server had ended the session before a statement came: mostly because this process stood still in a
+    transaction. The driver, which has read the farewell already, sends nothing then, and says what state it is in."""
+    if isinstance(error, asyncpg.InternalClientError):
+        return str(error).startswith("cannot switch to state")
+    return isinstance(error, asyncpg.IdleInTransactionSessionTimeoutError)
 
 
 @contextmanager
@@ -157,6 +165,8 @@ def store_errors() -> Iterator[None]:
     try:
         yield
     except (*_AWAY, asyncpg.QueryCanceledError) as error:
+        if _came_late(error):
+            raise StoreError("the database ended the session before it was asked", hint="try again") from error
         raise StoreError(f"the database did not answer: {one_line(error)}") from error
 
 

@@ -49,6 +49,14 @@ class Which:
     type: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When they happened. None: at any time."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 async def append(connection: Session, events: Sequence[Event]) -> None:
     """Append as the last thing of a transaction.
 
@@ -88,10 +96,15 @@ class Events:
         rows = await self._database.fetch(sql("events/follow"), which.name, which.type, id, limit)
         return [_recorded(row) for row in rows]
 
-    async def page(self, which: Which, since: datetime | None, before: int, limit: int) -> list[Recorded]:
+    async def page(self, which: Which, span: Span, before: int, limit: int) -> list[Recorded]:
         """The latest before this id, latest first."""
-        rows = await self._database.fetch(sql("events/page"), which.name, which.type, before, since, limit)
+        wanted = (which.name, which.type, before, span.since, span.until, limit)
+        rows = await self._database.fetch(sql("events/page"), *wanted)
         return [_recorded(row) for row in rows]
+
+    async def types(self) -> list[str]:
+        """The types that there are events of, in the order of the alphabet."""
+        return [row["type"] for row in await self._database.fetch(sql("events/types"))]
 
     async def forget(self, keep_s: float) -> int:
         """Remove some of those that are older than this; returns how many."""

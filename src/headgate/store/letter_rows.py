@@ -89,6 +89,21 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
+class Heap:
+    """Open letters of one datasource that fail alike."""
+
+    name: str  # The datasource's.
+    stage: str
+    field: str | None
+    reason: str
+    version: int
+    letters: int
+    waiting: int  # Those of them that somebody wants to have replayed.
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A stream with letters that somebody wants to have replayed, and why that may have to wait."""
 

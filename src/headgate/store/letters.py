@@ -27,6 +27,7 @@ from headgate.store.letter_rows import (
     OUTCOMES,
     Again,
     Filter,
+    Heap,
     Kept,
     Numbers,
     Sealed,
@@ -51,6 +52,7 @@ __all__ = [
     "OUTCOMES",
     "Again",
     "Filter",
+    "Heap",
     "Kept",
     "Known",
     "Letters",
@@ -266,6 +268,11 @@ class Letters:
         assert row is not None
         return row["all"], row["keyless"]
 
+    async def heaps(self, which: Filter, limit: int) -> list[Heap]:
+        """Open letters by datasource, stage, field, reason and version, the largest heaps first."""
+        rows = await self._database.fetch(sql("letters/summary"), *which.arguments(), limit)
+        return [Heap(**{name: row[name] for name in Heap.__slots__}) for row in rows]
+
     async def edit(self, letter: Kept, contents: Contents, actor: str, *, is_same_key: bool) -> None:
         """Another record in place of the one that was read. Its key counts as known only if it is the same as before:
         what was written under another one meanwhile, nobody has compared with this letter."""
@@ -277,6 +284,10 @@ class Letters:
                 raise Refused(f"letter {letter.id} is not open, or is about to be replayed", code="not_open", hint=hint)
             payload = {"letter": str(letter.id)}
             await append(connection, [Event(letter.datasource, letter.name, "letter_edited", payload, actor)])
+
+    async def open_numbers(self) -> dict[UUID, int]:
+        """How many are open, by datasource."""
+        return {row["datasource"]: row["letters"] for row in await self._database.fetch(sql("letters/open"))}
 
     async def numbers(self, datasource: UUID) -> Numbers:
         """What became of the letters of a datasource, since it began."""

@@ -155,6 +155,12 @@ async def remember(database: Database, witness: Witness) -> None:
         await witness.check(session)
 
 
+async def present(database: Database) -> Seen:
+    """The server and the registry, as they are now."""
+    async with database.transaction() as session:
+        return _present(await look(session))
+
+
 @dataclass(frozen=True, slots=True)
 class Standbys:
     """What follows this server."""
@@ -217,6 +223,7 @@ async def fork(session: Session, actor: str) -> tuple[UUID, UUID]:
         await session.execute(sql("lineage/end_nodes"), 1)
         await session.execute(sql("lineage/disable_all"), revision)
         await session.execute(sql("lineage/stop_all"))
+        await session.execute(sql("lineage/tell_nobody"))
         payload = {"before": str(before), "installation": str(now)}
         await append(session, [Event(None, None, "installation_forked", payload, actor)])
     return before, now

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from headgate.core.streams import Position
@@ -31,6 +33,48 @@ class Listed:
     position: Position
     version: int | None  # Under which it was last acquired.
     rests: bool  # Its source has ended.
+
+
+Kind: TypeAlias = Literal["owned", "free", "moving", "pinned", "failed"]
+LAST_INDEX = 2**31 - 1  # Streams with a label come after those with a number.
+
+
+@dataclass(frozen=True, slots=True)
+class WhichStreams:
+    """Which streams somebody wants to see. None: all."""
+
+    datasources: Sequence[UUID] | None = None
+    search: str | None = None  # A part of the name.
+    node: str | None = None  # The owner's name or id.
+    kind: Kind | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """As the query takes them."""
+        datasources = None if self.datasources is None else list(self.datasources)
+        return (datasources, self.search, self.node, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLine:
+    """A stream in one line, with how it does."""
+
+    stream: Listed
+    enabled: bool  # As its datasource is.
+    paused: bool
+    is_ended: bool  # Its owner was found dead.
+    worker_status: str | None  # As its holder said last; None: nobody has.
+    detail: str
+    error: str | None
+    is_told: bool  # What was said is of the present grant.
+    last_record_at_s: float | None
+    wished: UUID | None  # The node where it should be,
+    wished_name: str | None
+    is_pinned: bool  # because an operator said so.
+
+    def place(self) -> tuple[str, int, str]:
+        """Where it stands in the order of all."""
+        found = self.stream
+        return found.datasource, LAST_INDEX if found.index is None else found.index, found.label or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +130,24 @@ def listed(row: Row) -> Listed:
         position=decode(row["position"]),
         version=row["version"],
         rests=row["rests"] is not None,
+    )
+
+
+def stream_line(row: Row) -> StreamLine:
+    """A row of `streams/page`."""
+    return StreamLine(
+        stream=listed(row),
+        enabled=row["enabled"],
+        paused=row["paused"],
+        is_ended=bool(row["is_ended"]),
+        worker_status=row["worker_status"],
+        detail=row["detail"] or "",
+        error=row["error"],
+        is_told=bool(row["is_told"]),
+        last_record_at_s=row["last_record_at_s"],
+        wished=row["wished"],
+        wished_name=row["wished_name"],
+        is_pinned=bool(row["pinned"]),
     )
 
 

@@ -34,6 +34,14 @@ class Node:
     ended: bool  # Found dead before its lease was over. Until then it keeps what only its trust protects.
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a node's streams do."""
+
+    failed: int  # Streams that fail.
+    last_hour: int  # Records that they wrote.
+
+
 class Nodes:
     """Join, observe, drain, end. Beats have their own session (`store.beats`)."""
 
@@ -70,6 +78,11 @@ class Nodes:
     async def all(self) -> list[Node]:
         """All nodes, for people."""
         return [_node(row) for row in await self._database.fetch(sql("nodes/list"))]
+
+    async def loads(self) -> dict[UUID, Load]:
+        """What the streams of each node do, as their holders said last."""
+        rows = await self._database.fetch(sql("nodes/loads"))
+        return {row["id"]: Load(row["failed"], row["last_hour"]) for row in rows}
 
     async def find(self, name: str) -> Node:
         """One node by its name, its id or the beginning of its id. Names may repeat; a command means one."""

@@ -187,6 +187,14 @@ class SecretName:
     changed_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class UsedBy:
+    """A datasource that refers to a secret."""
+
+    name: str
+    is_draft: bool  # In its draft; else in the version that is published or runs.
+
+
 class Secrets:
     """Read and list secrets; they are written through a change of the registry."""
 
@@ -198,6 +206,13 @@ class Secrets:
         """Names and when they changed; never a value."""
         rows = await self._database.fetch(sql("secrets/list"))
         return [SecretName(row["name"], row["author"], row["changed_at"]) for row in rows]
+
+    async def users(self) -> dict[str, list[UsedBy]]:
+        """Which datasources refer to which secrets, those that do not exist among them."""
+        found: dict[str, list[UsedBy]] = {}
+        for row in await self._database.fetch(sql("secrets/users")):
+            found.setdefault(row["secret"], []).append(UsedBy(row["name"], row["is_draft"]))
+        return found
 
     async def read(self, names: list[str]) -> dict[str, str | None]:
         """The values of those that exist; None for one that cannot be decrypted here."""

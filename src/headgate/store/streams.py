@@ -20,7 +20,17 @@ from headgate.errors import NotFound, Refused
 from headgate.ids import as_id, stream_id
 from headgate.store.database import Database, Session, sql
 from headgate.store.events import Event, append
-from headgate.store.listed import Edited, HistoryLine, Listed, Unable, history_line, listed
+from headgate.store.listed import (
+    Edited,
+    HistoryLine,
+    Listed,
+    StreamLine,
+    Unable,
+    WhichStreams,
+    history_line,
+    listed,
+    stream_line,
+)
 from headgate.store.placement import grant_free
 from headgate.store.rows import Changed, decode, encode, step_and_save, stream_of, totals_in, totals_of
 from headgate.store.states import reported_of
@@ -168,6 +178,12 @@ class Streams:
     async def all(self) -> list[Listed]:
         """All streams, for people."""
         return [listed(row) for row in await self._database.fetch(sql("streams/list"), PUSH)]
+
+    async def page(self, which: WhichStreams, after: tuple[str, int, str] | None, limit: int) -> list[StreamLine]:
+        """Some of them with how they do, in the order of their names, after the place of one."""
+        place = after or (None, None, None)
+        rows = await self._database.fetch(sql("streams/page"), PUSH, *which.arguments(), *place, limit)
+        return [stream_line(row) for row in rows]
 
     async def unable(self, datasource: UUID | None = None) -> list[Unable]:
         """Which nodes said that they cannot run which stream of a datasource, or of any, as it is wanted now."""

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from headgate.testing.servers import free_port
 
-START_S = 30.0
+START_S = 120.0
 HOST = "127.0.0.1"
 _KEEPING = ("persistence true", "max_queued_messages 100000")
 

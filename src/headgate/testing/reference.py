@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from headgate.config import OF_TESTS, Settings
+from headgate.connectors import plugins
+from headgate.connectors.installed import promises_of
 from headgate.core import lifecycle as machine
 from headgate.core.access import ROLES
 from headgate.core.figures import HEALTHS
@@ -26,6 +28,7 @@ from headgate.testing.codes import CODES
 
 BEGIN, END = "<!-- begin generated diagram -->", "<!-- end generated diagram -->"
 BEGIN_TABLE, END_TABLE = "<!-- begin generated table -->", "<!-- end generated table -->"
+BEGIN_PROMISE, END_PROMISE = "<!-- begin generated guarantee -->", "<!-- end generated guarantee -->"
 NOTE = "<!-- Written by `make docs` from the code; edit the code instead. -->\n"
 
 # What the code cannot say of itself: pages, and paths that the framework or the webhook door answers.
@@ -50,6 +53,7 @@ DEPTH = 6  # Steps of the walk. Deeper walks find no other transition; a test lo
 def pages(folder: Path) -> dict[Path, str]:
     """The pages as they should be."""
     concepts = folder.parent / "concepts"
+    connectors = {folder / "connectors" / f"{one.name}.md": one for one in plugins.all()}
     life, group = concepts / "lifecycle.md", concepts / "groups.md"
     return {
         folder / "settings.md": settings_page(),
@@ -58,6 +62,11 @@ def pages(folder: Path) -> dict[Path, str]:
         folder / "roles.md": with_matrix((folder / "roles.md").read_text("utf-8")),
         life: with_diagram(life.read_text("utf-8"), diagram()),
         group: with_diagram(group.read_text("utf-8"), group_diagram()),
+        **{
+            page: with_promises(page.read_text("utf-8"), promises_of(one))
+            for page, one in connectors.items()
+            if page.exists() and promises_of(one)
+        },
     }
 
 
@@ -174,6 +183,19 @@ def _summary(handler: Any) -> str:
     """The summary, and what the docstring adds to it."""
     summary, more = handler.summary or "", " ".join((inspect.getdoc(handler.fn) or "").split())
     return f"{summary}." if summary.startswith(more.rstrip(".")) else f"{summary}. {more}"
+
+
+# What connectors promise.
+
+
+def with_promises(text: str, promises: dict[str, str]) -> str:
+    """The page of a connector with what it promises between its markers: at first, behind its first paragraph."""
+    said = " ".join(f"As a {side}: **{promise}**." for side, promise in promises.items())
+    block = f"{BEGIN_PROMISE}\n{said}\n{END_PROMISE}"
+    if BEGIN_PROMISE in text:
+        return f"{text.partition(BEGIN_PROMISE)[0]}{block}{text.partition(END_PROMISE)[2]}"
+    title, first, rest = text.split("\n\n", 2)
+    return f"{title}\n\n{first}\n\n{block}\n\n{rest}"
 
 
 # The diagram.

@@ -15,25 +15,33 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from headgate import __version__
 from headgate.runtime.node import Node
+from headgate.spans import spans
 from headgate.web.api import (
     allowed,
     connectors,
     dumps,
+    editing,
     events,
     groups,
     harness,
     health,
+    history,
+    installed,
     letters,
+    logs,
     nodes,
+    notifications,
     registry,
     secrets,
     streams,
+    support,
     taps,
     tokens,
     views,
 )
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
+from headgate.web.console import ERRORS
 from headgate.web.console import ROUTES as CONSOLE
 from headgate.web.cookies import Cookies
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
@@ -50,6 +58,7 @@ from headgate.web.openapi import describe
 from headgate.web.overview import Overviews
 from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
 from headgate.web.strict import StrictRequest
+from headgate.web.traced import Traced
 
 PROBLEM = MEDIA_TYPE.encode()
 MOST_BODY_BYTES = 16 * 1024 * 1024
@@ -72,11 +81,11 @@ class App:
             "/groups": self.groups,
         }
 
-        collector = collector_of(node, self.door, self.push, self.groups)
+        self.collector = collector_of(node, self.door, self.push, self.groups)
         state = {
             "node": node,
             "gate": gate,
-            "collector": collector,
+            "collector": self.collector,
             "overviews": Overviews(lambda: views.overview(node)),
             "verifications": dumps.Verifications(),
         }
@@ -84,7 +93,8 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        answer = Guarded(scope["path"], impatient(send))
+        outward = impatient(send)
+        answer = Guarded(scope["path"], Traced(scope, outward) if spans.is_on else outward)
         try:
             await self._answer(scope, receive, answer)
         except Exception:
@@ -114,8 +124,11 @@ def make_api(node: Any, state: State) -> Litestar:
     routes = [
         DatasourcesApi,
         *harness.ROUTES,
+        *editing.ROUTES,
         *registry.ROUTES,
+        *history.ROUTES,
         *events.ROUTES,
+        *logs.ROUTES,
         *nodes.ROUTES,
         *streams.ROUTES,
         *taps.ROUTES,
@@ -124,9 +137,12 @@ def make_api(node: Any, state: State) -> Litestar:
         *dumps.ROUTES,
         *secrets.ROUTES,
         *allowed.ROUTES,
+        *notifications.ROUTES,
         *tokens.ROUTES,
         *connectors.ROUTES,
+        *installed.ROUTES,
         *health.ROUTES,
+        *support.ROUTES,
         *CONSOLE,
     ]
     describe(routes)
@@ -135,7 +151,7 @@ def make_api(node: Any, state: State) -> Litestar:
         request_class=StrictRequest,
         dependencies={"node": Provide(provide_node, sync_to_thread=False)},
         signature_namespace={"Node": Node},
-        exception_handlers=HANDLERS,
+        exception_handlers={**HANDLERS, **ERRORS},
         state=state,
         request_max_body_size=MOST_BODY_BYTES,
         openapi_config=OpenAPIConfig(

@@ -1,5 +1,6 @@
 """Who asks, and whether that is allowed. Tokens come in the Authorization header; a browser that has signed in keeps
-a session in a cookie, for reading only. What a role may do stands in `headgate.core.access`, and nowhere else."""
+a session in a cookie, which serves for reading, and for what a script of our own pages sends (`origin.is_act`). What a
+role may do stands in `headgate.core.access`, and nowhere else."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from headgate.errors import Forbidden, Refused, Unauthorized
 from headgate.runtime.access import Access
 from headgate.store.tokens import CODE, SESSION, TOKEN
 from headgate.web.cookies import Cookies
+from headgate.web.origin import is_act
 
 Req: TypeAlias = Request[Caller, None, State]
 """A request that a guard has let in: `user` is who asks."""
@@ -135,7 +137,8 @@ class Needs:
         gate: Gate = connection.app.state.gate
         reading = connection.scope["method"] in ("GET", "HEAD")  # type: ignore[typeddict-item]
         address = address_of(connection.scope)
-        caller = await gate.identify(connection.headers, address, cookie_allowed=reading)
+        is_trusted = reading or is_act(connection.headers)
+        caller = await gate.identify(connection.headers, address, cookie_allowed=is_trusted)
         if caller is None:
             raise Unauthorized("the token is missing or not valid")
         await self.check(connection, caller)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 FOREIGN = ("cross-site", "same-site")
+HEADER = "x-headgate-console"  # A page of another site would have to ask first, and nobody answers.
 
 
 def is_own(headers: Mapping[str, str]) -> bool:
@@ -17,6 +18,12 @@ def is_own(headers: Mapping[str, str]) -> bool:
     if site := headers.get("sec-fetch-site", ""):
         return site == "same-origin"
     return _is_here(headers.get("origin", ""), headers)
+
+
+def is_act(headers: Mapping[str, str]) -> bool:
+    """Whether a script of a page of ours has sent this, so that a session may change something by it: the browser says
+    that it is ours, and the header is one that neither a form nor a page of another site can add."""
+    return HEADER in headers and is_own(headers)
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:

@@ -2,15 +2,19 @@
 
 A *snapshot* is every datasource in one line. Who begins to look gets all of it; who has seen the snapshot before gets
 what differs: of each datasource that changed its name and the fields that did, or a sign of life if none did. What a
-token may not see is left out of the text, not read apart: all who see the same share the same bytes, zipped or not.
+token may not see is left out of the text, not read apart: all who see the same share the same bytes, zipped or not. A
+page of the console sees a part of it (`windows.py`).
+
+While the database is away nothing can be read. Who looks is told so by the end of the stream, and by a 503 when it asks
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -22,10 +26,14 @@ from headgate.slices import SLICE, sliced
 from headgate.web import sse
 from headgate.web.bodies.datasources import Overview, Summary
 from headgate.web.subjects import sees
+from headgate.web.windows import Row, Window, Windows
 
 EVERY_S = 1.0
-SHARE = 10.0  # The next snapshot waits for this many times what the last one took,
-MOST_PAUSE_S = 3.0  # though no longer than this: a console takes a node that is silent for 6 s for lost.
+SHARE = 20.0  # The next snapshot waits for this many times the processor time of the last: 5 % of a core for all who
+MOST_PAUSE_S = 5.0  # look, unless there are so very many datasources that what is shown would be old.
+ALIVE_S = 2.0  # A console takes a node that is silent for 6 s for lost.
+LINGER_S = 10.0  # It is read on for a while after the last has left: who comes back finds it there.
+AWAY_AFTER = 2  # Readings that fail, one after another.
 
 # The figures that people compare over all datasources. The others change with every batch, and are shown for one.
 SHOWN = (
@@ -44,9 +52,6 @@ SHOWN = (
     "last_record_at_s",
 )
 
-Row: TypeAlias = dict[str, Any]
-"""A datasource in one line, as JSON has it, or what has changed of it."""
-
 log = structlog.get_logger()
 
 
@@ -54,6 +59,7 @@ class Snapshot:
     """Every datasource at one moment."""
 
     number: int
+    windows: Windows
 
     def __init__(
         self, overview: Overview, rows: dict[str, Row], changed: dict[str, bytes], before: Snapshot | None
@@ -66,6 +72,7 @@ class Snapshot:
         old = before or self
         self._gone = [name for name in old._rows if name not in rows]
         self._are_nodes_new = old._nodes != nodes
+        self.windows = Windows(rows, changed, nodes, self._at_s, None if before is None else before.windows)
         self._texts: dict[tuple[str, Bounds | None], bytes] = {}
 
     @classmethod
@@ -137,11 +144,14 @@ def _difference(old: Row | None, new: Row) -> Row:
 class Overviews:
     """Reads snapshots while somebody looks."""
 
-    def __init__(self, read: Callable[[], Awaitable[Overview]], every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, read: Callable[[], Awaitable[Overview]], every_s: float = EVERY_S, linger_s: float = LINGER_S
+    ) -> None:
         self._read = read
-        self._every_s = every_s
+        self._every_s, self._linger_s = every_s, linger_s
         self._lookers = 0
-        self._latest: Snapshot | None = None  # None: nobody has looked for a while.
+        self._left_s = 0.0  # When the last one left.
+        self._latest: Snapshot | None = None  # None: nobody has looked for a while, or the database is away.
         self._next = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
@@ -150,15 +160,43 @@ class Overviews:
         with self._looking():
             return self._latest or await self._after()
 
-    async def events(self, caller: Caller, *, zipped: bool = False) -> AsyncIterator[bytes]:
+    async def soon(self, within_s: float) -> Snapshot | None:
+        """The same, or nothing if it takes longer; it is read on."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self.latest()
+        except TimeoutError:
+            return None
+
+    def events(self, caller: Caller, *, zipped: bool = False) -> AsyncIterator[bytes]:
         """All of it, then what changes."""
+        return self._events(lambda seen, snapshot: snapshot.event(seen, caller, zipped=zipped), zipped=zipped)
+
+    def window(self, caller: Caller, window: Window, *, zipped: bool = False) -> AsyncIterator[bytes]:
+        """What a window shows, then what changes in it."""
+
+        def event(seen: int | None, snapshot: Snapshot) -> bytes:
+            is_next = seen == snapshot.number - 1
+            return snapshot.windows.event(caller, window, is_next=is_next, zipped=zipped)
+
+        return self._events(event, zipped=zipped)
+
+    async def _events(self, event: Callable[[int | None, Snapshot], bytes], *, zipped: bool) -> AsyncIterator[bytes]:
         with self._looking():
             seen, snapshot = None, self._latest or await self._after()
             if zipped:
                 yield sse.ZIPPED_HEAD
             while True:
-                yield snapshot.event(seen, caller, zipped=zipped)
-                seen, snapshot = snapshot.number, await self._after()
+                yield event(seen, snapshot)
+                seen, following = snapshot.number, asyncio.ensure_future(self._after())
+                try:
+                    while not (await asyncio.wait([following], timeout=ALIVE_S))[0]:
+                        yield sse.zipped(sse.ALIVE) if zipped else sse.ALIVE
+                    snapshot = await following
+                except StoreError:
+                    return  # Who asks again is told so.
+                finally:
+                    following.cancel()
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -169,28 +207,37 @@ class Overviews:
             yield
         finally:
             self._lookers -= 1
+            self._left_s = boot_s()
 
     async def _after(self) -> Snapshot:
-        """The next snapshot."""
+        """The next snapshot. Raises StoreError if the database is away."""
         await self._next.wait()
-        assert self._latest is not None
+        if self._latest is None:
+            raise StoreError("the database does not answer")
         return self._latest
 
     async def _read_on(self) -> None:
-        """Read until nobody looks any more."""
-        while self._lookers:
-            began_s = boot_s()
+        """Read until nobody has looked for a while."""
+        failures = 0
+        while self._lookers or boot_s() < self._left_s + self._linger_s:
+            began_s, worked_s = boot_s(), time.thread_time()
             try:
-                self._latest = await Snapshot.take(await self._read(), self._latest)
-                news, self._next = self._next, asyncio.Event()
-                news.set()
+                self._tell(await Snapshot.take(await self._read(), self._latest))
+                failures = 0
             except StoreError:
-                pass  # Nothing is sent, and who looks notices the silence.
+                failures += 1
+                if failures >= AWAY_AFTER:
+                    self._tell(None)
             except Exception:
                 log.exception("the overview could not be read")
-            took_s = boot_s() - began_s
-            await asyncio.sleep(max(self._every_s - took_s, min(SHARE * took_s, MOST_PAUSE_S)))
+            took_s, worked_s = boot_s() - began_s, time.thread_time() - worked_s
+            await asyncio.sleep(max(self._every_s - took_s, min(SHARE * worked_s, MOST_PAUSE_S)))
         self._latest = self._reading = None
+
+    def _tell(self, latest: Snapshot | None) -> None:
+        self._latest = latest
+        news, self._next = self._next, asyncio.Event()
+        news.set()
 
 
 def _encoded(value: object) -> bytes:

@@ -46,6 +46,9 @@ class SourceKind:
     # that a running source holds. Raises `NotConnected` while it is away; whatever else it raises is an answer. None:
     # it answers if one of its addresses accepts a connection.
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None
+    # How often a record that it has arrives, in a few words that are true with any options: "exactly once into a
+    # transactional sink", if it can be read again after each position; "at least once".
+    promise: str = ""
 
     @property
     def model(self) -> type[Options]:
@@ -79,6 +82,9 @@ class SinkKind:
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
     # The sockets in folders that options name. The process of a test may not be able to open them by itself.
     sockets: Callable[[Any], Sequence[LocalSocket]] = field(default=lambda options: ())
+    # How often a record is there, in a few words that are true with any options: "exactly once", "deduplicated …",
+    # "at least once".
+    promise: str = ""
 
     def with_options(self, options: Any) -> SinkKind:
         """The same, and transactional only if it is so with these options."""
@@ -133,7 +139,9 @@ class Connector:
     schemes: tuple[str, ...] = ()  # Of the URLs that reader and writer understand: `postgresql`.
     is_local: bool = False  # Its URLs are paths: they mean something on this machine, and relative to a folder.
     endings: dict[str, str] = field(default_factory=dict)  # Of files, with the scheme that each stands for: `.csv`.
-    runs: Literal["async", "thread"] = "async"  # A connector whose source and sink block says "thread".
+    # Where its source and sink run. "async": in the node's event loop. "thread": each in its own thread, because their
+    # methods block. "process": in a process that has limits and can be killed; their methods may be either kind.
+    runs: Literal["async", "thread", "process"] = "async"
 
 
 def _model(options: OptionsModel) -> type[Options]:

@@ -315,3 +315,4 @@ class Context:
     note: Callable[..., None] = _note_nothing  # An event: its type, and by name what else it says. Never a value.
     letters_resolved: Callable[[], None] = _nothing  # Said by a sink whose write has superseded letters.
     is_rehearsal: bool = False  # Somebody tries out a draft: a source leaves everything where it is.
+    memory_mb: int = 512  # What its process may hold, if it has its own.

@@ -25,6 +25,7 @@ from headgate.connectors.files.options import FilesSourceOptions
 from headgate.connectors.moves import NO_POSITION, both_of
 from headgate.connectors.places import place_of_path
 from headgate.errors import Cause, ConnectorError, EndOfStream, NotConnected
+from headgate.text import counted
 
 MARK_BYTES = 1024  # Enough to tell one file from another.
 PIECE_BYTES = 1 << 20  # Of a line that is too long, which is passed over.
@@ -182,7 +183,9 @@ def tell_move(before: api.Position, after: api.Position) -> str:
         return "all files are read again from the beginning"
     if stood is not None and stood.file == stands.file:
         apart = stands.offset - stood.offset
-        return f"{abs(apart):,} bytes of {stands.file} are {'skipped' if apart > 0 else 'read again'}"
+        verb = "is" if abs(apart) == 1 else "are"
+        done = "skipped" if apart > 0 else "read again"
+        return f"{counted(abs(apart), 'byte')} of {stands.file} {verb} {done}"
     if stood is None or stood.file < stands.file:
         return f"what lies before byte {stands.offset:,} of {stands.file} is skipped"
     return f"what lies after byte {stands.offset:,} of {stands.file} is read again"

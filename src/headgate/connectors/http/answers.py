@@ -28,6 +28,7 @@ from headgate.connectors.http.wire import Answer
 from headgate.connectors.payloads import BYTES_AT_ONCE, KEPT_BYTES, decoded
 from headgate.core.payloads import is_costly
 from headgate.errors import Cause, ConnectorError, NotConnected
+from headgate.text import counted
 
 ROWS_AT_ONCE = 2000
 MOST_VALUES = 2_000_000  # In an answer: to find where each record ends takes up to a quarter of a second then.
@@ -253,7 +254,7 @@ def _not_empty(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 def _row(names: list[str], row: list[str], delimiter: str) -> dict[str, str] | Unreadable:
     reason = ""
     if len(row) != len(names):
-        reason = f"the row has {len(row)} fields, and the header has {len(names)}"
+        reason = f"the row has {counted(len(row), 'field')}, and the header has {len(names)}"
     elif not all(map(_is_unicode, row)):
         reason = "the row is not UTF-8"
     if reason:

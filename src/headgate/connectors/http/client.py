@@ -170,7 +170,8 @@ class Client:
             judge_depth(target, _deepest(addresses), self._depth)
         last: OSError | None = None
         loop = asyncio.get_running_loop()
-        tls = self._tls if target.scheme == "https" else None
+        # Reading authorities takes tens of milliseconds, so it happens in a thread.
+        tls = await asyncio.to_thread(lambda: self._tls) if target.scheme == "https" else None
         name = target.host if tls else None
         for address in addresses:
             try:
@@ -187,11 +188,11 @@ class Client:
     def _tls(self) -> ssl.SSLContext:
         if self._ca_file is None:
             return ssl.create_default_context()
-        with open(self._guard.open(self._ca_file), encoding="ascii") as file:
-            text = file.read()
         try:
+            with open(self._guard.open(self._ca_file), encoding="ascii") as file:
+                text = file.read() or "none"  # Empty, it would stand for the usual authorities.
             return ssl.create_default_context(cadata=text)
-        except ssl.SSLError:
+        except (ValueError, ssl.SSLError):
             raise ConnectorError(f"{self._ca_file} has no certificate", cause=Cause.CONFIG) from None
 
 

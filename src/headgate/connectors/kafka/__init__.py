@@ -34,6 +34,7 @@ CONNECTOR = Connector(
         is_marked=True,
         tell_move=tell_move,
         reaches=reaches,
+        promise="exactly once into a transactional sink",
     ),
     sink=SinkKind(
         KafkaSinkOptions,
@@ -44,5 +45,6 @@ CONNECTOR = Connector(
         is_marked=True,
         can_delete=lambda options: True,
         reaches=reaches,
+        promise="exactly once for readers of committed records; delivery: at_least_once: at least once",
     ),
 )

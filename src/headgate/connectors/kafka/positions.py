@@ -44,6 +44,7 @@ from headgate.errors import Cause, ConnectorError, Fenced, NotConnected
 PARTITIONS = 16
 READ_S = 30.0  # For the positions of one partition.
 AT_ONCE = 1000
+HANGS = "a transaction hides the positions after it, and does not end"
 
 # Little is left to read when a run opens: segments are small, and cleaned when a tenth of them is outdated.
 CONFIG = {
@@ -176,7 +177,7 @@ class PositionReader:
         with steer_worker(self._where):
             while self._at < end and not self.is_unwanted:
                 if time.monotonic() > ends_s:
-                    raise NotConnected(f"Kafka {self._where}: a transaction of another stream does not end")
+                    raise NotConnected(f"Kafka {self._where}: {HANGS}", hint="kafka-transactions.sh find-hanging")
                 first = self._consumer.poll(SLICE_S)
                 if first is None:
                     self._faults.check(self._where)

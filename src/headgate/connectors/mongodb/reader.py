@@ -133,8 +133,19 @@ class MongoReader:
     async def top(self, table: Table) -> Bound | None:
         """The greatest `_id`."""
         with translate_errors(self._url, table.name):
-            last = await self._session.database()[table.name].find_one({}, {"_id": 1}, sort=[("_id", -1)])
-        return None if last is None else values.bound_of(last["_id"])
+            collection = self._session.database()[table.name]
+            last = await collection.find_one({}, {"_id": 1}, sort=[("_id", -1)])
+            first = await collection.find_one({}, {"_id": 1}, sort=ORDER)
+            if last is None or first is None:
+                return None
+            # Servers that speak MongoDB's protocol, and ignore what they do not know, would repeat documents.
+            before = _between(collection.find, None, values.bound_of(first["_id"]), projection={"_id": 1})
+            if first in await before.sort(ORDER).limit(1).to_list():
+                raise StorageError(
+                    f"{table.name}: this server ignores the bounds of a query (min, max), so chunks would overlap",
+                    hint="FerretDB is such a server: copy its PostgreSQL, or from a MongoDB",
+                )
+        return values.bound_of(last["_id"])
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
         """The `_id` after that many, or the top."""

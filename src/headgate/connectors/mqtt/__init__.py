@@ -52,6 +52,6 @@ def _tell_move(before: Position, after: Position) -> str:
 CONNECTOR = Connector(
     name="mqtt",
     summary="Subscribe and publish to topics of an MQTT broker",
-    source=SourceKind(_source_options, _source, tell_move=_tell_move, probe=_probe),
-    sink=SinkKind(_sink_options, _sink, probe=_probe),
+    source=SourceKind(_source_options, _source, tell_move=_tell_move, probe=_probe, promise="at least once"),
+    sink=SinkKind(_sink_options, _sink, probe=_probe, promise="at least once"),
 )

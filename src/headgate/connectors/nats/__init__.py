@@ -51,7 +51,14 @@ def _tell_move(before: Position, after: Position) -> str:
 CONNECTOR = Connector(
     name="nats",
     summary="Read JetStream streams, and write to them exactly once",
-    source=SourceKind(_source_options, _source, knows_backlog=True, tell_move=_tell_move, probe=_probe),
+    source=SourceKind(
+        _source_options,
+        _source,
+        knows_backlog=True,
+        tell_move=_tell_move,
+        probe=_probe,
+        promise="exactly once into a transactional sink",
+    ),
     sink=SinkKind(
         _sink_options,
         _sink,
@@ -59,5 +66,6 @@ CONNECTOR = Connector(
         transactional_with=lambda options: options.exactly_once,
         forgets=True,
         probe=_probe,
+        promise="exactly once; exactly_once: false: deduplicated within the stream's duplicate window",
     ),
 )

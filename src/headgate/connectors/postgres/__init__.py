@@ -78,6 +78,7 @@ CONNECTOR = Connector(
         can_delete=lambda options: options.mode == "upsert",
         probe=_probe,
         sockets=_sockets,
+        promise="exactly once",
     ),
     reader=ReaderKind(_reader),
     writer=WriterKind(_writer, of_sink=_landing),

@@ -54,6 +54,19 @@ def _tell_move(before: Position, after: Position) -> str:
 CONNECTOR = Connector(
     name="rabbitmq",
     summary="Read and write queues, exchanges and streams of RabbitMQ",
-    source=SourceKind(_source_options, _source, knows_backlog=True, in_parts=True, tell_move=_tell_move, probe=_probe),
-    sink=SinkKind(_sink_options, _sink, probe=_probe),
+    source=SourceKind(
+        _source_options,
+        _source,
+        knows_backlog=True,
+        in_parts=True,
+        tell_move=_tell_move,
+        probe=_probe,
+        promise="streams: exactly once into a transactional sink; queues: at least once",
+    ),
+    sink=SinkKind(
+        _sink_options,
+        _sink,
+        probe=_probe,
+        promise="streams: deduplicated by publisher and number; exchanges and queues: at least once",
+    ),
 )

@@ -53,7 +53,14 @@ def _tell_move(before: Position, after: Position) -> str:
 CONNECTOR = Connector(
     name="redis",
     summary="Read Redis streams and lists, and write to streams, lists and keys, exactly once",
-    source=SourceKind(_source_options, _source, knows_backlog=True, tell_move=_tell_move, probe=_probe),
+    source=SourceKind(
+        _source_options,
+        _source,
+        knows_backlog=True,
+        tell_move=_tell_move,
+        probe=_probe,
+        promise="streams: exactly once into a transactional sink; lists: at least once",
+    ),
     sink=SinkKind(
         _sink_options,
         _sink,
@@ -62,5 +69,6 @@ CONNECTOR = Connector(
         needs_key=lambda options: options.keys is not None,
         can_delete=lambda options: options.keys is not None,
         probe=_probe,
+        promise="exactly once, as durable as the server's settings make it",
     ),
 )

@@ -15,5 +15,10 @@ __all__ = ["CONNECTOR", "Check", "Verifier", "WebhookOptions"]
 CONNECTOR = Connector(
     name="webhook",
     summary="Receive JSON by HTTP POST, signed or with a token, made durable before it is answered",
-    source=SourceKind(WebhookOptions, WebhookSource, tell_move=partial(tell_numbers, noun="payload")),
+    source=SourceKind(
+        WebhookOptions,
+        WebhookSource,
+        tell_move=partial(tell_numbers, noun="payload"),
+        promise="each payload that was answered 202 exactly once into a transactional sink",
+    ),
 )

@@ -69,4 +69,9 @@ def _what(ending: Ending, bound: Bound) -> str:
         case "exit":
             return f"the process exited with code {ending.number}"
         case "signal":
-            return f"the process ended with signal {ending.number}: {_SIGNALS.get(ending.number, 'unknown')}"
+            return f"the process ended with signal {ending.number}: {signal_said(ending.number)}"
+
+
+def signal_said(number: int) -> str:
+    """What a signal means, for somebody who does not know its number."""
+    return _SIGNALS.get(number, "unknown")

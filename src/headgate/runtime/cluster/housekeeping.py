@@ -15,6 +15,7 @@ from headgate.store.events import Events
 from headgate.store.groups import Groups
 from headgate.store.inbox import InboxTable
 from headgate.store.letters import Letters
+from headgate.store.minutes import Minutes
 from headgate.store.placement import Placement
 from headgate.store.sessions import Sessions
 from headgate.store.streams import Streams
@@ -38,6 +39,7 @@ class Housekeeper:
     events_keep_s: float
     datasources: Datasources
     streams: Streams
+    minutes: Minutes
     groups: Groups
     letters: Letters
     placement: Placement
@@ -58,6 +60,7 @@ class Housekeeper:
         while await self.events.forget(self.events_keep_s):
             await asyncio.sleep(PAUSE_S)
         await self.datasources.purge()
+        await self.minutes.keep()
         await self.streams.trim_history()
         await self.groups.clean()
         while await self.letters.clean():

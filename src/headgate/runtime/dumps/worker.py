@@ -31,6 +31,7 @@ from headgate.runtime.dumps.copying import Transform, copy
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.offsets import silent
 from headgate.runtime.dumps.plan import Plan, Rate, Storages, plan_of
+from headgate.spans import spans
 from headgate.store.dump_rows import Attempt, Leased
 from headgate.store.dumps import Dumps
 
@@ -176,7 +177,16 @@ class Worker:
         self._throttle.learn(rows, flow.bytes)
         kind = notice(rows, is_sized=plan.source.by is not By.OFFSET or plan.source.rows is not None)
         await self._report(leased, self._attempt(leased, kind, flow, rows=rows))
+        if spans.is_on:
+            self._trace(leased, flow, rows=rows)
         return True
+
+    def _trace(self, leased: Leased, flow: _Flow, *, rows: int = 0, cause: str = "") -> None:
+        """Which chunk, by its number: its bounds are values."""
+        table = self._plans[leased.table].job.source.name if leased.table in self._plans else ""
+        names = {"dump": str(self._dump), "table": table, "worker": self.name}
+        numbers = {"chunk": leased.chunk.number, "rows": rows, "bytes": flow.bytes}
+        spans.tell("chunk", flow.seconds, cause, **names, **numbers)
 
     def _attempt(self, leased: Leased, kind: Notice, flow: _Flow, *, rows: int = 0, error: str = "") -> Attempt:
         number, range = leased.chunk.number, leased.chunk.range
@@ -243,6 +253,8 @@ class Worker:
         if not isinstance(error, HeadgateError):
             log.error("a chunk failed in an unexpected way", error=text, exc_info=error)
         kind = Notice.FAILURE if is_gone else Notice.ERROR
+        if spans.is_on:
+            self._trace(leased, flow, cause=type(error).__name__)
         return await self._report(leased, self._attempt(leased, kind, flow, error=text)) or not is_gone
 
     async def _report(self, leased: Leased, attempt: Attempt) -> bool:

@@ -41,7 +41,9 @@ AT_ONCE = 2  # Tests of a node: each may take a core.
 WAITING = 8
 WAIT_S = 30.0
 SHOWN_BYTES = 16 * 1024  # Of what it wrote to its standard output.
-GRACE_S = 5.0  # Beyond its time, for the warden to kill it and say so.
+START_S = 60.0  # For the zygote's imports, which take a second on a machine that is not busy.
+GRACE_S = 30.0  # Beyond its time, for the warden to kill it and say so. A warden that ended is noticed at once.
+END_S = 5.0  # For the zygote to end by itself.
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME")  # Of the environment.
 
 _KINDS = (socket.SOCK_STREAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_SEQPACKET)
@@ -89,6 +91,7 @@ class Children:
         self._user = user
         self._zygote: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
+        self._is_ready = False
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
         self._starting = asyncio.Lock()
@@ -172,24 +175,40 @@ class Children:
             for one in ours:
                 one.setblocking(False)
             return tuple(ours)
-        raise HeadgateError("the process that starts tests does not start", hint="the node's log says more")
+        raise _unstarted()
 
     async def _ensure(self) -> socket.socket:
         if self._zygote is not None and self._zygote.poll() is not None:
             self._forget()
         if self._requests is None:
-            self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             environment = {name: value for name in _KEPT if (value := os.environ.get(name)) is not None}
             environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
             command = [sys.executable, "-P", "-m", "headgate.runtime.harness.zygote", str(theirs.fileno())]
-            with theirs:
-                self._zygote = await asyncio.to_thread(_start, command, environment, theirs.fileno())
+            self._zygote = await asyncio.to_thread(_start, command, environment, theirs)
+            self._requests = requests
+        if not self._is_ready:
+            await self._until_ready(self._requests)
         return self._requests
+
+    async def _until_ready(self, requests: socket.socket) -> None:
+        """The zygote's imports are no part of a test's time: on a busy machine they alone may take longer."""
+        requests.setblocking(False)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(START_S):
+                self._is_ready = bool(await asyncio.get_running_loop().sock_recv(requests, 1))
+        if not self._is_ready:
+            if self._zygote is not None:
+                self._zygote.kill()
+            self._forget()
+            raise _unstarted()
+        requests.setblocking(True)
 
     def _forget(self) -> None:
         if self._requests is not None:
             self._requests.close()
         self._requests = self._zygote = None
+        self._is_ready = False
 
     # A process.
 
@@ -230,17 +249,22 @@ class Children:
                     ran.apart = ended.apart
 
 
-def _start(command: list[str], environment: dict[str, str], descriptor: int) -> subprocess.Popen[bytes]:
+def _unstarted() -> HeadgateError:
+    return HeadgateError("the process that starts tests does not start", hint="the node's log says more")
+
+
+def _start(command: list[str], environment: dict[str, str], theirs: socket.socket) -> subprocess.Popen[bytes]:
     nothing = subprocess.DEVNULL
-    return subprocess.Popen(
-        command, env=environment, pass_fds=[descriptor], stdin=nothing, stdout=nothing, start_new_session=True
-    )
+    with theirs:
+        return subprocess.Popen(
+            command, env=environment, pass_fds=[theirs.fileno()], stdin=nothing, stdout=nothing, start_new_session=True
+        )
 
 
 def _reap(zygote: subprocess.Popen[bytes]) -> None:
     """It ends by itself, unless somebody has stopped it."""
     try:
-        zygote.wait(GRACE_S)
+        zygote.wait(END_S)
     except subprocess.TimeoutExpired:
         zygote.kill()
         zygote.wait()

@@ -16,6 +16,7 @@ import structlog
 from headgate.clock import unix_s
 from headgate.config import Settings
 from headgate.connectors.api import INBOX_IDENTITY, Context
+from headgate.connectors.bounds import WireGuard
 from headgate.connectors.guard import Guard
 from headgate.core.harness.payloads import MOST_INPUTS, MOST_PAYLOAD_BYTES
 from headgate.core.harness.results import Difference, Given, Result, differences, totals_of
@@ -32,7 +33,7 @@ from headgate.runtime.harness.doorways import Doorways
 from headgate.runtime.harness.fixtures import FixtureShelf
 from headgate.runtime.harness.inputs import OneByOne, takes_bodies
 from headgate.runtime.harness.safe import safe
-from headgate.runtime.harness.wire import Case, Job, Limits, Outcome, Said, WireGuard
+from headgate.runtime.harness.wire import Case, Job, Limits, Outcome, Said
 from headgate.runtime.streams import sides
 from headgate.runtime.streams.shared import SharedThings
 from headgate.store.datasources import Content, Datasource, Version
@@ -130,6 +131,7 @@ class Harness:
         self._inbox = inbox
         self._letters = letters
         self._children = Children(settings.harness_user)
+        self._connector_memory_mb = settings.connector_memory_mb
         self._limits = Limits(settings.harness_timeout_s, memory_bytes=settings.harness_memory_mb * 1024 * 1024)
 
     async def close(self) -> None:
@@ -294,7 +296,8 @@ class Harness:
         does when the version is to run: what a test may reach is less."""
         feed = OneByOne()
         log = structlog.get_logger("headgate.check").bind(datasource=subject.name)
-        context = Context(f"{subject.name}:check", log, unix_s, SharedThings(), inbox=feed, feed=feed)
+        name, memory_mb = f"{subject.name}:check", self._connector_memory_mb
+        context = Context(name, log, unix_s, SharedThings(), inbox=feed, feed=feed, memory_mb=memory_mb)
         found = []
         for side, build in (("source", sides.build_source), ("sink", sides.build_sink)):
             try:

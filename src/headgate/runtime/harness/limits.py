@@ -13,8 +13,10 @@ import pwd
 import resource
 import signal
 import sys
+from typing import TYPE_CHECKING
 
-from headgate.runtime.harness.wire import Limits
+if TYPE_CHECKING:
+    from headgate.runtime.harness.wire import Limits
 
 _NEWUSER, _NEWPID, _NEWNET, _NEWIPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
 _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38

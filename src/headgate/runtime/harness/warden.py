@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
+from headgate.awaited import readable
+from headgate.runtime.descent import below, kill_all, own_bytes, reap
 from headgate.runtime.harness import limits
 from headgate.runtime.harness.wire import Ended, Limits, Request
 
@@ -42,7 +42,7 @@ def watch(request: Request, status: socket.socket, work: Callable[[], None]) -> 
         os._exit(0)
     os.close(write_end)
     how = _wait(first, request.limits, status, began)
-    _kill_all(first)
+    kill_all(first)
     ended = _ended(first, read_end, how, apart)
     with contextlib.suppress(OSError):
         status.send(msgspec.msgpack.encode(ended))
@@ -67,13 +67,13 @@ def _be_first(work: Callable[[], None], write_end: int) -> None:
 
 def _wait(first: int, limits: Limits, status: socket.socket, began: float) -> str:
     """Until it has ended, or must."""
-    descriptor, shared = os.pidfd_open(first), _own_bytes(os.getpid())
+    descriptor, shared = os.pidfd_open(first), own_bytes(os.getpid())
     try:
         while True:
             left_s = began + limits.wall_s - time.monotonic()
             if left_s <= 0:
                 return "wall"
-            ready = select.select([descriptor, status.fileno()], [], [], min(LOOK_S, left_s))[0]
+            ready = readable([descriptor, status.fileno()], min(LOOK_S, left_s))
             if descriptor in ready:
                 return "exit"
             if ready:
@@ -95,7 +95,7 @@ def _ended(first: int, read_end: int, how: str, apart: list[str]) -> Ended:
     _, code, used = os.wait4(first, 0)
     if "pid" in apart and (told := os.read(read_end, 32)):
         code = int(told)
-    _reap()
+    reap()
     cpu_s, peak_bytes = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
     if how != "exit":
         return Ended(how, 0, cpu_s, peak_bytes, apart)
@@ -104,57 +104,6 @@ def _ended(first: int, read_end: int, how: str, apart: list[str]) -> Ended:
     return Ended("exit", os.waitstatus_to_exitcode(code), cpu_s, peak_bytes, apart)
 
 
-# Killing.
-
-
-def _kill_all(first: int) -> None:
-    """It, and whatever it has started: in its group, below it, or left to us."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(first, signal.SIGKILL)
-    own = os.getpid()
-    for _ in range(1000):  # Each round kills all that are there; what forks faster than that has no more room.
-        left = [pid for pid in below(own) if pid != first]
-        if not left:
-            return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        _reap(but=first)
-        time.sleep(0.001)
-
-
-def _reap(but: int = 0) -> None:
-    for pid in list(_children(os.getpid())):
-        if pid != but:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-
-
-def below(pid: int) -> list[int]:
-    """All processes that descend from this one."""
-    found, waiting = [], [pid]
-    while waiting:
-        inner = list(_children(waiting.pop()))
-        found += inner
-        waiting += inner
-    return found
-
-
-def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                yield from map(int, file.read().split())
-
-
 def _memory(first: int, shared: int) -> int:
     """What it and all below it hold. What was there before the fork is shared, and counts for nobody."""
-    return sum(max(0, _own_bytes(pid) - shared) for pid in [first, *below(first)])
-
-
-def _own_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            pages = file.read().split()
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-    return 0
+    return sum(max(0, own_bytes(pid) - shared) for pid in [first, *below(first)])

@@ -15,19 +15,20 @@ import contextlib
 import gc
 import importlib
 import os
-import select
 import signal
 import socket
 import sys
 
 import msgspec
 
+from headgate.awaited import readable
 from headgate.connectors import plugins
 from headgate.runtime.harness import child, warden
 from headgate.runtime.harness.wire import Request
 
 IDLE_S = 600.0
 MOST_REQUEST_BYTES = 4096
+READY = b"."  # What the node hears once everything is imported.
 
 # What the standard library imports only when it is first needed.
 _LATE = (
@@ -46,7 +47,9 @@ def main(descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     requests = socket.socket(fileno=descriptor)
-    while select.select([requests], [], [], IDLE_S)[0]:
+    with contextlib.suppress(OSError):  # The node may be gone.
+        requests.send(READY)
+    while readable([descriptor], IDLE_S):
         data, descriptors, _, _ = socket.recv_fds(requests, MOST_REQUEST_BYTES, 4)
         if not data:
             return

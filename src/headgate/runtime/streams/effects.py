@@ -38,6 +38,7 @@ from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.shared import SharedThings
 from headgate.runtime.streams.sides import Awaited
 from headgate.runtime.taps.points import Points
+from headgate.spans import spans
 from headgate.store.letters import Letters
 
 RETRY_S = 1.0
@@ -65,6 +66,7 @@ class Surroundings:
     lose: Callable[[Handle, int], None]
     remove: Callable[[Handle], None]
     is_current: Callable[[Handle], bool]  # Whether no other worker of this node has the stream.
+    memory_mb: int  # That the process of a connector may take.
 
 
 class Effects:
@@ -241,13 +243,17 @@ class Effects:
         inbox = self._around.inboxes.of(handle.datasource)
         feed = handle.pusher.feed if handle.pusher is not None else None
         note = partial(self._around.reporter.event, handle)
-        return Context(handle.name, bound, unix_s, self._shared, inbox, feed, note=note)
+        memory_mb = self._around.memory_mb
+        return Context(handle.name, bound, unix_s, self._shared, inbox, feed, note=note, memory_mb=memory_mb)
 
     async def _drive_and_forget(self, handle: Handle, run: Run, number: int, epoch: int) -> None:
         """A run refers to its handle: while the handle refers to a run that has ended, neither would be freed."""
+        named = handle.name.partition(":")[0]
+        span = handle.span = spans.begin("run", datasource=named, stream=handle.name, run=number, epoch=epoch)
         try:
             await self._drive(handle, run, number, epoch)
         finally:
+            span.end()
             if handle.run is run:
                 handle.run = handle.task = None
 
@@ -262,6 +268,7 @@ class Effects:
                 self._fail(handle, number, _ahead(error), began_at_s)
                 return
             handle.log.warning("fenced", error=error.message)
+            handle.span.fail("fenced")
             around.lose(handle, epoch)
             return
         except asyncio.CancelledError:
@@ -332,6 +339,9 @@ class Effects:
         self._around.lookout.works(handle.run.targets)
         self._around.checkpoints.moved(handle)
         self._around.reporter.moved(handle)
+        if spans.is_on and written is not None:
+            bad = len(written.culprits)
+            handle.span.part("batch", handle.stats.last_write_s, written=written.records, dead_lettered=bad)
         phase = handle.state.phase
         if written is not None and written.culprits:
             self._around.reporter.culprits(handle, written)
@@ -352,6 +362,7 @@ class Effects:
         self, handle: Handle, run: int, error: BaseException, began_at_s: float, awaited: Awaited | None = None
     ) -> None:
         failure, before, is_watched = sides.failure_of(error), handle.state, False
+        handle.span.fail(str(failure.cause))
         if awaited is not None and not isinstance(before.phase, lifecycle.BackingOff):  # Else it is an older run's.
             handle.awaited, failure = awaited, replace(failure, awaits=awaited.key)
             is_watched = self._around.lookout.is_away(awaited.key)

@@ -21,6 +21,7 @@ from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.run import Run
 from headgate.runtime.streams.sides import Awaited
 from headgate.runtime.streams.stats import Stats
+from headgate.spans import NOBODY, Span
 from headgate.store.states import State
 
 
@@ -72,6 +73,7 @@ class Handle:
     episode: Episode = field(default_factory=Episode)  # Of failures in a row, as far as people were told.
     awaited: Awaited | None = None  # What has to come back, while it waits for that.
     reported: tuple[Any, ...] = ()  # What was last written to the state table.
+    span: Span = NOBODY  # Of its run, for those who trace.
     culprits: tuple[int, float] = (0, float("-inf"))  # Since the last event about them, and when that was.
 
     @property

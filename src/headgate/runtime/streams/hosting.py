@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import queue
 import threading
 from collections.abc import Callable
@@ -45,6 +46,11 @@ class Threaded:
                 result, error = None, caught
             with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for the answer.
                 future.get_loop().call_soon_threadsafe(_answer, future, result, error)
+
+
+def awaitable(built: Any, name: str) -> Any:
+    """A source or a sink whose methods can be awaited, whether or not they are plain ones that block."""
+    return built if inspect.iscoroutinefunction(built.check) else Threaded(built, name)
 
 
 def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

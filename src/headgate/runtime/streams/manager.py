@@ -32,6 +32,7 @@ from headgate.runtime.streams.checkpoints import Checkpoints
 from headgate.runtime.streams.effects import Effects, Surroundings
 from headgate.runtime.streams.handle import Handle, Pusher
 from headgate.runtime.streams.lookout import Lookout
+from headgate.runtime.streams.minutes import MinuteKeeper
 from headgate.runtime.streams.ownership import Ownership
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.reporter import Reporter
@@ -41,6 +42,7 @@ from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.strays import Strays
 from headgate.runtime.taps.points import NOBODY, Points
 from headgate.store.letters import Letters
+from headgate.store.minutes import Minutes
 from headgate.store.streams import Offer, Streams
 
 POLL_S = 0.5  # Finds what a wake-up missed.
@@ -59,12 +61,14 @@ class WorkerManager:
         registry: Registry,
         rows: Streams,
         letters: Letters,
+        minutes: Minutes,
         node: UUID,
         installation: UUID,
         trust_left_s: Callable[[], float],
         inboxes: InboxHub,
         is_listed: Callable[[str], bool] = lambda name: True,
         taps: Points = NOBODY,
+        memory_mb: int = 512,
     ) -> None:
         self.node = node
         self._registry = registry
@@ -77,6 +81,7 @@ class WorkerManager:
         self._looking = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reporter = Reporter(registry, node, self._handles.values)
+        self.minutes = MinuteKeeper(minutes, inboxes, node, self._reporter.take_moved)
         ownership = Ownership(rows, node)
         self._checkpoints = Checkpoints(ownership, node, self._lose)
         self._lookout = Lookout(self._dispatch)
@@ -98,6 +103,7 @@ class WorkerManager:
             lose=self._lose,
             remove=self._remove,
             is_current=lambda handle: self._handles.get(handle.stream, handle) is handle,
+            memory_mb=memory_mb,
         )
         self._effects = Effects(around)
         self._strays = Strays(letters, node, self.claim, self.give_back)
@@ -114,6 +120,7 @@ class WorkerManager:
             group.create_task(forever(self._checkpoints.run, "checkpoint"), name="checkpoint")
             group.create_task(forever(self._reporter.run, "report"), name="report")
             group.create_task(forever(self._owned_loop, "owned"), name="owned")
+            group.create_task(forever(self.minutes.run, "minutes"), name="minutes")
 
     # What is wanted.
 
@@ -350,6 +357,7 @@ class WorkerManager:
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(2.0):
                 await self._reporter.flush()
+                await self.minutes.write()
 
     def kept(self) -> list[str]:
         """The streams that are still ours."""

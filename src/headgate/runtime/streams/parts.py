@@ -46,15 +46,15 @@ async def take(build: Callable[[str], Source], share: Share) -> Source:
         if names == UNNAMED and share.index == 0:
             return whole
         mine = [] if names == UNNAMED else parts_of(share.index, share.of, await share.listed(names))
+        present = set(names)
+        # Before the whole is closed, because a process that all of them live in ends with the last one.
+        found = Nothing() if names == UNNAMED else Merged({name: build(name) for name in mine if name in present})
     except BaseException:
         with suppress(Exception):
             await whole.close()
         raise
     await whole.close()
-    if names == UNNAMED:
-        return Nothing()
-    present = set(names)
-    return Merged({name: build(name) for name in mine if name in present})
+    return found
 
 
 def _check_names(names: Sequence[str]) -> None:

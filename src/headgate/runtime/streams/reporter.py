@@ -38,6 +38,7 @@ class Reporter:
         self._changed = asyncio.Event()
         self._dirty: set[Handle] = set()
         self._moved: set[Handle] = set()  # Their figures have changed.
+        self._since_minute: set[Handle] = set()  # The same, since the last minute was written.
         self._round = 0
         self._events: list[tuple[UUID, str, dict[str, Any]]] = []
         self._proofs: dict[UUID, int] = {}
@@ -45,12 +46,18 @@ class Reporter:
     def changed(self, handle: Handle) -> None:
         """Its state should be written now. Its figures follow, so that what waits at its source is soon known."""
         self._dirty.add(handle)
-        self._moved.add(handle)
+        self.moved(handle)
         self._changed.set()
 
     def moved(self, handle: Handle) -> None:
         """Its figures should be written with the next."""
         self._moved.add(handle)
+        self._since_minute.add(handle)
+
+    def take_moved(self) -> set[Handle]:
+        """Those whose figures have changed since this was last asked for, also if they are not here any more."""
+        taken, self._since_minute = self._since_minute, set()
+        return taken
 
     def event(self, handle: Handle, type: str, **payload: Any) -> None:
         """Something happened."""
@@ -132,6 +139,7 @@ class Reporter:
         for handle in due:
             if isinstance(handle.state.phase, Running):
                 handle.stats.sample(handle.totals)
+        self._since_minute |= due
         due.update(in_turn)
         asked = [(handle, handle.run) for handle in due if handle.run is not None and handle.run.knows_backlog]
         for begin in range(0, len(asked), ASKED_AT_ONCE):

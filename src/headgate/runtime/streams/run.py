@@ -43,7 +43,16 @@ from headgate.runtime.streams.batches import Batches, Written
 from headgate.runtime.streams.letters import Copier, Desk
 from headgate.runtime.streams.parts import Share
 from headgate.runtime.streams.replays import Replayed, Replays
-from headgate.runtime.streams.sides import Awaited, Side, awaited_of, build_sink, build_source, close, targets_of
+from headgate.runtime.streams.sides import (
+    Awaited,
+    Side,
+    awaited_of,
+    build_sink,
+    build_source,
+    close,
+    source_builder,
+    targets_of,
+)
 from headgate.runtime.streams.slices import map_all
 from headgate.runtime.streams.stats import Stats
 from headgate.runtime.streams.trusted import while_trusted
@@ -207,7 +216,7 @@ class Run:
     async def _build_source(self) -> Source:
         prepared, context = self._prepared, self._context
         if prepared.source_kind.in_parts:
-            return await parts.take(lambda part: build_source(prepared, context, part), self._share)
+            return await parts.take(source_builder(prepared, context), self._share)
         return parts.Nothing() if self._share.index else build_source(prepared, context)
 
     async def _move(self, source: Source, sink: Sink, progress: Progress) -> bool:

@@ -7,16 +7,25 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
+import structlog
+
+from headgate.clock import unix_s
 from headgate.connectors import plugins
-from headgate.connectors.api import Context, Marked, Sink, SinkKind, Source, SourceKind
+from headgate.connectors.api import Connector, Context, Marked, Sink, SinkKind, Source, SourceKind
+from headgate.connectors.guard import Guard
 from headgate.core.lifecycle import Failure
 from headgate.core.reach import Kind
 from headgate.datasources.prepared import Prepared, SinkSide
 from headgate.errors import Cause, ConfigError, ConnectorError, HeadgateError, NotConnected, StoreError
 from headgate.hidden import hide
-from headgate.runtime.streams.hosting import Threaded
+from headgate.runtime.apart.process import Process
+from headgate.runtime.apart.remote import Prober, process_of
+from headgate.runtime.apart.sink import RemoteSink
+from headgate.runtime.apart.source import RemoteSource
+from headgate.runtime.streams.hosting import Threaded, awaitable
+from headgate.runtime.streams.shared import SharedThings
 from headgate.text import error_line
 
 CLOSE_S = 2.0
@@ -31,11 +40,26 @@ _KEY = secrets.token_bytes(16)  # What a URL names may be a piece of a password:
 
 def build_source(prepared: Prepared, context: Context, part: str = "") -> Source:
     """The source, or that of one part, made awaitable if its methods block."""
-    context = replace(context, part=part, guard=prepared.source_guard)
-    prepared.source_guard.check(prepared.source_kind.reaches(prepared.source_options))
-    kind, options = prepared.source_kind, prepared.source_options
-    source = plugins.built(prepared.source, lambda: kind.build(options, context))
-    return Threaded(source, context.stream) if prepared.source.runs == "thread" else source
+    return source_builder(prepared, context)(part)
+
+
+def source_builder(prepared: Prepared, context: Context) -> Callable[[str], Source]:
+    """Builds sources of parts. If they have their own process, it is one for all that live at the same time."""
+    connector, kind, options = prepared.source, prepared.source_kind, prepared.source_options
+    context = replace(context, guard=prepared.source_guard)
+    process: Process | None = None
+
+    def build(part: str) -> Source:
+        nonlocal process
+        prepared.source_guard.check(kind.reaches(options))
+        if _is_apart(connector, context):
+            if process is None or process.is_over:
+                process = process_of(connector, "source", prepared.source_given, context)
+            return RemoteSource(process, part)
+        source = plugins.built(connector, lambda: kind.build(options, replace(context, part=part)))
+        return _awaitable(connector, source, context)
+
+    return build
 
 
 def build_sink(prepared: Prepared, context: Context) -> Sink:
@@ -47,8 +71,21 @@ def build_sink_side(side: SinkSide, context: Context) -> Sink:
     """A sink by itself, made awaitable if its methods block."""
     side.guard.check(side.kind.reaches(side.options))
     context = replace(context, guard=side.guard, field_types=side.field_types)
+    if _is_apart(side.connector, context):
+        return RemoteSink(process_of(side.connector, "sink", side.given, context))
     sink = plugins.built(side.connector, lambda: side.kind.build(side.options, context))
-    return Threaded(sink, context.stream) if side.connector.runs == "thread" else sink
+    return _awaitable(side.connector, sink, context)
+
+
+def _is_apart(connector: Connector, context: Context) -> bool:
+    """Whether it has its own process. That of a test is one already."""
+    return connector.runs == "process" and not context.is_rehearsal
+
+
+def _awaitable(connector: Connector, built: T, context: Context) -> T:
+    if connector.runs == "process":
+        return cast(T, awaitable(built, context.stream))
+    return cast(T, Threaded(built, context.stream)) if connector.runs == "thread" else built
 
 
 async def check(prepared: Prepared, context: Context) -> None:
@@ -156,7 +193,23 @@ def _target(prepared: Prepared, side: Side) -> Awaited | None:
         return None
     named = str(sorted(map(str, places))).encode("utf-8", "surrogatepass")
     key = hashlib.blake2b(named, key=_KEY, digest_size=16).hexdigest()
-    return Awaited(key, (lambda: guard.knock(addresses)) if own is None else (lambda: own(options, guard)))
+    return Awaited(key, (lambda: guard.knock(addresses)) if own is None else _own_probe(prepared, side, own))
+
+
+def _own_probe(
+    prepared: Prepared, side: Side, probe: Callable[[Any, Guard], Awaitable[None]]
+) -> Callable[[], Awaitable[None]]:
+    """The connector's question, asked in a process if that is where it lives."""
+    if side == "source":
+        connector, options, given = prepared.source, prepared.source_options, prepared.source_given
+        guard = prepared.source_guard
+    else:
+        connector, options, given = prepared.sink, prepared.sink_options, prepared.sink_given
+        guard = prepared.sink_guard
+    if connector.runs != "process":
+        return lambda: probe(options, guard)
+    context = Context("probe", structlog.get_logger("headgate.probe"), unix_s, SharedThings(), guard=guard)
+    return Prober(lambda: process_of(connector, side, given, context))
 
 
 async def close(*sides: Source | Sink) -> None:

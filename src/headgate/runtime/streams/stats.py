@@ -56,6 +56,8 @@ class Stats:
     backlog: Backlog | None = None
     backlog_since_s: float | None = None  # Since when it has been there while nothing was read.
     samples: tuple[Sample, ...] = ()
+    longest_lag_s: float = 0.0  # Since the last minute was written.
+    bytes_kept: int = 0  # Of `bytes_in`, those that minutes have.
     _above: int = 0  # How many records had been read for good when this was last reported.
     _ahead_s: float | None = None  # The time of the batch that was read ahead of the one being written.
 
@@ -75,6 +77,7 @@ class Stats:
             last_event_delay_s=last.last_event_delay_s,
             waiting_since_s=last.waiting_since_s,
             samples=last.samples,
+            bytes_kept=last.bytes_in,
             _above=last.waiting_above,
         )
 
@@ -115,6 +118,7 @@ class Stats:
         self.last_hour.add(written, now_s)
         if batch.event_time_s is not None:
             self.last_event_delay_s = max(0.0, now_s - batch.event_time_s)
+        self.longest_lag_s = max(self.longest_lag_s, now_s - (self.waiting_since_s or now_s))
         self.waiting_since_s, self._ahead_s, self.writing_since_s = self._ahead_s, None, None
 
     def rests(self) -> None:
@@ -140,6 +144,13 @@ class Stats:
     def sample(self, totals: Totals) -> None:
         """Note the totals of now, for rates."""
         self.samples = sampled(self.samples, totals, unix_s())
+
+    def minute(self) -> tuple[int, float]:
+        """The bytes that were read since this was last asked for, and the longest lag there was."""
+        waited_s = 0.0 if self.waiting_since_s is None else unix_s() - self.waiting_since_s
+        found = self.bytes_in - self.bytes_kept, max(self.longest_lag_s, waited_s)
+        self.bytes_kept, self.longest_lag_s = self.bytes_in, 0.0
+        return found
 
     def reported(self, totals: Totals) -> Reported:
         """As they are now, for the state table and for answers."""

@@ -7,9 +7,8 @@ from functools import cache
 import msgspec
 from litestar import Response, get
 
-from headgate.connectors import plugins
+from headgate.connectors import installed, plugins
 from headgate.datasources import schema
-from headgate.errors import HeadgateError
 from headgate.web.auth import Needs
 from headgate.web.bodies import datasources
 
@@ -19,7 +18,13 @@ SCHEMA = "application/schema+json"
 @get("/api/connectors", guards=[Needs("learn")], tags=["connectors"], summary="All connectors", sync_to_thread=False)
 def list_all() -> datasources.Connectors:
     """Built-in ones and plug-ins alike."""
-    return datasources.Connectors(items=[_line(name) for name in plugins.names()])
+    items = [
+        datasources.Connector(
+            name=one.name, summary=one.summary, sides=list(one.sides), promises=one.promises, install=one.install
+        )
+        for one in installed.lines()
+    ]
+    return datasources.Connectors(items=items)
 
 
 @get("/api/connectors/{name:str}", guards=[Needs("learn")], tags=["connectors"], summary="One", sync_to_thread=False)
@@ -34,6 +39,8 @@ def show(name: str) -> datasources.ConnectorOptions:
         sink=None if found.sink is None else found.sink.model.model_json_schema(),
         transactional=None if found.sink is None else found.sink.transactional,
         schemes=None if found.reader is None and found.writer is None else list(found.schemes),
+        promises=installed.promises_of(found),
+        install=installed.missing(name),
     )
 
 
@@ -54,16 +61,6 @@ def document_schema(one: bool = False) -> Response[bytes]:
 def _schema(one: bool) -> bytes:
     """Made once: it takes a while, and what is installed stays."""
     return msgspec.json.encode(schema.document_schema() if one else schema.file_schema())
-
-
-def _line(name: str) -> datasources.Connector:
-    """A connector in one line; one that cannot be loaded says why."""
-    try:
-        found = plugins.get(name)
-    except HeadgateError as error:
-        return datasources.Connector(name=name, summary=error.message, sides=[])
-    sides = [side for side in ("source", "sink", "reader", "writer") if getattr(found, side) is not None]
-    return datasources.Connector(name=name, summary=found.summary, sides=sides)
 
 
 ROUTES = [list_all, show, document_schema]

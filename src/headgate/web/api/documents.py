@@ -27,6 +27,7 @@ def _schema(found: Object, definitions: Object) -> Schema:
         minimum=found.get("minimum"),
         maximum=found.get("maximum"),
         any_of=[_schema(one, definitions) for one in found["anyOf"]] if "anyOf" in found else None,
+        items=_schema(found["items"], definitions) if "items" in found else None,
         properties=properties or None,
         additional_properties=found.get("additionalProperties"),
     )

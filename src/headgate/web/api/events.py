@@ -14,10 +14,10 @@ from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
-from headgate.core.access import may
+from headgate.core.access import Caller, may
 from headgate.ids import is_name
 from headgate.runtime.node import Node
-from headgate.store.events import Recorded, Which
+from headgate.store.events import Recorded, Span, Which
 from headgate.web import sse, subjects
 from headgate.web.api import views
 from headgate.web.auth import Needs, Req
@@ -26,6 +26,7 @@ from headgate.web.queries import in_query, moment
 
 PAGE = 1000
 LOOKED = 5000  # Events that are looked at for one page: a caller may see very few of them.
+ROUNDS = 40  # Live, readings without a sign of life.
 
 EVENTS = {
     200: ResponseSpec(datasources.EventPage, description="A page; live, one event each.", generate_examples=False)
@@ -51,17 +52,18 @@ async def events(
     after: sse.AfterOrNow = None,
     before: sse.AfterOrNow = None,
     since: datetime | None = None,
+    until: datetime | None = None,
     limit: Annotated[int, Parameter(ge=1, le=PAGE)] = 100,
 ) -> Response[datasources.EventPage] | sse.Live:
     """Of all datasources, or of one, which may be deleted; of all types, or of one. Live: each event once, in order;
-    from now on, or `after` an id. Else a page: the latest events, oldest first, `since` a time and `before` an id.
-    `before` of the answer leads to the page before it; a page may have fewer events than `limit`, and another one
-    before it."""
+    from now on, or `after` an id. Else a page: the latest events, oldest first, `since` and `until` a time, and
+    `before` an id. `before` of the answer leads to the page before it; a page may have fewer events than `limit`, and
+    another one before it."""
     which = Which(datasource, type)
     if not follow:
         with in_query():
-            since = moment("since", since)
-        return Response(await _page(node, request, which, since, before, limit))
+            span = Span(moment("since", since), moment("until", until))
+        return Response(await page_of(node, request.user, which, span, before, limit))
     after = sse.resumed(request, after)
     if after is None:
         last = await node.registry.events.last(None, 1)
@@ -70,27 +72,30 @@ async def events(
 
     async def read(id: int) -> list[datasources.Event]:
         nonlocal looked
-        while rows := await _following(node, which, max(id, looked)):
+        for _ in range(ROUNDS):  # Then the caller gets a sign of life: it may be gone, or its token ended.
+            rows = await _following(node, which, max(id, looked))
+            if not rows:
+                break
             looked = rows[-1].id
-            if seen := [views.event(row) for row in rows if _sees(request, row.name)]:
+            if seen := [views.event(row) for row in rows if _sees(request.user, row.name)]:
                 return seen
         return []
 
     return sse.items(request, node.listener, "events", read, after)
 
 
-async def _page(
-    node: Node, request: Req, which: Which, since: datetime | None, before: int | None, limit: int
+async def page_of(
+    node: Node, caller: Caller, which: Which, span: Span, before: int | None, limit: int
 ) -> datasources.EventPage:
     """What the caller may see of the latest events, as far as it pays to look."""
     next_ = sse.MOST_ID if before is None else before
     seen: list[Recorded] = []
-    size = limit if request.user.bounds is None else PAGE
+    size = limit if caller.bounds is None else PAGE
     for _ in range(LOOKED // PAGE):
-        rows = await node.registry.events.page(which, since, next_, size) if _can_be(which) else []
+        rows = await node.registry.events.page(which, span, next_, size) if _can_be(which) else []
         for row in rows:
             next_ = row.id
-            if _sees(request, row.name):
+            if _sees(caller, row.name):
                 seen.append(row)
                 if len(seen) == limit:
                     return _answer(seen, next_)
@@ -112,9 +117,9 @@ def _can_be(which: Which) -> bool:
     return which.name is None or is_name(which.name)
 
 
-def _sees(request: Req, datasource: str | None) -> bool:
+def _sees(caller: Caller, datasource: str | None) -> bool:
     """What belongs to no datasource is for those who see everything."""
-    return may(request.user, "see_all") if datasource is None else subjects.sees(request.user, datasource)
+    return may(caller, "see_all") if datasource is None else subjects.sees(caller, datasource)
 
 
 ROUTES = [events]

@@ -11,6 +11,7 @@ from headgate.datasources.health import ALARMING, health
 from headgate.errors import StoreError
 from headgate.hidden import hide
 from headgate.runtime.node import Node
+from headgate.store import lineage
 from headgate.telemetry import exposition
 from headgate.telemetry.metrics import NodeCollector
 from headgate.web.api import views
@@ -61,6 +62,31 @@ def installation(node: Node) -> access.Installation:
     return access.Installation(installation=node.installation)
 
 
+@get(
+    "/api/installation/lineage",
+    guards=[Needs("see_all")],
+    tags=["health"],
+    summary="Which history the registry is a part of",
+)
+async def installation_lineage(node: Node) -> access.Lineage:
+    """The era of the installation, and the server that has its registry."""
+    return await lineage_of(node)
+
+
+async def lineage_of(node: Node) -> access.Lineage:
+    """What the registry and its server say."""
+    seen, standbys = await lineage.present(node.database), await lineage.standbys(node.database)
+    server = seen.server.lineage
+    return access.Lineage(
+        installation=seen.kept.installation,
+        era=seen.kept.era,
+        system=server.system,
+        timeline=server.timeline,
+        standbys=standbys.standbys,
+        synchronous=standbys.synchronous,
+    )
+
+
 @get("/metrics", guards=[Needs("see_all")], tags=["health"], summary="Metrics for Prometheus", responses=METRICS)
 async def metrics(request: Req) -> Stream:
     """In the text format; zipped for callers that take gzip."""
@@ -73,4 +99,4 @@ async def metrics(request: Req) -> Stream:
     return Stream(slices, media_type=exposition.MEDIA_TYPE, headers=headers)
 
 
-ROUTES = [healthz, readyz, installation, metrics]
+ROUTES = [healthz, readyz, installation, installation_lineage, metrics]

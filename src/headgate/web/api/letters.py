@@ -30,7 +30,7 @@ from headgate.errors import ConfigError, Problem
 from headgate.ids import as_id
 from headgate.runtime.harness.letters import Rehearsal, rehearse
 from headgate.runtime.node import Node
-from headgate.store.letters import Filter, Kept, pieces
+from headgate.store.letters import Filter, Heap, Kept, pieces
 from headgate.web import subjects
 from headgate.web.api import views
 from headgate.web.api.harness import RUNS_TESTS
@@ -102,10 +102,32 @@ async def list_letters(
     which = replace(which, datasources=await seen(node, request, datasource or []))
     wanted: LetterOutcome | None = None if outcome == "all" else outcome
     with in_query():
-        cursor = _cursor(after)
+        cursor = cursor_of(after)
     found = await node.letters.page(which, wanted, limit + 1, cursor)
-    next_ = _cursor_text(found[limit - 1]) if len(found) > limit else None
+    next_ = cursor_text(found[limit - 1]) if len(found) > limit else None
     return bodies.LetterList(items=[letter(one) for one in found[:limit]], after=next_)
+
+
+@get(
+    "/api/dead-letters/summary",
+    guards=[Needs("operate_listed")],
+    dependencies=BY_QUERY,
+    tags=["dead letters"],
+    summary="Open letters by what is wrong with them",
+    responses=UNKNOWN,
+)
+async def letter_heaps(
+    node: Node,
+    request: Req,
+    which: Filter,
+    datasource: list[str] | None = None,
+    limit: Annotated[int, Parameter(ge=1, le=PAGE)] = 100,
+) -> bodies.LetterHeaps:
+    """How many of each datasource, stage, field, reason and version; the largest heaps first."""
+    which = replace(which, datasources=await seen(node, request, datasource or []))
+    found = await node.letters.heaps(which, limit + 1)
+    items = [bodies.LetterHeap(**heap_fields(one)) for one in found[:limit]]
+    return bodies.LetterHeaps(items=items, more=len(found) > limit)
 
 
 @get(PATH, guards=OF_LETTER, tags=["dead letters"], summary="One letter, with its record")
@@ -217,7 +239,8 @@ def checked(which: Filter) -> Filter:
     return which
 
 
-def _cursor(text: str | None) -> tuple[datetime, UUID] | None:
+def cursor_of(text: str | None) -> tuple[datetime, UUID] | None:
+    """Where the page before has ended."""
     if text is None:
         return None
     at, _, id = text.partition("_")
@@ -230,7 +253,8 @@ def _cursor(text: str | None) -> tuple[datetime, UUID] | None:
     return when, found
 
 
-def _cursor_text(last: Kept) -> str:
+def cursor_text(last: Kept) -> str:
+    """Where a page ends, for the one that follows."""
     return f"{last.last_at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}_{last.id}"
 
 
@@ -240,6 +264,12 @@ def _cursor_text(last: Kept) -> str:
 def letter(found: Kept) -> bodies.Letter:
     """A letter without its record."""
     return bodies.Letter(**_facts(found))
+
+
+def heap_fields(found: Heap) -> dict[str, Any]:
+    """What a heap of letters has in common."""
+    same = {name: getattr(found, name) for name in Heap.__slots__ if name != "name"}
+    return {**same, "datasource": found.name}
 
 
 def details(found: Kept, contents: Contents | None) -> bodies.LetterDetails:
@@ -320,6 +350,7 @@ async def _lines(node: Node, which: Filter, outcome: LetterOutcome | None) -> As
 
 ROUTES = [
     list_letters,
+    letter_heaps,
     show_letter,
     edit_letter,
     letter_numbers,

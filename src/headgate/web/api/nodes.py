@@ -20,7 +20,7 @@ OPERATE = [Needs("operate_all")]
 @get("/api/nodes", guards=[Needs("see_all")], tags=["nodes"], summary="All nodes that beat")
 async def list_nodes(node: Node) -> bodies.Nodes:
     """One row per incarnation; `silent_s` is for how long the answering node has seen no beat of it."""
-    return bodies.Nodes(items=[_view(node, row) for row in await node.nodes.all()])
+    return bodies.Nodes(items=[view(node, row) for row in await node.nodes.all()])
 
 
 @post("/api/nodes/{id:str}/drain", guards=OPERATE, status_code=200, tags=["nodes"], summary="Drain a node")
@@ -47,7 +47,8 @@ async def forget_node(node: Node, request: Req, id: str, yes: bool = False) -> b
     return bodies.Forgotten(id=found.id, name=found.name, streams=len(freed))
 
 
-def _view(node: Node, row: NodeRow) -> bodies.Node:
+def view(node: Node, row: NodeRow) -> bodies.Node:
+    """One incarnation, as this node sees it."""
     silent_s = node.watcher.silent_s(row.id)
     return bodies.Node(
         id=row.id,

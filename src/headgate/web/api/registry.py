@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from litestar import MediaType, Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
 
 from headgate.core.access import Action, may
 from headgate.datasources.documents import Document, apart, gather_all, gather_yaml, write_yaml
@@ -20,9 +22,13 @@ from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
 from headgate.web.headers import takes_gzip
 from headgate.web.overview import Overviews
+from headgate.web.windows import MOST_ROWS, MOST_SEARCH, PAGE, Order, Window
 
 OVERVIEW = {
     200: ResponseSpec(datasources.Overview, description="All; live, then what changes.", generate_examples=False)
+}
+ROWS = {
+    200: ResponseSpec(datasources.OverviewRows, description="All; live, then what changes.", generate_examples=False)
 }
 
 OPERATE = [Needs("operate", subjects.datasource)]
@@ -107,8 +113,35 @@ async def overview(request: Req, follow: bool = True) -> Response[bytes] | sse.L
     overviews: Overviews = request.app.state.overviews
     if not follow:
         return Response((await overviews.latest()).whole(request.user), media_type=MediaType.JSON)
+    await overviews.latest()  # Or a 503, while there is nothing to send yet.
     zipped = takes_gzip(request.headers.get("accept-encoding", ""))
     return sse.live(request, overviews.events(request.user, zipped=zipped), zipped=zipped)
+
+
+@get(
+    "/api/overview/rows",
+    guards=[Needs("list")],
+    tags=["registry"],
+    summary="The first datasources that fit, the worst first; live (SSE) unless follow=false",
+    responses=ROWS,
+)
+async def overview_rows(
+    request: Req,
+    search: Annotated[str, Parameter(max_length=MOST_SEARCH)] = "",
+    health: Annotated[str, Parameter(max_length=20)] = "",
+    order: Order = "health",
+    limit: Annotated[int, Parameter(ge=1, le=MOST_ROWS)] = PAGE,
+    follow: bool = True,
+) -> Response[bytes] | sse.Live:
+    """Those with all words of `search` and with this `health`; by `order`. Then what changes: a row that is new here is
+    whole, of others there are the fields and figures that changed. Costs what it shows, however many there are."""
+    overviews: Overviews = request.app.state.overviews
+    window = Window(" ".join(search.lower().split()), health, order, limit)
+    snapshot = await overviews.latest()
+    if not follow:
+        return Response(snapshot.windows.text(request.user, window), media_type=MediaType.JSON)
+    zipped = takes_gzip(request.headers.get("accept-encoding", ""))
+    return sse.live(request, overviews.window(request.user, window, zipped=zipped), zipped=zipped)
 
 
 def _check(request: Req, action: Action, documents: Mapping[str, Document], *, prune: bool) -> None:
@@ -127,4 +160,4 @@ def _changes(changes: Sequence[PlannedChange]) -> datasources.Changes:
     )
 
 
-ROUTES = [plan, apply, export, reload, overview]
+ROUTES = [plan, apply, export, reload, overview, overview_rows]

@@ -7,18 +7,28 @@ from litestar import delete, get, post, put
 from headgate.errors import NotFound
 from headgate.ids import is_name
 from headgate.runtime.node import Node
+from headgate.store.demo_user import url_of_own_user
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import access as bodies
 
+OWN, DEMO = "own-database", "demo-database"  # Both are of the same user, who has one password.
 ADMIN = [Needs("administer")]
 
 
 @get("/api/secrets", guards=[Needs("operate_all")], tags=["secrets"], summary="The names of all secrets")
 async def list_secrets(node: Node) -> bodies.Secrets:
-    """Names, authors and times; never a value."""
-    rows = await node.registry.secrets.all()
+    """Names, authors, times, and the datasources that use them; never a value."""
+    rows, users = await node.registry.secrets.all(), await node.registry.secrets.users()
     return bodies.Secrets(
-        items=[bodies.Secret(name=row.name, author=row.author, changed_at=row.changed_at) for row in rows]
+        items=[
+            bodies.Secret(
+                name=row.name,
+                author=row.author,
+                changed_at=row.changed_at,
+                used_by=list(dict.fromkeys(one.name for one in users.get(row.name, []))),
+            )
+            for row in rows
+        ]
     )
 
 
@@ -38,6 +48,22 @@ async def delete_secret(node: Node, request: Req, name: str, yes: bool = False) 
     await node.registry.delete_secret(name, request.user.name, yes=yes)
 
 
+@post(
+    "/api/secrets/own-database",
+    guards=ADMIN,
+    status_code=200,
+    tags=["secrets"],
+    summary="Have a secret with the URL of this installation's database, for sinks that write into it",
+)
+async def own_database(node: Node, request: Req) -> bodies.SecretWritten:
+    """As a user who has no right on Headgate's own tables and is no superuser; made if absent. A 409 if the node may
+    make none."""
+    found = await node.registry.secrets.read([OWN, DEMO])
+    url = await url_of_own_user(node.url, node.installation, [found.get(OWN), found.get(DEMO)])
+    users = await node.registry.set_secret(OWN, url, request.user.name) if found.get(OWN) != url else ()
+    return bodies.SecretWritten(name=OWN, restarted=len(users))
+
+
 @post("/api/secrets/rotate", guards=ADMIN, status_code=200, tags=["secrets"], summary="Rotate the master key")
 async def rotate(node: Node) -> bodies.Rotated:
     """Secrets and the records of dead letters. No worker notices."""
@@ -48,4 +74,4 @@ async def rotate(node: Node) -> bodies.Rotated:
     return bodies.Rotated(rewrapped=done, stuck=stuck, letters=letters, letters_stuck=letters_stuck, letters_left=left)
 
 
-ROUTES = [list_secrets, put_secret, delete_secret, rotate]
+ROUTES = [list_secrets, put_secret, delete_secret, rotate, own_database]

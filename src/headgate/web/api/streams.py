@@ -2,36 +2,116 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import msgspec
 from litestar import get, post, put
+from litestar.params import Parameter
 from msgspec import UNSET, json
 
+from headgate.core.access import Caller
 from headgate.datasources import moves
 from headgate.errors import ConfigError, Problem, Refused
+from headgate.ids import is_label, is_name
+from headgate.runtime.apart.remote import tell_move
 from headgate.runtime.node import Node
 from headgate.store import listed, worker_groups
+from headgate.store.datasources import Datasource
+from headgate.store.listed import LAST_INDEX, WhichStreams
 from headgate.text import has_zero_byte
 from headgate.web import subjects
 from headgate.web.api import views
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object
 from headgate.web.bodies import streams as bodies
+from headgate.web.queries import in_query
 
 SEE, OPERATE = [Needs("see", subjects.stream)], [Needs("operate", subjects.stream)]
 
 MOST_LINES = 1000
+MOST_STREAMS = 100_000
+
+Text = Annotated[str | None, Parameter(max_length=400)]
 
 
 @get("/api/streams", guards=[Needs("list")], tags=["streams"], summary="All streams, who owns them, where they are")
-async def list_streams(node: Node, request: Req) -> bodies.Streams:
-    """The only place where ownership lives."""
-    found = [one for one in await node.streams.all() if subjects.sees(request.user, one.datasource)]
-    return bodies.Streams(items=[bodies.Stream(**_fields(one)) for one in found])
+async def list_streams(
+    node: Node,
+    request: Req,
+    datasource: Text = None,
+    search: Text = None,
+    owner: Text = None,
+    kind: listed.Kind | None = None,
+    limit: Annotated[int | None, Parameter(ge=1, le=MOST_STREAMS)] = None,
+    after: Text = None,
+) -> bodies.Streams:
+    """The only place where ownership lives. All in the order of their names; or those of one `datasource`, those with
+    `search` in their names, of one `owner` (a node's name or id), of one `kind`; `limit` is how many at most, `after`
+    is that of the answer before."""
+    with in_query():
+        place = place_of(after)
+        which = await which_of(node, request.user, datasource, search, owner, kind)
+    if which is None:
+        return bodies.Streams(items=[])
+    if which == WhichStreams() and limit is None and place is None:
+        return bodies.Streams(items=[bodies.Stream(**_fields(one)) for one in await node.streams.all()])
+    found = await node.streams.page(which, place, limit + 1 if limit is not None else MOST_STREAMS)
+    more = limit is not None and len(found) > limit
+    shown = found[:limit]
+    last = place_text(shown[-1]) if more else None
+    return bodies.Streams(items=[bodies.Stream(**_fields(one.stream)) for one in shown], after=last)
+
+
+async def which_of(
+    node: Node, caller: Caller, datasource: str | None, search: str | None, owner: str | None, kind: listed.Kind | None
+) -> WhichStreams | None:
+    """The streams that somebody asks for, of those that this caller sees. None: there can be none."""
+    texts = {"datasource": datasource, "search": search, "owner": owner}
+    problems = [Problem(path, "must have no zero byte") for path, text in texts.items() if "\0" in (text or "")]
+    if problems:
+        raise ConfigError(problems)
+    if datasource is None and caller.bounds is None:
+        return WhichStreams(None, search or None, owner or None, kind)
+    seen = [one.id for one in await _among(node, datasource) if subjects.sees(caller, one.name)]
+    return WhichStreams(seen, search or None, owner or None, kind) if seen else None
+
+
+async def _among(node: Node, name: str | None) -> Sequence[Datasource]:
+    """The datasource of this name, if there is one; or all."""
+    if name is None:
+        return [one.datasource for one in await node.registry.listing.all()]
+    found = await node.registry.datasources.find(name) if is_name(name) else None
+    return [found] if found is not None and found.name == name else []
+
+
+def place_text(line: listed.StreamLine) -> str:
+    """Where a page ends, for the one that follows."""
+    datasource, index, label = line.place()
+    return f"{datasource}:{label}" if line.stream.index is None else f"{datasource}#{index}"
+
+
+def place_of(text: str | None) -> tuple[str, int, str] | None:
+    """The place that such a text means."""
+    if text is None:
+        return None
+    name, _, label = text.partition(":")
+    if is_name(name) and is_label(label):
+        return name, LAST_INDEX, label
+    name, _, index = text.partition("#")
+    if is_name(name) and index.isascii() and index.isdecimal() and int(index) < LAST_INDEX:
+        return name, int(index), ""
+    raise ConfigError([Problem("after", "must be the `after` of an answer")])
 
 
 @get("/api/streams/{id:str}", guards=SEE, tags=["streams"], summary="One stream, by its id or name")
 async def show_stream(node: Node, id: str) -> bodies.StreamDetails:
     """With its state, with the nodes that cannot run it, and with where it is wished to be, and by whom."""
+    return await details_of(node, id)
+
+
+async def details_of(node: Node, id: str) -> bodies.StreamDetails:
+    """All about one stream."""
     found = await node.streams.find(id)
     datasource = await node.registry.get(str(found.datasource_id))
     facts = await views.one_facts(node, datasource)
@@ -60,7 +140,7 @@ async def edit_position(node: Node, request: Req, id: str, data: bodies.Edit) ->
     again, as far as that is known."""
     done = await _edit(node, request, id, data)
     if not data.yes:
-        raise moves.unconfirmed(done, await moves.told(node.registry, node.inbox, done))
+        raise moves.unconfirmed(done, await moves.told(node.registry, node.inbox, done, tell_move))
     node.waker.wake("streams")
     node.waker.wake("events")
     now = done.stream

@@ -10,7 +10,7 @@ from litestar import delete, get, post
 from headgate.clock import unix_s
 from headgate.core import access
 from headgate.core.access import Bounds
-from headgate.errors import ConfigError, Problem
+from headgate.errors import ConfigError, Forbidden, Problem
 from headgate.runtime.node import Node
 from headgate.store.sessions import CODE_S
 from headgate.store.tokens import Issued
@@ -67,6 +67,8 @@ async def revoke_token(node: Node, request: Req, id: UUID, yes: bool = False) ->
 )
 async def make_link(node: Node, request: Req) -> bodies.SignInLink:
     """As this token, once, within `expires_s`. `path` belongs to the address of any node. A session makes none."""
+    if request.user.session is not None:  # Or a session could go on forever.
+        raise Forbidden("a session makes no links; use the token")
     code = await node.sessions.make_code(request.user.id) if request.user.id is not None else None
     return bodies.SignInLink(path=f"/?code={code}" if code else "/", expires_s=int(CODE_S))
 

@@ -19,6 +19,7 @@ class Secret(Answer):
     name: str
     author: str
     changed_at: datetime
+    used_by: list[str] = field(default_factory=list)  # Datasources: their draft, published or running version does.
 
 
 class Secrets(Answer):
@@ -141,3 +142,14 @@ class Installation(Answer):
     """Which installation a node is of."""
 
     installation: UUID
+
+
+class Lineage(Answer):
+    """Which history the registry is a part of."""
+
+    installation: UUID
+    era: int  # One more after each break of the history.
+    system: str  # The server's identifier, drawn when its data were made.
+    timeline: int  # Rises with every promotion and every recovery from a backup.
+    standbys: int  # Servers that follow this one,
+    synchronous: int  # and those of them that have each commit before it is answered.

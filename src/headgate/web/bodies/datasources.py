@@ -43,7 +43,7 @@ class StreamState(Answer):
     changed_at: datetime
 
 
-class Summary(Answer):
+class Summary(Answer, kw_only=True):
     """A datasource in one line."""
 
     id: str
@@ -65,6 +65,7 @@ class Summary(Answer):
     node: str | None
     quarantine: str | None  # Why it is quarantined.
     reason: str | None  # Why its published version was rejected.
+    labels: list[str] = field(default_factory=list)  # As published.
 
 
 class Datasource(Summary):
@@ -210,6 +211,19 @@ class Lines(Answer):
     items: list[Line]
 
 
+class NamedLine(Line):
+    """A log line, with the datasource that it is of."""
+
+    name: str
+
+
+class LinePage(Answer):
+    """Log lines of several datasources, oldest first."""
+
+    items: list[NamedLine]
+    before: int | None = None  # Leads to the page before this one. None: there is none.
+
+
 class Share(Answer):
     """How many streams a node has."""
 
@@ -228,12 +242,26 @@ class Overview(Answer):
     gone: list[str] = field(default_factory=list)  # The names of those that were there in the event before.
 
 
+class OverviewRows(Answer):
+    """What a page of the console shows, or what has changed of it."""
+
+    rows: list[Object]  # Datasources as in an overview: whole where they are new here, else what has changed.
+    order: list[str] | None  # The names of all rows; None: as in the event before.
+    matching: int  # How many fit; no more than `limit` are shown.
+    counts: dict[str, int]  # By health, of all that the caller sees.
+    written_per_s: float  # Of all that the caller sees.
+    nodes: list[Share]
+    at_s: float
+
+
 class Connector(Answer):
     """A connector in one line."""
 
     name: str
     summary: str
     sides: list[str]  # Of source, sink, reader and writer, those it has; empty if it cannot be loaded.
+    promises: dict[str, str] = field(default_factory=dict)  # Of source and sink: how often a record arrives.
+    install: str = ""  # The command that brings what it needs and this node does not have.
 
 
 class Connectors(Answer):
@@ -252,6 +280,8 @@ class ConnectorOptions(Answer, omit_defaults=True):
     sink: Object | None = None
     transactional: bool | None = None
     schemes: list[str] | None = None  # Of the URLs that a dump opens with it.
+    promises: dict[str, str] = field(default_factory=dict)  # Of source and sink: how often a record arrives.
+    install: str = ""  # The command that brings what it needs and this node does not have.
 
 
 class Publish(Request):

@@ -48,6 +48,27 @@ class LetterList(Answer):
     after: str | None  # For the next ones; null: there are no more.
 
 
+class LetterHeap(Answer):
+    """Open letters of one datasource that fail alike."""
+
+    datasource: str
+    stage: str
+    field: str | None
+    reason: str
+    version: int
+    letters: int
+    waiting: int  # Those of them that somebody wants to have replayed.
+    first_at: datetime
+    last_at: datetime
+
+
+class LetterHeaps(Answer):
+    """All heaps, the largest first."""
+
+    items: list[LetterHeap]
+    more: bool  # There are more than were asked for.
+
+
 class LetterDetails(Letter):
     """A letter with its record, as long as it is open. What JSON cannot express is text."""
 

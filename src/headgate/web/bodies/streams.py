@@ -33,9 +33,10 @@ class Stream(Answer):
 
 
 class Streams(Answer):
-    """All streams."""
+    """Streams in the order of their names."""
 
     items: list[Stream]
+    after: str | None = None  # For the next ones; null: there are no more.
 
 
 class Unable(Answer):

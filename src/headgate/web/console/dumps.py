@@ -1,8 +1,5 @@
-"""The pages of dumps: all of them, with how far each is; and one, with its tables and a map of their chunks.
-
-A browser's session serves for reading only. What the buttons send is taken only from our own pages, only with a header
-that a page of another site cannot add, and only if the session's token may operate.
-"""
+"""The pages of dumps: all of them, with how far each is; one, with its tables and a map of their chunks; and the form
+that begins one. What an operator may have a dump reach is judged by the API, and again by the nodes that run it."""
 
 from __future__ import annotations
 
@@ -10,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 
+from headgate.connectors.api.bulk import Mode
 from headgate.core.access import Caller, OfDatasource, may
 from headgate.core.chunks.left import Left
-from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
-from headgate.errors import ConfigError, HeadgateError, NotFound, Problem, Refused, Unauthorized
-from headgate.runtime.dumps import control, views
-from headgate.runtime.dumps.addresses import Addresses
+from headgate.core.chunks.outcome import ALLOWED, OVER, RESUMABLE, Status
+from headgate.errors import HeadgateError, NotFound, Refused
+from headgate.runtime.dumps import views
 from headgate.runtime.dumps.verdicts import VerifyDone, VerifyFailed, VerifyRunning
 from headgate.runtime.dumps.views import (
     ChunkView,
@@ -32,9 +28,10 @@ from headgate.text import counted
 from headgate.web import subjects
 from headgate.web.api.dumps import seen_dumps
 from headgate.web.auth import Needs
-from headgate.web.console import session, words
-from headgate.web.console.pages import page
-from headgate.web.console.session import HEADER, MOST_FORM_BYTES, Req, name_of, signed_in
+from headgate.web.console import words
+from headgate.web.console.acts import Act, command, json
+from headgate.web.console.frame import framed, missing
+from headgate.web.console.session import Req, signed_in
 
 MOST = 200
 SQUARES = 480  # Of a table. More chunks share a square.
@@ -51,6 +48,12 @@ MARKS = {
     "completed": "ok",
     "cancelled": "stopped",
 }
+# What happens with rows that the target has. The fourth mode is that of backfills.
+MODES = {
+    Mode.APPEND: "append: they stay",
+    Mode.REPLACE: "replace: a new table takes the place of the old one",
+    Mode.UPSERT: "upsert: a row with the same key is overwritten",
+}
 _STATES = ("failed", "copying", "finishing", "waiting", "done")  # Of tables: errors first.
 
 
@@ -66,39 +69,10 @@ async def dump_page(node: Node, request: Req, id: str) -> Response[Any]:
     return await signed_in(request, lambda holder: _one(node, request, holder, id))
 
 
-@post(
-    "/dumps/{id:str}",
-    include_in_schema=False,
-    status_code=200,
-    request_max_body_size=MOST_FORM_BYTES,
-    needs=Needs("operate", subjects.dump),
-)
-async def act(node: Node, request: Req, id: str) -> dict[str, Any]:
-    """What a button, or the field of the rate, sends. It is read once it is known who sends it."""
-    holder = await session.holder(request)
-    if holder is None or HEADER not in request.headers:
-        raise Unauthorized("the token is missing or not valid")
-    await session.check(request, holder)
-    try:
-        data = msgspec.json.decode(await request.body())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        data = None
-    match data:
-        case {"do": "pause"}:
-            await control.pause(node.dumps, id)
-        case {"do": "resume"}:
-            await control.resume(node.dumps, id)
-        case {"do": "cancel"}:
-            await control.cancel(node.dumps, id, Addresses(node.registry))
-        case {"do": "delete"}:
-            await control.delete(node.dumps, id, node.settings.home)
-        case {"do": "rate", "rate": str(rate)}:
-            await control.set_rate(node.dumps, id, rate.strip() or None)
-        case {"do": "verify"}:
-            await request.app.state.verifications.begin(node, id, repair=False)
-        case _:
-            raise ConfigError([Problem("do", "must be pause, resume, cancel, delete, rate or verify")])
-    return {}
+@get("/dumps/new", include_in_schema=False, needs=Needs("operate_all"))
+async def new_dump_page(node: Node, request: Req) -> Response[Any]:
+    """The form that begins one."""
+    return await signed_in(request, lambda holder: _new(node, holder))
 
 
 async def _all(node: Node, holder: Caller) -> Response[str]:
@@ -106,7 +80,21 @@ async def _all(node: Node, holder: Caller) -> Response[str]:
     # Those that an operator may have to look at come first; each kind is in the order of time.
     rows = sorted(found[:MOST], key=lambda one: one.status in OVER)
     most = MOST if len(found) > MOST else None
-    return page("dumps.html", holder=name_of(holder), rows=[_row(one, one.tables) for one in rows], most=most)
+    shown = [_row(one, one.tables) for one in rows]
+    return framed(holder, "dumps.html", at="dumps", rows=shown, most=most, begins=may(holder, "operate_all"))
+
+
+async def _new(node: Node, holder: Caller) -> Response[str]:
+    return framed(
+        holder,
+        "dump_new.html",
+        at="dumps",
+        secrets=[one.name for one in await node.registry.secrets.all()],
+        modes=[(mode.value, MODES[mode]) for mode in MODES],
+        has_key=node.registry.secrets.keyring is not None,
+        is_bounded=not may(holder, "administer"),
+        nodes=sum(not one.ended for one in await node.nodes.all()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +116,6 @@ class _Row:
     began: str
     resume: str | None
     fuzzy: bool
-    left: list[str]
 
 
 def _row(one: DumpSummary | DumpView, tables: int) -> _Row:
@@ -148,56 +135,116 @@ def _row(one: DumpSummary | DumpView, tables: int) -> _Row:
         words.since(one.created_at),
         one.resume,
         one.fuzzy,
-        _left(one) if isinstance(one, DumpView) else [],
     )
 
 
-def _left(one: DumpView) -> list[str]:
-    """What the target does not have."""
-    return [str(Left(each.kind, each.name, each.of, each.why)) for each in one.left_behind]
+def _left(one: DumpView) -> list[tuple[str, str]]:
+    """What the target does not have, and why."""
+    excuses = {"asked": "as asked", "kind": "another kind of database"}
+    return [
+        (str(Left(each.kind, each.name, each.of, each.why)), excuses.get(str(each.excuse), ""))
+        for each in one.left_behind
+    ]
 
 
 async def _one(node: Node, request: Req, holder: Caller, id: str) -> Response[str]:
     try:
         found = await views.describe(node.dumps, id)
     except (NotFound, Refused) as error:
-        return _none(error)
+        return _none(holder, error)
     by_target: dict[str, list[ChunkView]] = {}
     for one in await views.chunks(node.dumps, found.id):
         by_target.setdefault(one.target, []).append(one)
-    tables = [_table(one, by_target.get(one.target, [])) for one in found.tables]
     may_operate = may(holder, "operate", None if found.datasource is None else OfDatasource(found.datasource))
-    can_slow = found.status in (Status.RUNNING, Status.WAITING, Status.PAUSED)
-    return page(
+    tables = [_table(one, by_target.get(one.target, []), found, may_operate) for one in found.tables]
+    actions = _actions(found) if may_operate else []
+    rate = _rate(found) if may_operate else None
+    retries = [one.retry for one in tables if one.retry is not None]
+    return framed(
+        holder,
         "dump.html",
-        holder=name_of(holder),
+        at="dumps",
         dump=_row(found, len(tables)),
         facts=_facts(found),
         tables=sorted(tables, key=lambda one: _STATES.index(one.state)),
-        actions=_actions(found) if may_operate else [],
-        takes_rate=may_operate and can_slow,
-        rate=found.rate or "",
+        actions=actions,
+        rate=rate,
+        rate_now=found.rate or "max",
+        behind=_left(found),
+        can_resume=any(one.label == "Resume" for one in actions),
+        commands=[*actions, *([rate] if rate else []), *retries],
         verified=_verified(request.app.state.verifications.of(UUID(found.id))),
     )
 
 
-def _none(error: HeadgateError) -> Response[str]:
+def _none(holder: Caller, error: HeadgateError) -> Response[str]:
     title = "There is no such dump"
-    return page("notice.html", status=404, again_s=5, again_at="/dumps", title=title, text=f"{error.message}.")
+    return missing(holder, at="dumps", title=title, text=f"{error.message}.")
 
 
-def _actions(found: DumpView) -> list[str]:
+def _actions(found: DumpView) -> list[Act]:
     """What makes sense now."""
-    status = found.status
+    status, place = found.status, f"/api/dumps/{found.id}"
     goes_on = status is Status.PAUSED or (status in RESUMABLE and found.place == "nodes")
-    names = [
-        ("pause", status in (Status.RUNNING, Status.WAITING)),
-        ("resume", goes_on),
-        ("cancel", status not in OVER and status is not Status.CANCELLING),
-        ("verify", status is Status.COMPLETED and found.datasource is None),
-        ("delete", status in OVER),
+    is_compared = status is Status.COMPLETED and found.datasource is None
+    cancel = "Give this dump up? Rows that were appended stay; tables under construction are removed."
+    repair = "Copy again every chunk that differs? The target's rows of those chunks are replaced."
+    clean = "Remove what this dump left for itself at the target? What it copied stays."
+
+    def act(label: str, path: str, *words: str, ask: str = "", body: str = "", grave: bool = False) -> Act:
+        return Act(label, f"POST {place}/{path}", command("dumps", *words), ask, body=body, grave=grave)
+
+    short = found.short
+    known = [
+        (act("Pause", "pause", "pause", short), status in (Status.RUNNING, Status.WAITING)),
+        (act("Resume", "resume", "resume", short), goes_on),
+        (act("Verify", "verify", "verify", short), is_compared),
+        (
+            act("Verify and repair", "verify", "verify", short, "--repair", ask=repair, body=json({"repair": True})),
+            is_compared,
+        ),
+        (act("Clean up", "clean", "clean", short, ask=clean), status in OVER),
+        (
+            act("Cancel", "cancel", "cancel", short, ask=cancel, grave=True),
+            status not in OVER and status is not Status.CANCELLING,
+        ),
+        (_delete(found), status in OVER),
     ]
-    return [name for name, makes_sense in names if makes_sense]
+    return [one for one, makes_sense in known if makes_sense]
+
+
+def _delete(found: DumpView) -> Act:
+    ask = "Forget this dump and its history? What it copied stays."
+    as_command = command("dumps", "delete", found.short)
+    return Act("Delete", f"DELETE /api/dumps/{found.id}", as_command, ask, then="/dumps", grave=True)
+
+
+def _rate(found: DumpView) -> Act | None:
+    if found.status not in (Status.RUNNING, Status.WAITING, Status.PAUSED):
+        return None
+    return Act("Set", f"PUT /api/dumps/{found.id}/rate", command("dumps", "rate", found.short, found.rate or "max"))
+
+
+def _retry(found: DumpView, table: TableView, chunks: list[ChunkView]) -> Act | None:
+    """Only the chunks of a table that failed."""
+    failed = [one.chunk for one in chunks if one.state == "failed"]
+    if not failed or found.place != "nodes" or found.status not in ALLOWED["retried"]:
+        return None
+    numbers = ranges(failed)
+    as_command = command("dumps", "retry", found.short, "--chunks", numbers, "--table", table.target)
+    body = json({"chunks": numbers, "table": table.target})
+    return Act(f"Retry {counted(len(failed), 'chunk')}", f"POST /api/dumps/{found.id}/retry", as_command, body=body)
+
+
+def ranges(numbers: list[int]) -> str:
+    """`3,7-9`, as the API takes them."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def _facts(found: DumpView) -> list[tuple[str, str]]:
@@ -233,9 +280,10 @@ class _Table:
     counts: str
     errors: list[str]
     squares: list[Square]
+    retry: Act | None
 
 
-def _table(one: TableView, chunks: list[ChunkView]) -> _Table:
+def _table(one: TableView, chunks: list[ChunkView], dump: DumpView, may_operate: bool) -> _Table:
     counts = f"{one.chunks_done:,} of {counted(one.chunks, 'chunk')}"
     if one.chunks_failed:
         counts += f", {one.chunks_failed} failed"
@@ -251,6 +299,7 @@ def _table(one: TableView, chunks: list[ChunkView]) -> _Table:
         counts if one.is_planned else f"{counts} so far",
         [text for text in (one.error, *said[:5]) if text],
         views.squares(chunks, SQUARES),
+        _retry(dump, one, chunks) if may_operate else None,
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from litestar import Response, get
 from msgspec import UNSET
 
-from headgate.core.access import Caller
+from headgate.core.access import Caller, may
 from headgate.core.groups.explain import STATUSES, Status
 from headgate.errors import NotFound
 from headgate.runtime.node import Node
@@ -16,9 +16,10 @@ from headgate.web.api import group_views
 from headgate.web.auth import Needs
 from headgate.web.bodies import groups as bodies
 from headgate.web.console import words
-from headgate.web.console.pages import page
-from headgate.web.console.session import Req, name_of, signed_in
-from headgate.web.subjects import group_of_page
+from headgate.web.console.acts import Act, command
+from headgate.web.console.frame import framed, missing
+from headgate.web.console.session import Req, signed_in
+from headgate.web.subjects import group_of_page, of_group
 
 MOST = 1000
 
@@ -48,7 +49,7 @@ async def group_page(node: Node, request: Req, stream: str = "", name: str = "")
 async def _all(node: Node, holder: Caller) -> Response[str]:
     found, more = await group_views.all_groups(node, holder, None, MOST)
     found.sort(key=lambda one: (STATUSES.index(one.status), one.stream, one.name))
-    return page("groups.html", holder=name_of(holder), rows=[_row(one) for one in found], most=MOST if more else None)
+    return framed(holder, "groups.html", at="groups", rows=[_row(one) for one in found], most=MOST if more else None)
 
 
 def _row(one: bodies.Group) -> dict[str, object]:
@@ -70,15 +71,29 @@ async def _one(node: Node, holder: Caller, stream: str, name: str) -> Response[s
         found = await group_views.one_group(node, stream, name)
     except NotFound as error:
         title = "There is no such group"
-        return page("notice.html", status=404, again_s=5, again_at="/groups", title=title, text=f"{error.message}.")
-    return page(
+        return missing(holder, at="groups", title=title, text=f"{error.message}.")
+    operates = may(holder, "operate", of_group(stream, name))
+    return framed(
+        holder,
         "group.html",
-        holder=name_of(holder),
+        at="groups",
         group=_row(found.group),
+        evaluate=_evaluate(found.group) if operates and found.group.kind == "outside" else None,
+        explain=command("groups", "explain", stream, name),
+        stream_at=f"/streams/{quote(stream, safe=':')}" if found.group.kind == "workers" else "",
         lines=found.lines,
         members=[_member(one) for one in found.group.members],
         lately=[_transition(one) for one in reversed(found.group.lately)],
     )
+
+
+def _evaluate(one: bodies.GroupDetails) -> Act:
+    """Those out of touch are dropped. One that may still believe in its turn is a reason to ask."""
+    path = f"/api/groups/{quote(one.stream, safe='')}/{quote(one.name, safe='')}/evaluate"
+    ask = "Drop the consumers that are out of touch? The next one gets its turn."
+    as_command = command("groups", "evaluate", one.stream, one.name)
+    done = "The group was evaluated."
+    return Act("Evaluate", f"POST {path}", as_command, ask, done, grave=True, yes="may_believe", yes_in_body=True)
 
 
 def _member(one: bodies.Consumer) -> dict[str, object]:

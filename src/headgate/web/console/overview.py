@@ -1,9 +1,11 @@
-"""The first page: every datasource, what is wrong first. It is whole without scripts; with them it is live."""
+"""The first page: what is wrong first, and as many of the others as fit. It can be read without scripts; with them it
+is live, and draws the rest as somebody scrolls to it or searches for it (`windows.py`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 from litestar import Response, get
 
 from headgate.clock import unix_s
@@ -15,9 +17,14 @@ from headgate.web.api import views
 from headgate.web.auth import Needs
 from headgate.web.bodies.datasources import Summary
 from headgate.web.console import session, words
+from headgate.web.console.frame import framed
 from headgate.web.console.pages import database_away, page
 from headgate.web.console.session import Req
 from headgate.web.origin import is_foreign
+from headgate.web.overview import Overviews
+from headgate.web.windows import MOST_SEARCH, Order, Row, Window
+
+WITHIN_S = 0.15  # With ten thousand datasources the first reading takes longer; then the page comes without rows.
 
 
 @get("/", include_in_schema=False, needs=Needs("list"))
@@ -29,7 +36,7 @@ async def overview_page(node: Node, request: Req, code: str | None = None) -> Re
         holder = await session.holder(request)
         if holder is not None:
             await session.check(request, holder)
-            return await _overview(node, holder)
+            return await _overview(node, request, holder)
     except StoreError:
         return database_away()
     except Forbidden as error:
@@ -40,26 +47,45 @@ async def overview_page(node: Node, request: Req, code: str | None = None) -> Re
     return session.sign_in_page()
 
 
-async def _overview(node: Node, holder: Caller) -> Response[str]:
-    summaries = await views.summaries(node, holder)
-    summaries.sort(key=lambda summary: (HEALTHS.index(summary.health), summary.name))
-    counts = dict.fromkeys(HEALTHS, 0)
-    for summary in summaries:
-        counts[summary.health] += 1
-    return page(
+async def _overview(node: Node, request: Req, holder: Caller) -> Response[str]:
+    overviews: Overviews = request.app.state.overviews
+    notices = await views.notices(node, holder)
+    nodes = [one.name for one in await node.nodes.all()] if may(holder, "see_all") else []
+    snapshot, window = await overviews.soon(WITHIN_S), _window(request)
+    rows: list[Row] = [] if snapshot is None else snapshot.windows.rows(holder, window)
+    counts = dict.fromkeys(HEALTHS, 0) if snapshot is None else snapshot.windows.counts(holder)
+    return framed(
+        holder,
         "overview.html",
-        holder=session.name_of(holder),
-        headline=words.headline(counts),
+        at="overview",
+        headline=words.headline(counts) if snapshot is not None else "Reading all datasources",
+        is_read=snapshot is not None,
+        is_empty=snapshot is not None and not any(counts.values()),
         counts=counts,
-        rows=[_row(summary) for summary in summaries],
+        rows=[row_of(msgspec.convert(row, Summary)) for row in rows],
         blank=BLANK,
-        nodes=[one.name for one in await node.nodes.all()] if may(holder, "see_all") else [],
-        notices=await views.notices(node, holder),
+        window=window,
+        nodes=nodes,
+        notices=notices,
         operates=may(holder, "operate_listed"),
+        health_words=words.HEALTH_WORDS,
     )
 
 
-def _row(summary: Summary) -> dict[str, object]:
+def _window(request: Req) -> Window:
+    """What the address asks for. What it cannot mean is left out."""
+    query = request.query_params
+    health = query.get("health", "")
+    orders: tuple[Order, ...] = get_args(Order)
+    wanted = next((one for one in orders if one == query.get("order")), orders[0])
+    return Window(
+        " ".join(str(query.get("search", "")).lower().split())[:MOST_SEARCH],
+        health if health in HEALTHS else "",
+        wanted,
+    )
+
+
+def row_of(summary: Summary) -> dict[str, object]:
     """A datasource as its row shows it."""
     metrics = summary.metrics
     last_s = metrics.last_record_at_s
@@ -69,6 +95,7 @@ def _row(summary: Summary) -> dict[str, object]:
         "has_draft": summary.has_draft,
         "detail": words.detail(summary),
         "route": words.route(summary),
+        "labels": summary.labels,
         "version": words.version(summary),
         "other_version": words.other_version(summary),
         "rate": words.rate(words.rate_of(summary)),
@@ -82,13 +109,16 @@ def _row(summary: Summary) -> dict[str, object]:
         "ago": words.ago(None if last_s is None else unix_s() - last_s),
         "node": summary.node or words.NOTHING,
         "why": words.why(summary),
+        "step": words.next_step(summary),
     }
 
 
 # The script fills in copies of this row for datasources that appear later.
-BLANK = {
+BLANK: dict[str, object] = {
     **dict.fromkeys(("name", "detail", "route", "version", "other_version", "rate", "total", "read"), ""),
     **dict.fromkeys(("filtered", "dead", "backlog", "backlog_bytes", "lag", "ago", "node", "why"), ""),
     "health": "starting",
     "has_draft": False,
+    "labels": [],
+    "step": None,
 }

@@ -6,9 +6,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import MediaType, Response
+from litestar.exceptions import NotFoundException
 
 from headgate import __version__
 from headgate.web.console import words
+from headgate.web.problems import http_error
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -44,3 +46,10 @@ def database_away(again_at: str = "") -> Response[str]:
         title="The database does not answer",
         text="This node cannot reach its database and keeps trying. This page tries again by itself.",
     )
+
+
+def lost(request: Any, error: NotFoundException) -> Response[Any]:
+    """For an address that leads nowhere: a browser that somebody reads gets a page, a program a problem."""
+    reads = request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "")
+    is_page = not request.url.path.startswith(("/api/", "/static/"))
+    return page("lost.html", status=404) if reads and is_page else http_error(request, error)

@@ -14,20 +14,19 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from litestar import Request, Response, post
-from litestar.handlers import BaseRouteHandler
 from litestar.response import Redirect
 
 from headgate.core.access import ANYONE, Caller, may
-from headgate.errors import Forbidden, StoreError, Unauthorized
+from headgate.errors import Forbidden, NotFound, StoreError
 from headgate.runtime.node import Node
 from headgate.store.tokens import CODE
-from headgate.web.auth import Connection, Gate, Needs, address_of
+from headgate.web.auth import Gate, Needs, address_of
+from headgate.web.console.frame import missing
 from headgate.web.console.pages import HEADERS, database_away, page
 from headgate.web.origin import is_direct, is_foreign, is_own
 
 MOST_FORM_BYTES = 4096
 READING = ("GET", "HEAD")
-HEADER = "x-headgate-console"  # A page of another site would have to ask first, and nobody answers.
 
 Req = Request[Any, Any, Any]
 
@@ -39,18 +38,13 @@ async def holder(request: Req) -> Caller | None:
     return await gate.identify(request.headers, address_of(request.scope), cookie_allowed=is_trusted)
 
 
-def name_of(holder: Caller) -> str:
-    """What the page calls its reader. Without tokens nobody has a name."""
-    return "" if holder is ANYONE else holder.name
-
-
 async def signed_in(request: Req, show: Callable[[Caller], Awaitable[Response[str]]]) -> Response[Any]:
     """The page, or the way to it."""
     try:
         found = await holder(request)
         if found is not None:
             await check(request, found)
-            return await show(found)
+            return await _shown(found, show)
     except StoreError:
         return database_away()
     except Forbidden as error:
@@ -65,25 +59,18 @@ async def signed_in(request: Req, show: Callable[[Caller], Awaitable[Response[st
     return sign_in_page()
 
 
+async def _shown(holder: Caller, show: Callable[[Caller], Awaitable[Response[str]]]) -> Response[str]:
+    """The page, or that there is none."""
+    try:
+        return await show(holder)
+    except NotFound as error:
+        return missing(holder, at="", title="It is not there", text=f"{error.message}.")
+
+
 async def check(request: Req, holder: Caller) -> None:
     """Refuse what the reader of this page may not see, by the rule that its handler names."""
     needs: Needs = request.route_handler.opt["needs"]
     await needs.check(request, holder)
-
-
-class FromPage(Needs):
-    """A guard: a page of ours has sent this, and who looks at it may do it. Otherwise a session is for reading only.
-    It is known who asks before anything of the body is read."""
-
-    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
-        """Let it in, or raise."""
-        gate: Gate = connection.app.state.gate
-        address, headers = address_of(connection.scope), connection.headers
-        caller = await gate.identify(headers, address, cookie_allowed=is_own(headers))
-        if caller is None or HEADER not in headers:
-            raise Unauthorized("the token is missing or not valid")
-        await self.check(connection, caller)
-        connection.scope["user"] = caller
 
 
 async def follow_link(node: Node, request: Req, code: str) -> Response[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headgate import text
@@ -11,7 +12,36 @@ from headgate.datasources.health import ALARMING
 from headgate.web.bodies.datasources import Summary
 
 NOTHING = "–"
+# What people read for a health whose name is not a word.
+HEALTH_WORDS = {"no_node": "no node", "unpublished": "not published"}
 RESTING = ("paused", "stopped", "unpublished", "ended", "no_node")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do next about a datasource: a button that acts, or a link."""
+
+    label: str
+    act: str = ""  # The last part of the API's path.
+    href: str = ""
+
+
+def next_step(summary: Summary) -> Step | None:
+    """What helps most. None: nothing has to be done. `format.js` says the same."""
+    match summary.health:
+        case "error" if summary.published_status == "rejected":
+            return Step("See versions", href=f"/datasources/{summary.name}/versions")
+        case "error":
+            return Step("Restart" if summary.quarantine else "Try now", act="restart")
+        case "no_node" | "degraded":
+            return Step("See why", href=f"/datasources/{summary.name}")
+        case "stopped":
+            return Step("Start", act="start")
+        case "paused":
+            return Step("Go on", act="start")
+        case "unpublished":
+            return Step("Edit and publish", href=f"/datasources/{summary.name}/draft")
+    return None
 
 
 def count(number: float | None) -> str:

@@ -1,16 +1,12 @@
-// A page without a live stream: asks the node for the same page again and again, and shows what has changed.
+// A page without a live stream: asks the node for the same page again and again, and shows what has changed. What an
+// action has changed is asked for at once.
+
+import { setLink } from "./link.js";
 
 const EVERY_MS = 2000;
 const ANSWER_MS = 6000;
 
-const link = document.getElementById("link");
-
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
-
-function setLink(word) {
-  link.dataset.link = word;
-  link.querySelector("span").textContent = word;
-}
 
 // A reader who has selected something, or is on a link, keeps it: a page that has not changed is left alone. So does
 // one who writes: elements marked `data-keep` stay as they are, as long as the page has them.
@@ -30,6 +26,7 @@ function show(text) {
 // How the same element is found in the next page.
 function twin(element) {
   if (element.id) return `#${element.id}`;
+  if (element.dataset.act) return `[data-act="${CSS.escape(element.dataset.act)}"]`;
   if (element.dataset.do) return `[data-do="${element.dataset.do}"]`;
   const address = element.getAttribute("href");
   return address && `a[href="${CSS.escape(address)}"]`;
@@ -54,4 +51,5 @@ async function follow() {
   }
 }
 
+document.addEventListener("acted", look);
 follow();

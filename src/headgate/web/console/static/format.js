@@ -3,6 +3,7 @@
 // Worst first.
 export const HEALTHS = ["error", "no_node", "degraded", "starting", "paused", "stopped", "unpublished", "ended", "ok"];
 export const ALARMING = ["error", "no_node", "degraded"];
+export const HEALTH_WORDS = { no_node: "no node", unpublished: "not published" };
 const RESTING = ["paused", "stopped", "unpublished", "ended", "no_node"];
 export const NOTHING = "–";
 
@@ -65,12 +66,13 @@ function detail(one) {
 export function cells(one) {
   const { published_version: published, running_version: running, metrics } = one;
   return {
-    health: one.health,
+    health: HEALTH_WORDS[one.health] ?? one.health,
     detail: detail(one),
     name: one.name,
     route: one.source_type ? `${one.source_type} → ${one.sink_type}` : "",
     version: published ? `v${published}` : NOTHING,
     other_version: running && running !== published ? `v${running} running` : "",
+    labels: (one.labels ?? []).join(" "),
     draft: one.has_draft ? "draft" : "",
     rate: rate(rateOf(one)),
     total: count(metrics.records_written),
@@ -90,4 +92,16 @@ export function headline(counts) {
   if (wrong) return `${count(wrong)} of ${count(total)} ${wrong === 1 ? "needs" : "need"} attention`;
   if (counts.starting) return `${count(counts.starting)} of ${count(total)} starting`;
   return counts.ok ? "All is well" : "Nothing runs";
+}
+
+// What to do next: a button that calls the API's path with this last part, or a link.
+export function nextStep(one) {
+  const at = `/datasources/${encodeURIComponent(one.name)}`;
+  if (one.health === "error" && one.published_status === "rejected") return { label: "See versions", href: `${at}/versions` };
+  if (one.health === "error") return { label: one.quarantine ? "Restart" : "Try now", act: "restart" };
+  if (one.health === "no_node" || one.health === "degraded") return { label: "See why", href: at };
+  if (one.health === "stopped") return { label: "Start", act: "start" };
+  if (one.health === "paused") return { label: "Go on", act: "start" };
+  if (one.health === "unpublished") return { label: "Edit and publish", href: `${at}/draft` };
+  return null;
 }

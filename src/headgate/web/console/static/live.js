@@ -6,16 +6,31 @@ const RETRIES_MS = [500, 1000, 2000, 3000];
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// Calls `on.data(value, skew_ms)` for each event, `on.link(word)` when the link changes, `on.denied()` for a 401.
-// A hidden page lets go of its connection: browsers allow six to a node, over all tabs.
-export async function follow(url, on) {
+// Calls `on.data(value, skew_ms)` for each event, `on.link(word)` when the link changes, `on.denied()` for a 401, and
+// `on.refused(problem)` for any other 4xx, after which it is over; `on.open()`, if there is one, when the node has begun
+// to answer. `url` is an address, or a function that returns one: what has been seen changes.
+// A hidden page lets go of its connection: browsers allow six to a node, over all tabs. Returns what ends it, and what
+// asks again at once, of another address.
+export function follow(url, on) {
+  const stream = { isOver: false, abort: null };
+  run(url, on, stream);
+  return {
+    stop: () => { stream.isOver = true; stream.abort?.abort("stopped"); },
+    again: () => stream.abort?.abort("again"),
+  };
+}
+
+async function run(url, on, stream) {
   let failures = 0;
-  for (;;) {
+  while (!stream.isOver) {
     await shown();
-    const ended = await read(url, { ...on, data: (...args) => { failures = 0; on.link("live"); on.data(...args); } });
-    if (ended === "hidden") continue;
-    if (ended === "denied") return on.denied();
-    on.link(ended === "unavailable" ? "unavailable" : "reconnecting");
+    const address = typeof url === "function" ? url() : url;
+    const heard = { ...on, data: (...args) => { failures = 0; on.link?.("live"); on.data(...args); } };
+    const ended = await read(address, heard, stream);
+    if (ended === "hidden" || ended === "again") continue;
+    if (ended === "denied") return on.denied?.();
+    if (ended === "refused" || stream.isOver) return;
+    on.link?.(ended === "unavailable" ? "unavailable" : "reconnecting");
     await pause(RETRIES_MS[Math.min(failures, RETRIES_MS.length - 1)]);
     failures += 1;
   }
@@ -34,8 +49,9 @@ function shown() {
 }
 
 // Reads until the stream ends, and says how it did.
-async function read(url, on) {
+async function read(url, on, stream) {
   const abort = new AbortController();
+  stream.abort = abort;
   const hide = () => document.hidden && abort.abort("hidden");
   let timer = 0;
   const heard = () => {
@@ -47,11 +63,16 @@ async function read(url, on) {
     heard();
     const response = await fetch(url, { headers: { accept: "text/event-stream" }, signal: abort.signal });
     if (response.status === 401 || response.status === 403) return "denied";
+    if (response.status >= 400 && response.status < 500 && response.status !== 429) {
+      on.refused?.(await response.json().catch(() => ({})));
+      return "refused";
+    }
     if (!response.ok) return response.status === 503 ? "unavailable" : "broken";
+    on.open?.();
     const skew_ms = Date.parse(response.headers.get("date")) - Date.now() || 0;
     await events(response.body, heard, (data) => {
       const value = JSON.parse(data);
-      queueMicrotask(() => on.data(value, skew_ms)); // A mistake in there is no fault of the link, and must be seen.
+      if (!abort.signal.aborted) queueMicrotask(() => on.data(value, skew_ms)); // A mistake in there is no fault of the link, and must be seen.
     });
     return "over";
   } catch {

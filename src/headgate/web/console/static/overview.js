@@ -1,11 +1,20 @@
-// The overview, live. The server has drawn every row; this changes the cells that change, and moves what is wrong up.
+// The overview, live. The server has drawn the first rows, what is wrong first; this changes the cells that change, and
+// draws more as somebody scrolls or searches. It asks for no more rows than it shows, however many there are.
 
-import { ALARMING, HEALTHS, NOTHING, ago, cells, count, headline, rate, rateOf, span, why } from "./format.js";
-import { History } from "./history.js";
+import { reveal } from "./act.js";
+import { spark } from "./chart.js";
+import { ALARMING, HEALTHS, NOTHING, ago, cells, count, headline, nextStep, rate, span, why } from "./format.js";
+import { refresh } from "./keys.js";
+import { setLink } from "./link.js";
 import { follow } from "./live.js";
 
 const TICK_MS = 1000;
-const SAMPLE_S = 1.5; // A node that is quiet for longer says that nothing changed, which is a sample too.
+const TYPED_MS = 200; // Somebody who types is asked for once.
+const HISTORY_MS = 60_000; // Nodes keep what happened in each minute.
+const SETTLED_MS = 300; // Rows that have just come ask for their history together.
+const PAGE = 30;
+const MOST_ROWS = 1000;
+const MOST_LINES = 200; // That are asked for at once.
 const ZERO = ["0", NOTHING];
 const FIGURES = ["total", "rate", "dead", "backlog"];
 const SKEW_MS = 2000; // A smaller difference between the clocks is the rounding of the Date header.
@@ -13,10 +22,11 @@ const SKEW_MS = 2000; // A smaller difference between the clocks is the rounding
 const find = (id) => document.getElementById(id);
 const table = find("table");
 const filter = find("filter");
-const seconds = () => performance.now() / 1000;
 
 const rows = new Map(); // By name, in the order shown.
-const state = { link: "connecting", heard_s: seconds(), sampled_s: 0, skew_ms: 0, only: "", current: null };
+const asked = new URLSearchParams(location.search);
+const wish = { search: filter.value, health: asked.get("health") ?? "", order: asked.get("order") ?? "health", limit: PAGE };
+const state = { link: "connecting", skew_ms: 0, matching: 0, drawn_ms: 0, drawing: 0 };
 
 // Rows.
 
@@ -25,26 +35,21 @@ class Row {
     this.body = body;
     this.line = body.querySelector(".row");
     this.why = body.querySelector(".why");
-    this.paths = body.querySelectorAll("path");
+    this.step = body.querySelector(".step");
+    this.spark = body.querySelector(".spark");
     this.cells = {};
     this.shown = {};
     for (const cell of body.querySelectorAll("[data-cell]")) {
       this.cells[cell.dataset.cell] = cell;
       this.shown[cell.dataset.cell] = cell.textContent;
     }
-    this.history = new History();
-    this.isInView = false;
     this.one = { health: body.dataset.health, name: body.dataset.name, enabled: true, metrics: {} };
-    this.words = body.textContent.toLowerCase();
-    inView.observe(this.line);
-    rowOf.set(this.line, this);
   }
 
   put(name, text) {
     if (this.shown[name] === text) return;
     this.cells[name].textContent = this.shown[name] = text;
     if (name === "why") this.why.hidden = !text;
-    if (name === "health") this.body.dataset.health = text;
     if (FIGURES.includes(name)) this.cells[name].classList.toggle("zero", ZERO.includes(text));
   }
 
@@ -53,9 +58,27 @@ class Row {
     const one = { ...this.one, ...said, metrics: { ...this.one.metrics, ...said.metrics } };
     this.one = one;
     this.said_s = at_s;
+    this.body.dataset.health = one.health;
     const texts = cells(one);
     for (const name in texts) this.put(name, texts[name]);
-    this.words = `${one.name} ${one.health} ${texts.route} ${texts.node} ${texts.detail} ${one.why}`.toLowerCase();
+    this.offer(nextStep(one));
+  }
+
+  // What to do about it, as a button or a link.
+  offer(step) {
+    const key = step ? `${step.label} ${step.act ?? step.href}` : "";
+    if (!this.step || this.offered === key) return;
+    this.offered = key;
+    if (!step) return this.step.replaceChildren();
+    const made = document.createElement(step.act ? "button" : "a");
+    made.textContent = step.label;
+    made.className = step.act ? "plain" : "button plain";
+    if (step.act) {
+      made.type = "button";
+      made.dataset.act = `POST /api/datasources/${encodeURIComponent(this.one.name)}/${step.act}`;
+      made.dataset.as = `headgate ds ${step.act} ${this.one.name}`;
+    } else made.href = step.href;
+    this.step.replaceChildren(made);
   }
 
   // The oldest record that waits grows older by itself; what was said of it holds until the node says more.
@@ -64,58 +87,42 @@ class Row {
     return lag_s ? Math.max(lag_s, lag_s + (unix_s - this.said_s)) : 0;
   }
 
-  tick(now_s, unix_s) {
+  tick(unix_s) {
     const last_s = this.one.metrics.last_record_at_s ?? null;
     this.put("ago", ago(last_s === null ? null : unix_s - last_s));
     this.put("lag", span(this.lag(unix_s) || null));
-    this.put("why", why(this.one, unix_s));
-    if (!this.isInView) return;
-    this.history.paths(now_s).reverse().forEach((path, index) => {
-      if (this.paths[index].getAttribute("d") !== path) this.paths[index].setAttribute("d", path);
-    });
+    this.put("why", why(this.one, unix_s) ?? "");
   }
 }
-
-const rowOf = new WeakMap(); // By its line.
-const inView = new IntersectionObserver((entries) => {
-  for (const entry of entries) rowOf.get(entry.target).isInView = entry.isIntersecting;
-}, { rootMargin: "200px" });
 
 function newRow(name) {
   const body = find("blank").content.querySelector("tbody").cloneNode(true);
   body.dataset.name = name;
-  table.append(body);
+  body.querySelector("a[data-cell=name]").href = `/datasources/${encodeURIComponent(name)}`;
+  const dead = body.querySelector("a[data-cell=dead]");
+  if (dead) dead.href = `/letters?datasource=${encodeURIComponent(name)}`;
   return new Row(body);
 }
 
 // What the node says.
 
-function show({ datasources, nodes, at_s, is_whole, gone }, skew_ms) {
+function show({ rows: said, order, matching, counts, written_per_s, nodes, at_s }, skew_ms) {
   state.skew_ms = Math.abs(skew_ms) > SKEW_MS ? skew_ms : 0;
-  const now = new Set(datasources.map((one) => one.name));
-  const left = is_whole ? [...rows.keys()].filter((name) => !now.has(name)) : gone;
-  for (const name of left) {
-    const row = rows.get(name);
-    if (!row) continue;
-    inView.unobserve(row.line);
-    row.body.remove();
-    rows.delete(name);
-  }
-  for (const one of datasources) {
+  state.matching = matching;
+  for (const one of said) {
     if (!rows.has(one.name)) rows.set(one.name, newRow(one.name));
-    const row = rows.get(one.name);
-    row.update(one, at_s);
-    if (row.cells.dead.tagName === "A") row.cells.dead.href = `/letters?datasource=${encodeURIComponent(one.name)}`;
+    rows.get(one.name).update(one, at_s);
   }
-  arrange();
-  sum([...rows.values()].map((row) => row.one), nodes);
-  sample();
+  if (order) arrange(order);
+  sum(counts, nodes);
+  write(find("all-rate"), rows.size ? `${rate(written_per_s)} records/s` : "");
   tick();
+  remember();
 }
 
-function sum(datasources, nodes) {
-  const counts = Object.fromEntries(HEALTHS.map((health) => [health, 0]));
-  for (const one of datasources) counts[one.health] += 1;
+function sum(counts, nodes) {
+  const total = HEALTHS.reduce((all, health) => all + counts[health], 0);
+  const wrong = ALARMING.reduce((all, health) => all + counts[health], 0);
   write(find("headline"), headline(counts));
   for (const button of find("counts").querySelectorAll("button")) {
     const number = counts[button.dataset.health];
@@ -125,10 +132,15 @@ function sum(datasources, nodes) {
   write(find("nodes"), `${count(nodes.length)} node${nodes.length === 1 ? "" : "s"}`);
   find("nodes").title = nodes.map((node) => `${node.name}: ${node.streams} streams`).join("\n");
   notice(nodes);
-  const wrong = ALARMING.reduce((sum, health) => sum + counts[health], 0);
   document.title = wrong ? `(${count(wrong)}) Headgate` : "Headgate";
-  find("empty").hidden = datasources.length > 0;
-  find("list").hidden = datasources.length === 0;
+  find("empty").hidden = total > 0;
+  find("list").hidden = total === 0;
+  const isNarrowed = wish.search || wish.health;
+  write(find("shown"), isNarrowed ? `${count(state.matching)} of ${count(total)}` : "");
+  find("none").hidden = state.matching > 0 || total === 0;
+  const left = state.matching - rows.size;
+  find("more").hidden = left <= 0;
+  write(find("more"), wish.limit < MOST_ROWS ? `${count(left)} more` : `${count(left)} more; search to find them`);
 }
 
 // What is wrong apart from datasources.
@@ -142,14 +154,21 @@ function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// What is wrong first, then by name. Rows that are in their place are not touched.
-function arrange() {
-  const rank = (row) => HEALTHS.indexOf(row.one.health);
-  const wanted = [...rows].sort(([, a], [, b]) => rank(a) - rank(b) || (a.one.name < b.one.name ? -1 : 1));
+// As the node orders them. Rows that are in their place are not touched.
+function arrange(order) {
   const focused = document.activeElement;
+  const wanted = new Set(order);
+  for (const [name, row] of rows) {
+    if (wanted.has(name)) continue;
+    row.body.remove();
+    rows.delete(name);
+  }
+  const known = new Map(rows);
   let place = table.tBodies[0] ?? null;
   rows.clear();
-  for (const [name, row] of wanted) {
+  for (const name of order) {
+    const row = known.get(name);
+    if (!row) continue; // It is asked for again: the node was not told of it here.
     rows.set(name, row);
     if (place !== row.body && place?.nextElementSibling === row.body) table.append(place);
     else if (place !== row.body) {
@@ -158,124 +177,115 @@ function arrange() {
     }
     place = row.body.nextElementSibling;
   }
-  if (focused !== document.activeElement && rowOf.has(focused)) focused.focus({ preventScroll: true });
-  sift();
+  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+  refresh();
+  reveal();
 }
 
 // Time passes.
 
-function sample() {
-  const now_s = seconds();
-  state.sampled_s = now_s;
-  for (const row of rows.values()) row.history.add(now_s, rateOf(row.one) ?? 0);
-}
-
 function tick() {
-  const now_s = seconds();
-  if (state.link !== "live") return say();
-  state.heard_s = now_s;
-  if (now_s - state.sampled_s > SAMPLE_S) sample();
+  if (state.link !== "live") return;
   const unix_s = (Date.now() + state.skew_ms) / 1000;
-  let all = 0;
-  for (const row of rows.values()) {
-    row.tick(now_s, unix_s);
-    all += rateOf(row.one) ?? 0;
-  }
-  write(find("all-rate"), rows.size ? `${rate(all)} records/s` : "");
+  for (const row of rows.values()) row.tick(unix_s);
 }
 
-// The link to the node. Old figures stay, but do not look new.
-
-function say() {
-  const words = {
-    connecting: "connecting",
-    live: "live",
-    reconnecting: "reconnecting",
-    unavailable: "database away",
-  };
-  const silent_s = Math.round(seconds() - state.heard_s);
-  const since = state.link === "live" || silent_s < 2 ? "" : `last heard ${ago(silent_s)}`;
-  find("link").dataset.link = state.link;
-  write(find("link").querySelector("span"), words[state.link]);
-  write(find("since"), since);
-  find("main").classList.toggle("stale", state.link === "reconnecting" || state.link === "unavailable");
+// What the rows wrote in the last hour, as the nodes have kept it: of those without a line, or of all once a minute.
+function remember() {
+  const isOld = Date.now() - state.drawn_ms > HISTORY_MS;
+  if (state.drawing || document.hidden || (!isOld && [...rows.values()].every((row) => row.isDrawn))) return;
+  state.drawing = setTimeout(async () => {
+    const wanted = [...rows.values()].filter((row) => isOld || !row.isDrawn).slice(0, MOST_LINES);
+    for (const row of wanted) row.isDrawn = true;
+    if (isOld) state.drawn_ms = Date.now();
+    const names = wanted.map((row) => row.one.name).join(",");
+    const answer = await fetch(`/api/history?names=${encodeURIComponent(names)}`).catch(() => null);
+    for (const one of answer?.ok ? (await answer.json()).items : []) {
+      const row = rows.get(one.name);
+      if (row) spark(row.spark, one.written);
+    }
+    state.drawing = 0;
+  }, SETTLED_MS);
 }
 
-function setLink(word) {
-  if (state.link === word) return;
-  state.link = word;
-  say();
+// What is asked for.
+
+function query() {
+  const found = new URLSearchParams();
+  if (wish.search) found.set("search", wish.search);
+  if (wish.health) found.set("health", wish.health);
+  if (wish.order !== "health") found.set("order", wish.order);
+  return found;
 }
 
-// Filter.
-
-function sift() {
-  const terms = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let number = 0;
-  for (const row of rows.values()) {
-    const fits = (!state.only || row.one.health === state.only) && terms.every((term) => row.words.includes(term));
-    if (row.body.hidden === fits) row.body.hidden = !fits;
-    number += fits;
-  }
-  write(find("shown"), terms.length || state.only ? `${count(number)} of ${count(rows.size)}` : "");
-  find("none").hidden = number > 0 || rows.size === 0;
-  if (!state.current?.body.isConnected || state.current.body.hidden) setCurrent(visible()[0] ?? null);
+function ask() {
+  const text = query().toString();
+  history.replaceState(null, "", text ? `/?${text}` : "/");
+  stream.again();
 }
 
-const visible = () => [...rows.values()].filter((row) => !row.body.hidden);
+function address() {
+  const found = query();
+  found.set("limit", wish.limit);
+  return `/api/overview/rows?${found}`;
+}
 
-function setOnly(health) {
-  state.only = state.only === health ? "" : health;
+function setHealth(health) {
+  wish.health = wish.health === health ? "" : health;
+  wish.limit = PAGE;
   for (const button of find("counts").querySelectorAll("button")) {
-    button.setAttribute("aria-pressed", String(button.dataset.health === state.only));
+    button.setAttribute("aria-pressed", String(button.dataset.health === wish.health));
   }
-  sift();
+  ask();
 }
 
-// Keys: one row at a time is in the tab order, and the others are reached from it.
-
-function setCurrent(row) {
-  if (state.current) state.current.line.tabIndex = -1;
-  if (row) row.line.tabIndex = 0;
-  state.current = row;
+function setOrder(order) {
+  wish.order = order;
+  for (const button of table.querySelectorAll("button.order")) {
+    const heading = button.closest("th");
+    if (button.dataset.order === order) heading.setAttribute("aria-sort", order === "name" ? "ascending" : "descending");
+    else heading.removeAttribute("aria-sort");
+  }
+  ask();
 }
 
-function move(step) {
-  const list = visible();
-  const at = rowOf.has(document.activeElement) ? list.indexOf(state.current) : -1;
-  const next = at < 0 ? list[0] : list[Math.min(Math.max(at + step, 0), list.length - 1)];
-  next?.line.focus();
-  next?.line.scrollIntoView({ block: "nearest" });
+let typed = 0;
+
+function type() {
+  clearTimeout(typed);
+  typed = setTimeout(() => {
+    wish.search = filter.value.trim();
+    wish.limit = PAGE;
+    ask();
+  }, TYPED_MS);
 }
 
-function pressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target === filter;
-  const onRow = rowOf.has(event.target);
-  if (event.key === "/" && !typing) filter.focus();
-  else if (event.key === "Escape" && typing && filter.value) filter.value = "";
-  else if (event.key === "Escape" && typing) filter.blur();
-  else if (event.key === "ArrowDown" && (typing || onRow)) move(1);
-  else if (event.key === "ArrowUp" && onRow) move(-1);
-  else if (event.key === "j" && !typing) move(1);
-  else if (event.key === "k" && !typing) move(-1);
-  else return;
-  event.preventDefault();
-  sift();
-}
+// More rows are drawn before somebody gets to them.
+const end = new IntersectionObserver((entries) => {
+  if (!entries.some((one) => one.isIntersecting) || wish.limit >= MOST_ROWS || rows.size < wish.limit) return;
+  wish.limit = Math.min(wish.limit * 2, MOST_ROWS);
+  stream.again();
+}, { rootMargin: "600px" });
 
-function start() {
-  for (const body of table.tBodies) rows.set(body.dataset.name, new Row(body));
-  document.addEventListener("keydown", pressed);
-  filter.addEventListener("input", sift);
-  table.addEventListener("focusin", (event) => rowOf.has(event.target) && setCurrent(rowOf.get(event.target)));
-  find("counts").addEventListener("click", (event) => {
-    const button = event.target.closest("button");
-    if (button) setOnly(button.dataset.health);
-  });
-  say();
-  setInterval(tick, TICK_MS);
-  follow("/api/overview", { data: show, link: setLink, denied: () => location.reload() });
-}
-
-start();
+for (const body of table.tBodies) rows.set(body.dataset.name, new Row(body));
+filter.addEventListener("input", type);
+filter.form.addEventListener("submit", (event) => event.preventDefault());
+find("counts").addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button) setHealth(button.dataset.health);
+});
+table.tHead.addEventListener("click", (event) => {
+  const button = event.target.closest("button.order");
+  if (button) setOrder(button.dataset.order);
+});
+setLink("connecting");
+setInterval(tick, TICK_MS);
+const stream = follow(address, {
+  data: show,
+  link: (word) => {
+    state.link = word;
+    setLink(word);
+  },
+  denied: () => location.reload(),
+});
+end.observe(find("more"));

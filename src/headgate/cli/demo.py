@@ -1,0 +1,109 @@
+"""The demo: datasources to look at, which `headgate up --demo` loads and `headgate up --no-demo` removes again.
+
+They write into the node's database as a user of the demo, who may do nothing else there. What somebody has changed is
+the demo's no longer: it is neither loaded again nor removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headgate.datasources.documents import Document, content_of, read_yaml
+from headgate.datasources.stakes import refused_secret
+from headgate.errors import HeadgateError, NotFound
+from headgate.store.demo_user import drop_demo_tables, held, remove_demo_user, url_of_demo_user
+
+if TYPE_CHECKING:
+    from headgate.datasources.registry import Registry
+    from headgate.store.database import Database
+
+ACTOR = "demo"
+SECRET = "demo-database"
+OWN = "own-database"  # What people's own sinks in this database are given: it is of the same user.
+STATUS = "demo-status"
+LOOK_S = 0.5
+PATIENCE_S = 300.0  # Streams stop within seconds, and are purged every half minute.
+
+log = structlog.get_logger()
+
+
+def demo_text() -> str:
+    """The demo's document."""
+    return resources.files("headgate").joinpath("demo.yaml").read_text("utf-8")
+
+
+def documents_for(node: str) -> dict[str, Document]:
+    """The demo's datasources, one of which asks the node at this address. One with a certificate that nobody knows
+    is not asked."""
+    found = dict(read_yaml(demo_text(), "demo.yaml"))
+    asking = found.pop(STATUS)
+    if node.startswith("http://"):
+        source: dict[str, Any] = {**asking.content.source, "url": f"{node}/healthz"}
+        content = content_of(source, asking.content.mapping, asking.content.sink, asking.content.options)
+        found[STATUS] = replace(asking, content=content)
+    return found
+
+
+async def load_demo(registry: Registry, url: str, node: str) -> None:
+    """Load what is absent. One that asks the node is told where the node is now."""
+    found = await registry.secrets.read([SECRET, OWN])
+    known = [found.get(SECRET), found.get(OWN)]
+    url = await url_of_demo_user(url, await registry.datasources.installation(), known)
+    if found.get(SECRET) != url:
+        await registry.set_secret(SECRET, url, ACTOR)
+    documents = documents_for(node)
+    present = {found.name for found in await registry.datasources.all()}
+    ours = await made_by_demo(registry)
+    wanted = {name: one for name, one in documents.items() if name not in present or (name == STATUS and name in ours)}
+    await registry.adopt(wanted, ACTOR, is_admin=True)
+
+
+async def made_by_demo(registry: Registry) -> list[str]:
+    """Those of the demo's datasources that nobody else has changed."""
+    found = []
+    for name in read_yaml(demo_text(), "demo.yaml"):
+        datasource = await registry.datasources.find(name)
+        if datasource is None:
+            continue
+        published = await registry.datasources.version(datasource.id, datasource.published_version)
+        draft = await registry.datasources.draft(datasource.id)
+        if draft is None and published is not None and published.author == ACTOR:
+            found.append(name)
+    return found
+
+
+async def unload_demo(registry: Registry, database: Database, url: str) -> None:
+    """Remove what the demo has made: its datasources, and, if nobody else uses them, its secret, tables and user."""
+    for name in await made_by_demo(registry):
+        await registry.delete(name, ACTOR, yes=True)
+    names = list(read_yaml(demo_text(), "demo.yaml"))
+    async with registry.datasources.change(ACTOR) as change:
+        others = [user for user in await change.secret_users(SECRET) if user.status != "deleted"]
+    if others:
+        raise refused_secret(SECRET, others)
+    async with asyncio.timeout(PATIENCE_S):
+        while await held(database, names):
+            await asyncio.sleep(LOOK_S)
+    installation = await registry.datasources.installation()
+    if await registry.secrets.known([OWN]):
+        await drop_demo_tables(url, installation)
+    elif await remove_demo_user(database, url, installation, names):
+        with contextlib.suppress(NotFound):
+            await registry.delete_secret(SECRET, ACTOR, yes=True)
+    log.info("the demo is removed")
+
+
+async def unload_and_tell(registry: Registry, database: Database, url: str) -> None:
+    """The same while a node runs: what cannot be removed is said."""
+    try:
+        await unload_demo(registry, database, url)
+    except TimeoutError:
+        log.warning("the demo's tables stay: its streams have not stopped in time (headgate up --no-demo tries again)")
+    except HeadgateError as error:
+        log.warning("the demo is not removed as a whole", error=error.message)

@@ -1,0 +1,1 @@
+DELETE FROM headgate.removal WHERE stream = ANY($1::uuid[])

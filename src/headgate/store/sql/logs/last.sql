@@ -1,0 +1,1 @@
+SELECT coalesce(max(id), 0) AS id FROM headgate.log_line

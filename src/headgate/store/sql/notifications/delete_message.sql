@@ -1,0 +1,1 @@
+DELETE FROM headgate.message WHERE number = $1

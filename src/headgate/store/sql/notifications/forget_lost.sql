@@ -1,0 +1,1 @@
+DELETE FROM headgate.lost_node WHERE at <= now() - $1::interval

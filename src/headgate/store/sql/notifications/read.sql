@@ -1,0 +1,1 @@
+SELECT document, version, author, changed_at FROM headgate.notifications

@@ -1,0 +1,1 @@
+SELECT number, name, applied_at FROM headgate.migration ORDER BY number
