@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -501,6 +502,18 @@ def test_under_root_an_impossible_system_user_is_said(home: Path, monkeypatch: p
     with pytest.raises(ConfigError, match="refuses to run as root") as caught:
         EmbeddedServer.join(home)
     assert "HEADGATE_DATABASE" in caught.value.hint
+
+
+@needs_root
+def test_many_that_make_the_system_user_at_once_all_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a new machine useradd refuses some of them, because of its lock, and gives others another number."""
+    monkeypatch.setattr(embedded, "NAME", f"headgate-{os.getpid()}")
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            found = list(threads.map(lambda _: embedded._create_user().pw_uid, range(6)))
+        assert len(set(found)) == 1
+    finally:
+        subprocess.run(["/usr/sbin/userdel", embedded.NAME], check=False, capture_output=True)
 
 
 @needs_root

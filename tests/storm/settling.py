@@ -24,7 +24,7 @@ from tests.storm.workload import ENDS_AFTER, Datasource
 MOVES_S = 120.0  # After the last fault, everything moves within this.
 SETTLES_S = 120.0  # After the last record, everything has arrived within this.
 LOOK_S = 0.5
-RUNS_FOR_LETTERS = 5
+MOST_RUNS = 5
 OUTCOMES = ("open", "replayed", "superseded", "discarded", "expired")
 
 
@@ -100,22 +100,33 @@ class Settling:
         await asyncio.gather(*(self._stop(one) for one in self._datasources))
 
     async def _stop(self, datasource: Datasource) -> None:
-        """A run that ends gives the registry two seconds to take its last letters; if they do not suffice, the next run
-        hands them over. So it is started again where letters are missing."""
+        """A run that ends gives the registry two seconds to take its last letters and its last position. If they do not
+        suffice, or its node is taken for dead meanwhile, the next run hands them over. So it is started again then."""
         name = datasource.name
         if datasource.kind == "ended" and not await self._reaches(name, lambda found: found["health"] == "ended"):
             await self._explain(name, "not at its end")
-        for _ in range(RUNS_FOR_LETTERS):
+        for _ in range(MOST_RUNS):
             await self._operator.call("POST", f"/api/datasources/{name}/stop")
             if not await self._reaches(name, _rests):
                 await self._explain(name, "not stopped")
-            totals = await self._totals(name)
-            if totals.dead_lettered == totals.letters:
+            if (missing := await self._left_out(datasource)) is None:
                 break
-            self._journal.count("(a datasource was run again to have its last letters)")
-            self._journal.note(f"{name}: {totals}")
+            self._journal.count(f"(a datasource was run again: {missing})")
+            self._journal.note(f"{name}: {await self._totals(name)}")
             await self._operator.call("POST", f"/api/datasources/{name}/start")
             await self._reaches(name, _runs)
+
+    async def _left_out(self, datasource: Datasource) -> str | None:
+        """What the last runs could not hand over, if anything."""
+        totals = await self._totals(datasource.name)
+        if totals.dead_lettered != totals.letters:
+            return "its last letters"
+        for state in (await self._operator.datasource(datasource.name))["states"]:
+            path = f"/api/streams/{state['stream']}/history?limit=1"
+            last = (await self._operator.call("GET", path))["items"]
+            if last and last[0]["kind"] == "revoked" and datasource.kind != "ended":
+                return "a position that was revoked"
+        return None
 
     async def _reaches(self, name: str, is_so: Any) -> bool:
         deadline_s = time.monotonic() + SETTLES_S

@@ -68,7 +68,11 @@ LOG_BYTES_MAX = 10_000_000
 READY_S = 60.0  # Recovery after a crash replays little more than max_wal_size; a minute is ample for that.
 FAST_STOP_S = 30.0  # A fast shutdown writes one checkpoint.
 HARD_STOP_S = 10.0
-TURN_S = 2 * READY_S + FAST_STOP_S + HARD_STOP_S  # The longest that another process may rightly take.
+USERS = Path("/etc")  # The folder of the list of users.
+USERS_S = 60.0  # While others write the list of users; installing packages takes it for seconds.
+USERS_RETRY_S = 0.1
+USERS_LOCKED = (1, 10)  # What useradd ends with if it cannot lock the list of users, or that of groups.
+TURN_S = 2 * READY_S + FAST_STOP_S + HARD_STOP_S + USERS_S  # The longest that another process may rightly take.
 
 DEFAULTS = {
     "listen_addresses": "",
@@ -390,13 +394,27 @@ def _account(data: Path) -> tuple[int, int] | None:
 
 
 def _create_user() -> pwd.struct_passwd:
+    """Make the user, one node at a time: useradd looks for the name before it takes its lock, so of two at once the
+    second gives the user another number. While the package manager writes the list of users, it is tried again.
+    """
+    deadline_s = time.monotonic() + USERS_S
+    with ExitStack() as held:
+        fcntl.flock(_open_directory(USERS, held), fcntl.LOCK_EX)
+        while True:
+            with suppress(KeyError):
+                return pwd.getpwnam(NAME)  # Even if useradd failed: somebody else may have been faster.
+            code, reason = _add_user()
+            if code not in (0, *USERS_LOCKED) or time.monotonic() > deadline_s:
+                problem = f"PostgreSQL refuses to run as root, and the system user {NAME} cannot be made: {reason}"
+                raise ConfigError(problem, hint=f"run Headgate as another user, or {INSTEAD}")
+            time.sleep(USERS_RETRY_S)
+
+
+def _add_user() -> tuple[int, str]:
     command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", NAME]
-    reason = "useradd is not installed"
-    with suppress(FileNotFoundError):
-        env = {"PATH": f"/usr/sbin:/sbin:{os.defpath}"}
-        reason = subprocess.run(command, env=env, capture_output=True, text=True).stderr.strip()
+    env = {"PATH": f"/usr/sbin:/sbin:{os.defpath}"}
     try:
-        return pwd.getpwnam(NAME)  # Even if useradd failed: another node may have been faster.
-    except KeyError:
-        problem = f"PostgreSQL refuses to run as root, and the system user {NAME} cannot be made: {reason}"
-        raise ConfigError(problem, hint=f"run Headgate as another user, or {INSTEAD}") from None
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+    except FileNotFoundError:
+        return 127, "useradd is not installed"
+    return done.returncode, done.stderr.strip()
