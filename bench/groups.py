@@ -31,9 +31,9 @@ import asyncpg
 import uvloop
 
 from bench.rig import make_database, report
-from headgate.cli.up import settle_memory
 from headgate.core.groups.machine import Confirm, Unregister
 from headgate.core.groups.requests import Answered, Joined, Request
+from headgate.runtime import memory
 from headgate.store.database import Database
 from headgate.store.embedded import EmbeddedServer
 from headgate.store.groups import LATELY, Groups
@@ -194,7 +194,7 @@ async def measure(url: str) -> dict[int, dict[str, float]]:
     houses = {}
     for size in SIZES:
         houses[size] = await House.build(await make_database(url, f"groups_{size}"), size)
-    settle_memory()
+    memory.settle()
     found = await one_at_a_time(houses)
     rates: dict[tuple[int, int], list[float]] = {(size, many): [] for size in SIZES[1:] for many in UNDER_WAY}
     crowd: list[float] = []

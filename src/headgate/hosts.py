@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from traceback import clear_frames
 from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.core.hosts import (
@@ -150,7 +151,7 @@ class Hosts(Generic[S]):
     async def connect(self, open: Callable[[str], Awaitable[S]], within_s: float) -> S:
         """A session with the right one. With a single host this adds nothing."""
         if not self.are_several:
-            return await open(self.hosts[0].url)
+            return await _opened(open, self.hosts[0].url)
         loop = asyncio.get_running_loop()
         began_s, last = loop.time(), self._last
         said: list[Said | None] = [None] * len(self.hosts)
@@ -214,7 +215,7 @@ class Hosts(Generic[S]):
         return known if status == "SELECT 1" else None
 
     async def _ask(self, host: Host, open: Callable[[str], Awaitable[S]]) -> tuple[S, Answer]:
-        session = await open(host.url)
+        session = await _opened(open, host.url)
         try:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._as_known(session) or await who(session, only_reads=self._only_reads)
@@ -270,6 +271,24 @@ class Hosts(Generic[S]):
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
+
+
+async def _opened(open: Callable[[str], Awaitable[S]], url: str) -> S:
+    """A session. What the driver used for one that failed is free at once.
+
+    Its frames keep their error, which keeps its frames, and with them a TLS context of many kilobytes, of which the
+    collector knows nothing: a node whose database was away for a minute held hundreds.
+    """
+    try:
+        return await open(url)
+    except BaseException as error:
+        seen: set[int] = set()
+        one: BaseException | None = error
+        while one is not None and id(one) not in seen:
+            seen.add(id(one))
+            clear_frames(one.__traceback__)
+            one = one.__context__
+        raise
 
 
 def known_as(told: Writable) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -309,3 +312,24 @@ async def test_a_pooler_that_cannot_listen_still_works_by_polling(url: str, tmp_
         assert [entry.name for entry in entries] == ["orders"]
         await asyncio.gather(*(store.entries_since(0) for _ in range(50)))
         await database.close()
+
+
+async def test_a_session_that_cannot_be_had_leaves_nothing_for_the_collector() -> None:
+    """Each held a TLS context in a circle of frames and errors: a node whose database was away grew by megabytes."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"postgresql://u@127.0.0.1:{nobody.getsockname()[1]}/x"
+        gc.collect()
+        gc.disable()
+        try:
+            before = _tls_contexts()
+            for _ in range(3):
+                with pytest.raises(StoreError):
+                    await connect(url)
+            assert _tls_contexts() == before
+        finally:
+            gc.enable()
+
+
+def _tls_contexts() -> int:
+    return sum(isinstance(one, ssl.SSLContext) for one in gc.get_objects())

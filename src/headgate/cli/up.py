@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import shlex
 import shutil
@@ -91,6 +90,7 @@ def up(
 
 async def _up(settings: Settings, shipper: LogShipper, *, demo: bool | None, search_port: bool) -> None:
     from headgate.cli.demo import load_demo, unload_and_tell
+    from headgate.runtime import memory
     from headgate.runtime.node import Node
     from headgate.store.secrets import load_keyring
     from headgate.telemetry import traces
@@ -147,7 +147,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool | None, sea
             stack.callback(homes.remove, settings.home, address)
             code = await make_code(token, node.tokens, node.sessions)
             announce(settings, address, token, code, demo=demo is True)
-        settle_memory()
+        memory.settle()
         await stop.wait()
         if settings.process is None:
             typer.echo(STOPPING, err=True)
@@ -191,13 +191,6 @@ async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool
         return False
     await starting
     return True
-
-
-def settle_memory() -> None:
-    """Keep the garbage collector from walking what was made at the start, again and again while records move."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 5, 20)  # What a failed run leaves behind in circles survives a few rounds, not more.
 
 
 def stop_signal(at_once: Callable[[], None] = lambda: None) -> asyncio.Event:

@@ -18,6 +18,7 @@ from headgate.datasources.reaching import NodeReach
 from headgate.datasources.registry import Registry
 from headgate.datasources.registry_file import RegistryFile
 from headgate.errors import HeadgateError, StoreError
+from headgate.runtime import memory
 from headgate.runtime.access import Access
 from headgate.runtime.cluster import quarantine
 from headgate.runtime.cluster.beat import label_tasks
@@ -295,6 +296,7 @@ class Node:
             "observe": self.watcher.run,
             "tick": self.ticker.run,
             "housekeeping": self._housekeeper.run,
+            "memory": memory.give_back,
             "writes": lambda: until_writes_are_taken(self.database),
             "listen": self.listener.run,
             "inbox": self.inboxes.run,

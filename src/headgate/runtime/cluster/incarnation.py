@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import gc
-import linecache
 from collections.abc import Callable, Collection
 from uuid import UUID
 
@@ -26,6 +23,7 @@ from headgate.core import lease
 from headgate.core.lease import Reachable
 from headgate.errors import StoreError
 from headgate.ids import new_id
+from headgate.runtime import memory
 from headgate.runtime.cluster.beat import Beat
 from headgate.runtime.groups.listener import GroupListener
 from headgate.runtime.push.listener import PushListener
@@ -38,8 +36,6 @@ ADDRESSES_S = 0.5
 LAST_S = 3.0  # For a database that is away when we leave.
 
 log = structlog.get_logger()
-
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # The C library of Linux has it; others may not.
 
 
 class Incarnations:
@@ -215,15 +211,8 @@ class Incarnations:
 
 def _collect(task: asyncio.Task[None]) -> None:
     """What an incarnation held refers to itself in circles, and the collector would find it hours later. Two tasks know
-    of it, the one that gives it up and the one that begins the next; it is free when the second of them has ended.
-
-    What was freed lies scattered between what is in use. After half an hour of faults that was a tenth of the process,
-    so the system gets it back. Stacks that were logged have left the text of whole modules behind.
-    """
-    linecache.clearcache()
-    gc.collect()
-    if _trim is not None:
-        _trim(0)
+    of it, the one that gives it up and the one that begins the next; it is free when the second of them has ended."""
+    memory.collect()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
