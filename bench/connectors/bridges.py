@@ -95,17 +95,19 @@ def alone(tap: Path, files: dict[str, Path]) -> float:
 def with_target(tap: Path, files: dict[str, Path], peer: Path, url: str) -> float:
     """Of the tap with its peer, by the rows that are there."""
     command = [tap, "--config", files["tap"], "--catalog", files["catalog"]]
-    quiet = subprocess.DEVNULL
+    quiet, words = subprocess.DEVNULL, files["target"].with_suffix(".log")
     with (
+        words.open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet) as reading,
-        subprocess.Popen([peer, "--config", files["target"]], stdin=reading.stdout, stdout=quiet, stderr=quiet) as its,
+        subprocess.Popen([peer, "--config", files["target"]], stdin=reading.stdout, stdout=quiet, stderr=log) as its,
     ):
 
         def count() -> int:
             has_ended = its.poll() is not None
             found = asyncio.run(rows(url))
             if has_ended and found < RECORDS:
-                raise SystemExit(f"the target has ended after {found} records")
+                last = words.read_text(errors="replace")[-1000:]
+                raise SystemExit(f"the target has ended after {found} records: {last}")
             return found
 
         return rate(count)
