@@ -23,6 +23,7 @@ import asyncpg
 
 from bench.rig import SINK, Rig, make_database, report, running
 from bench.throughput import records_written
+from headgate.connectors.bridges.singer import selected
 
 TAP, TARGET = "meltanolabs-tap-postgres==0.10.0", "meltanolabs-target-postgres"
 RECORDS = int(os.environ.get("HEADGATE_TEST_BENCH_RECORDS", "200000"))
@@ -89,6 +90,8 @@ def alone(tap: Path, files: dict[str, Path]) -> float:
             said += line.startswith((b'{"type":"RECORD"', b'{"type": "RECORD"'))
             if said == WARM_UP_RECORDS and not began:
                 began = time.perf_counter()
+    if said < RECORDS:
+        raise SystemExit(f"the tap has ended after {said} records")
     return (said - WARM_UP_RECORDS) / (time.perf_counter() - began)
 
 
@@ -154,7 +157,7 @@ def main() -> dict[str, float]:
         found = subprocess.run([tap, "--config", files["tap"], "--discover"], capture_output=True, check=True).stdout
         catalog = json.loads(found)
         catalog["streams"] = [one for one in catalog["streams"] if one["tap_stream_id"] == STREAM]
-        files["catalog"].write_text(json.dumps(catalog))
+        files["catalog"].write_text(json.dumps(asyncio.run(selected(catalog, None, "tap-postgres"))))
         bare = alone(tap, files)
         ours = through_node(rig, address(shop))
         theirs = with_target(tap, files, peer, rig.sink)
