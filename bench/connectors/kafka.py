@@ -1,5 +1,5 @@
-"""Kafka → mapping of six fields → PostgreSQL, against confluent-kafka alone; and generator → Kafka, exactly once
-against at least once.
+"""Kafka → mapping of six fields → PostgreSQL, against confluent-kafka alone and against Bento; and generator → Kafka,
+exactly once against at least once.
 
     python -m bench connectors.kafka
 
@@ -15,7 +15,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.connectors import peers
 from bench.connectors.bare import RECORDS, WARM_UP_RECORDS, bare_rate, bodies, node_rate
+from bench.dump.contest import PeerFailed
 from bench.rig import DATABASE_CORE, Rig, pin, report, running
 from bench.throughput import MAPPING, records_written
 from tests.connectors.kafka_server import Broker
@@ -68,6 +70,12 @@ def main() -> dict[str, float]:
             source = {"type": "kafka", "brokers": broker.brokers, "topic": topic, "batch": BATCH}
             ours = node_rate(rig, "from-kafka", source)
             bare = asyncio.run(bare_rate(rig.sink, batches(broker, topic)))
+            try:
+                its = peers.kafka_rate(peers.bento(), broker.brokers, topic, rig.sink, rig.node.home)
+                peer = {f"Bento {peers.VERSION}, records/s": its, "against Bento": ours / its}
+            except PeerFailed as error:
+                print(error)
+                peer = {}
             written = {one: [0.0] for one in DELIVERIES}
             for round in range(ROUNDS):  # In turn, because the broker gets quicker, and others use the machine.
                 for one in DELIVERIES:
@@ -81,6 +89,7 @@ def main() -> dict[str, float]:
             "records/s": ours,
             "bare loop of confluent-kafka, records/s": bare,
             "against the bare loop": ours / bare,
+            **peer,
             f"into Kafka exactly once, records/s, best of {ROUNDS}": once,
             f"into Kafka at least once, records/s, best of {ROUNDS}": least,
             "exactly once against at least once": once / least,
