@@ -23,6 +23,7 @@ import asyncpg
 
 from bench.rig import SINK, Rig, make_database, report, running
 from bench.throughput import records_written
+from headgate.connectors.bridges.singer import selected
 
 TAP, TARGET = "meltanolabs-tap-postgres==0.10.0", "meltanolabs-target-postgres"
 RECORDS = int(os.environ.get("HEADGATE_TEST_BENCH_RECORDS", "200000"))
@@ -89,23 +90,27 @@ def alone(tap: Path, files: dict[str, Path]) -> float:
             said += line.startswith((b'{"type":"RECORD"', b'{"type": "RECORD"'))
             if said == WARM_UP_RECORDS and not began:
                 began = time.perf_counter()
+    if said < RECORDS:
+        raise SystemExit(f"the tap has ended after {said} records")
     return (said - WARM_UP_RECORDS) / (time.perf_counter() - began)
 
 
 def with_target(tap: Path, files: dict[str, Path], peer: Path, url: str) -> float:
     """Of the tap with its peer, by the rows that are there."""
     command = [tap, "--config", files["tap"], "--catalog", files["catalog"]]
-    quiet = subprocess.DEVNULL
+    quiet, words = subprocess.DEVNULL, files["target"].with_suffix(".log")
     with (
+        words.open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet) as reading,
-        subprocess.Popen([peer, "--config", files["target"]], stdin=reading.stdout, stdout=quiet, stderr=quiet) as its,
+        subprocess.Popen([peer, "--config", files["target"]], stdin=reading.stdout, stdout=quiet, stderr=log) as its,
     ):
 
         def count() -> int:
             has_ended = its.poll() is not None
             found = asyncio.run(rows(url))
             if has_ended and found < RECORDS:
-                raise SystemExit(f"the target has ended after {found} records")
+                last = words.read_text(errors="replace")[-1000:]
+                raise SystemExit(f"the target has ended after {found} records: {last}")
             return found
 
         return rate(count)
@@ -152,7 +157,7 @@ def main() -> dict[str, float]:
         found = subprocess.run([tap, "--config", files["tap"], "--discover"], capture_output=True, check=True).stdout
         catalog = json.loads(found)
         catalog["streams"] = [one for one in catalog["streams"] if one["tap_stream_id"] == STREAM]
-        files["catalog"].write_text(json.dumps(catalog))
+        files["catalog"].write_text(json.dumps(asyncio.run(selected(catalog, None, "tap-postgres"))))
         bare = alone(tap, files)
         ours = through_node(rig, address(shop))
         theirs = with_target(tap, files, peer, rig.sink)

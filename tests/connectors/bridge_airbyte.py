@@ -7,6 +7,7 @@ import json
 import sys
 import time
 
+MODES = ["stream", "global", "legacy", "auth", "transient", "hang", "broken", "quiet"]
 SPEC = {
     "type": "object",
     "required": ["count", "credentials"],
@@ -14,7 +15,10 @@ SPEC = {
     "properties": {
         "count": {"type": "integer", "minimum": 1},
         "password": {"type": "string", "airbyte_secret": True},
-        "mode": {"type": "string", "enum": ["stream", "global", "legacy", "auth", "transient", "hang"]},
+        "mode": {
+            "type": "string",
+            "enum": ["stream", "global", "legacy", "auth", "transient", "hang", "broken", "quiet"],
+        },
         "credentials": {
             "oneOf": [
                 {
@@ -94,6 +98,17 @@ def main() -> None:
             streams = json.load(file)["streams"]
         for one in streams:
             read(one, config, mode, state_in(given.state, one["stream"]["name"]))
+            if one["stream"]["name"] == "orders" and mode in ("broken", "quiet"):
+                of = {"stream_descriptor": {"name": "orders"}}
+                if mode == "broken":
+                    error = {"message": "404 Client Error: Not Found", "failure_type": "config_error", **of}
+                    say(type="TRACE", trace={"type": "ERROR", "emitted_at": 1, "error": error})
+                status = {"status": "INCOMPLETE", **of}
+                say(type="TRACE", trace={"type": "STREAM_STATUS", "emitted_at": 1, "stream_status": status})
+        if mode == "broken":
+            error = {"message": "some streams failed", "failure_type": "system_error"}
+            say(type="TRACE", trace={"type": "ERROR", "emitted_at": 1, "error": error})
+            sys.exit(1)
         if mode in ("auth", "transient"):
             kind = "config_error" if mode == "auth" else "transient_error"
             error = {"message": "401 Client Error: Unauthorized" if mode == "auth" else "away", "failure_type": kind}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -12,7 +13,7 @@ import pytest
 
 from headgate.connectors import plugins
 from headgate.connectors.api import Batch, Position, Source
-from headgate.connectors.bridges import gathered, installed, spec
+from headgate.connectors.bridges import gathered, installed, messages, spec
 from headgate.connectors.bridges.installed import Home
 from headgate.connectors.bridges.options import AirbyteOptions
 from headgate.connectors.guard import OPEN, Bound, Guard, OutOfReach
@@ -24,7 +25,7 @@ from headgate.store.datasources import Content
 from headgate.testing.contract import SourceContract
 from headgate.testing.contract.patience import soon
 from headgate.testing.factories import make_context
-from tests.connectors.bridge_airbyte import SPEC
+from tests.connectors.bridge_airbyte import MODES, SPEC
 from tests.connectors.bridge_home import HERE, put
 
 COUNT = 23
@@ -121,6 +122,54 @@ async def test_what_a_source_says_of_its_failure_counts(mode: str, cause: Cause)
     assert len(records(found)) == COUNT
 
 
+@pytest.mark.parametrize(
+    ("mode", "words", "cause"),
+    [
+        ("broken", "fails with stream 'orders': 404 Client Error", Cause.CONFIG),
+        ("quiet", "could not read stream 'orders' to its end", Cause.BUG),
+    ],
+)
+async def test_a_stream_that_fails_fails_the_run_after_the_others_were_read(
+    mode: str, words: str, cause: Cause
+) -> None:
+    found: list[Batch] = []
+    async with opened(make_source(mode=mode, options={"streams": None})) as source:
+        with pytest.raises(ConnectorError, match=words) as caught:
+            while True:
+                found.append(await soon(source.read()))
+    assert caught.value.cause is cause
+    assert {record["text"] for record in records(found)} >= {f"users {id}" for id in range(COUNT)}
+    assert set(found[-1].position["state"]) == {"stream /orders", "stream /users"}
+
+
+async def test_a_large_catalog_lets_others_have_their_turns() -> None:
+    whole = {"version": 1, "streams": [{"name": f"s{id}", "columns": ["x" * 90] * 1000} for id in range(20)]}
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    text = await messages.encoded_catalog(whole)
+    assert await messages.catalog_in(text) == whole
+    counting.cancel()
+    assert turns > 20 + len(text) // (2 * messages.TURN_BYTES)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"streams": {}}', b'{"streams": [' + b"[" * 9000, b"x" * 10**6])
+async def test_what_is_no_catalog_is_refused(text: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        await messages.catalog_in(text)
+
+
+async def test_one_stream_that_would_hold_others_up_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes too long"):
+        await messages.catalog_in(b'{"streams": [{"columns": [' + b"[]," * 200_000 + b"0]}]}")
+
+
 async def test_a_check_asks_the_source_and_repeats_no_secret() -> None:
     await make_source().check()
     with pytest.raises(ConnectorError, match="Invalid API key \\*\\*\\*") as caught:
@@ -151,7 +200,7 @@ def test_a_document_is_checked_with_the_spec() -> None:
     )
     assert problems(config={"count": 0, "mode": "streams", "credentials": USER}) == {
         "source.config.count": "must be at least 1",
-        "source.config.mode": "must be one of stream, global, legacy, auth, transient, hang; did you mean stream?",
+        "source.config.mode": f"must be one of {', '.join(MODES)}; did you mean stream?",
     }
     assert problems(config={"count": "3", "cont": 4}) == {
         "source.config.credentials": "is missing",

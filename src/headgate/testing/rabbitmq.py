@@ -21,6 +21,7 @@ from headgate.testing.servers import free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # Debian's wrapper in /usr/sbin insists on its own folders.
 START_S = 120.0
+END_S = 60.0
 HOST = "127.0.0.1"
 
 
@@ -130,6 +131,11 @@ class RabbitMq:
         user = f"{_erlang('guest')}, {vhost}, {all}, {all}, {all}, {_erlang('tests')}"
         self.evaluate(f"rabbit_auth_backend_internal:set_permissions({user})")
 
+    def remember_streams(self) -> None:
+        """Have it write down that it has streams. It does so by itself, but some seconds after the first one was
+        declared: killed before that, it does not look after its streams when it is back."""
+        self.evaluate("dets:sync(ra_coordination_directory_reverse)")
+
     def be_short_of_disk(self, is_short: bool) -> None:
         """Raise the alarm that stops publishers, or end it."""
         self.evaluate(f"rabbit_disk_monitor:set_disk_free_limit({10**15 if is_short else 10**6})")
@@ -141,6 +147,11 @@ class RabbitMq:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             process.wait()
+        deadline = time.monotonic() + END_S
+        while any(map(_accepts, (self.port, self.stream_port))):  # Its first process may be gone before the others.
+            if time.monotonic() > deadline:
+                raise RuntimeError("RabbitMQ does not end")
+            time.sleep(0.05)
 
 
 def _accepts(port: int) -> bool:

@@ -7,6 +7,7 @@ all streams that share it; sources of before 2022 have one state without a name.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import msgspec
 from headgate.connectors.api import Context
 from headgate.connectors.bridges.child import Program, output_of
 from headgate.connectors.bridges.gathered import Gathered
-from headgate.connectors.bridges.messages import Shape, decoded
+from headgate.connectors.bridges.messages import Shape, catalog_in, decoded, encoded_catalog
 from headgate.connectors.bridges.options import AirbyteOptions, StreamChoice
-from headgate.connectors.bridges.running import DISCOVER_S, Failed, failed, place_of
+from headgate.connectors.bridges.running import DISCOVER_S, Failed, Incomplete, failed, place_of
 from headgate.connectors.bridges.said import Said
 from headgate.connectors.bridges.singer import CATALOG_BYTES, refuse_absent
 from headgate.errors import Cause, ConnectorError
@@ -47,12 +48,26 @@ class Log(msgspec.Struct):
     level: str = "INFO"
 
 
+class Descriptor(msgspec.Struct):
+    """Which stream."""
+
+    name: str
+
+
 class TracedError(msgspec.Struct):
-    """Why the source failed."""
+    """Why the source failed, or one of its streams."""
 
     message: str = ""
     internal_message: str | None = None
     failure_type: str | None = None
+    stream_descriptor: Descriptor | None = None
+
+
+class StreamStatus(msgspec.Struct):
+    """How far it is with a stream."""
+
+    stream_descriptor: Descriptor
+    status: str = ""
 
 
 class Trace(msgspec.Struct):
@@ -60,6 +75,7 @@ class Trace(msgspec.Struct):
 
     type: str = ""
     error: TracedError | None = None
+    stream_status: StreamStatus | None = None
 
 
 class Status(msgspec.Struct):
@@ -123,7 +139,8 @@ class AirbyteSource:
             name, namespace = one["stream"]["name"], one["stream"].get("namespace")
             meta = {"stream": name, "key": key, **({"namespace": namespace} if namespace else {})}
             self._shapes[namespace, name] = Shape(one["stream"].get("json_schema"), meta)
-        files = {"config": self._config(), "catalog": msgspec.json.encode({"streams": streams})}
+            await asyncio.sleep(0)  # There may be thousands.
+        files = {"config": self._config(), "catalog": await encoded_catalog({"streams": streams})}
         command = [self._place.executable, "read", "--config", "{config}", "--catalog", "{catalog}"]
         begun = {name: one for name, one in self._states.items() if isinstance(one, dict) and not _is_complete(one)}
         if begun:
@@ -147,12 +164,21 @@ class AirbyteSource:
                 self._take_state(message.state, into)
             case "LOG" if message.log is not None:
                 said.note(f"{message.log.level} {message.log.message}".encode())
-            case "TRACE" if message.trace is not None and message.trace.error is not None:
-                raise _traced(self._options.source, message.trace.error, said)
+            case "TRACE" if message.trace is not None:
+                self._take_trace(message.trace, said)
             case "CONTROL":
                 said.note(b"the source has changed its configuration, which is not kept: set the secret again")
             case _:
                 pass
+
+    def _take_trace(self, trace: Trace, said: Said) -> None:
+        """An error that names a stream is that stream's: the source goes on with the others, and fails in the end."""
+        source, status = self._options.source, trace.stream_status
+        if trace.error is not None:
+            raise _traced(source, trace.error, said)
+        if status is not None and status.status == "INCOMPLETE":
+            text = f"{source} could not read stream {one_line(status.stream_descriptor.name, 200)!r} to its end"
+            raise Incomplete(text, cause=said.cause() or Cause.BUG)
 
     def _take_record(self, record: Record, line: bytes, into: Gathered) -> None:
         shape = self._shapes.get((record.namespace, record.stream)) or self._shapes.get((None, record.stream))
@@ -212,7 +238,7 @@ class AirbyteSource:
         async for message in self._asked("discover"):
             if message.type == "CATALOG":
                 try:
-                    found = [one for one in decoded(message.catalog)["streams"] if one["name"]]
+                    found = [one for one in (await catalog_in(message.catalog))["streams"] if one["name"]]
                 except (ValueError, RecursionError, TypeError, KeyError):
                     break
                 return configured(found, self._options.choices, self._options.source)
@@ -284,4 +310,7 @@ def _traced(source: str, error: TracedError, said: Said) -> Failed:
     if cause is not Cause.NETWORK:
         told = said.cause()
         cause = told if told is Cause.AUTH or (told is not None and cause is Cause.BUG) else cause
-    return Failed(f"{source} fails: {one_line(hide(text), 500) or said.last()}", cause=cause)
+    stream = error.stream_descriptor
+    what = f"{source} fails" if stream is None else f"{source} fails with stream {one_line(stream.name, 200)!r}"
+    kind = Failed if stream is None else Incomplete
+    return kind(f"{what}: {one_line(hide(text), 500) or said.last()}", cause=cause)

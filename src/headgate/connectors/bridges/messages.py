@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from headgate.connectors.bridges.typed import Convert, converter, has_decimals, typed_names
+from headgate.core.payloads import is_costly
+
+TURN_BYTES = 200_000  # Of JSON: some milliseconds of the event loop.
 
 _EXACT = msgspec.json.Decoder(float_hook=Decimal)
 _PLAIN = msgspec.json.Decoder()
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Shape:
@@ -57,3 +64,51 @@ def decoded(raw: msgspec.Raw | bytes) -> Any:
         return _PLAIN.decode(raw)
     except msgspec.DecodeError:
         return json.loads(bytes(raw))
+
+
+async def catalog_in(text: msgspec.Raw | bytes) -> dict[str, Any]:
+    """An object with a list of `streams`. It may have many megabytes, so it is decoded stream by stream, with turns for
+    others in between: a thread would not do, because the decoder lets nobody else run. Raises ValueError."""
+    try:
+        parts = _PARTS.decode(text)
+        await asyncio.sleep(0)
+        streams = _LIST.decode(parts.pop("streams"))
+    except (msgspec.DecodeError, KeyError):
+        if len(memoryview(text)) > TURN_BYTES:
+            raise ValueError("no catalog") from None
+        return _catalog(decoded(text))
+    found = [_decoded_alone(one) async for one in _with_turns(streams)]
+    return {**{name: _decoded_alone(one) for name, one in parts.items()}, "streams": found}
+
+
+async def encoded_catalog(catalog: dict[str, Any]) -> bytes:
+    """The same the other way round."""
+    streams = []
+    for one in catalog["streams"]:
+        streams.append(msgspec.Raw(msgspec.json.encode(one)))
+        await asyncio.sleep(0)
+    return msgspec.json.encode({**catalog, "streams": streams})
+
+
+async def _with_turns(several: Sequence[msgspec.Raw]) -> AsyncIterator[msgspec.Raw]:
+    size_bytes = 0
+    for one in several:
+        yield one
+        size_bytes += len(memoryview(one))
+        if size_bytes > TURN_BYTES:
+            size_bytes = 0
+            await asyncio.sleep(0)
+
+
+def _decoded_alone(raw: msgspec.Raw) -> Any:
+    """One stream. A single one that would hold others up is none."""
+    if is_costly(bytes(raw)):
+        raise ValueError("a stream of the catalog takes too long to decode")
+    return decoded(raw)
+
+
+def _catalog(found: Any) -> dict[str, Any]:
+    match found:
+        case {"streams": [*_]}:
+            return found  # type: ignore[no-any-return]
+    raise ValueError("no catalog")

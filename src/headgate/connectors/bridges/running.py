@@ -42,6 +42,10 @@ class Failed(ConnectorError):
     """A program has ended with an error, or has said one."""
 
 
+class Incomplete(Failed):
+    """One of its streams could not be read to its end. The program goes on with the others."""
+
+
 class Dialect(Protocol):
     """What is particular to a kind of program."""
 
@@ -56,7 +60,8 @@ class Dialect(Protocol):
         """What to start, to go on from this state; None: from nothing."""
 
     def take(self, line: bytes, into: Gathered, said: Said) -> None:
-        """Understand one line. Raises `Failed` if it says that the program cannot go on."""
+        """Understand one line. Raises `Failed` if it says that the program cannot go on, `Incomplete` if
+        it says that a stream cannot."""
 
 
 class BridgeSource:
@@ -72,6 +77,7 @@ class BridgeSource:
         self._starting: asyncio.Task[Child] | None = None
         self._child: Child | None = None
         self._failure: ConnectorError | None = None  # What is to be raised once all before it was handed on.
+        self._incomplete: Incomplete | None = None  # The first stream of this run that failed.
         self._has_run = False
         self._due_s = 0.0  # When the next run may begin, on the loop's clock.
 
@@ -157,8 +163,10 @@ class BridgeSource:
                     gathered.add_unreadable(line, "the record takes too long to decode", len(line))
                 else:
                     self._take(line)
+            except Incomplete as error:
+                self._incomplete = self._incomplete or error
             except Failed as error:
-                self._failure = error
+                self._failure = self._incomplete or error  # It says once more, in the end, that there was one.
 
     def _take(self, line: bytes) -> None:
         """Understand one line. A program may say anything: what makes no sense is that line's fault alone."""
@@ -179,8 +187,8 @@ class BridgeSource:
         await child.close()
         self._child, self._has_run = None, True
         self._due_s = asyncio.get_running_loop().time() + self._options.every_s
-        if code != 0 and self._failure is None:
-            self._failure = failed(self._options.connector, code, child.said)
+        if self._failure is None and (code != 0 or self._incomplete is not None):
+            self._failure = self._incomplete or failed(self._options.connector, code, child.said)
 
     async def ack(self, position: Position) -> None:
         """The program does not need to know: it is told when it starts next."""

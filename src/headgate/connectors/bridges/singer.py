@@ -7,6 +7,7 @@ is taken for what it is worth: types come from it, and no record is refused beca
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 from headgate.connectors.api import Context
 from headgate.connectors.bridges.child import Program, output_of
 from headgate.connectors.bridges.gathered import Gathered
-from headgate.connectors.bridges.messages import Shape, decoded
+from headgate.connectors.bridges.messages import Shape, catalog_in, decoded, encoded_catalog
 from headgate.connectors.bridges.options import SingerOptions, StreamChoice
 from headgate.connectors.bridges.running import DISCOVER_S, Failed, failed, place_of
 from headgate.connectors.bridges.said import Said
@@ -132,7 +133,7 @@ class Tap(Speech):
         files = {"config": msgspec.json.encode(self._options.whole())}
         command = [self._place.executable, "--config", "{config}"]
         if self._options.discover:
-            files["catalog"] = msgspec.json.encode(await self._catalog())
+            files["catalog"] = await encoded_catalog(await self._catalog())
             command += [f"--{self._options.catalog}", "{catalog}"]
         if state is not None:
             files["state"] = msgspec.json.encode(state)
@@ -155,23 +156,21 @@ class Tap(Speech):
             raise ConnectorError(f"{self._options.tap} did not say its streams", cause=Cause.NETWORK) from None
         if code != 0:
             raise failed(self._options.tap, code, said)
-        return selected(_catalog_in(lines, self._options.tap), self._options.choices, self._options.tap)
+        return await selected(await _catalog_in(lines, self._options.tap), self._options.choices, self._options.tap)
 
 
-def _catalog_in(lines: list[bytes], tap: str) -> dict[str, Any]:
+async def _catalog_in(lines: list[bytes], tap: str) -> dict[str, Any]:
     """The catalog among what a tap has printed."""
     text = b"\n".join(lines)
     start = text.find(b"{")
     try:
-        found = decoded(text[start:]) if start >= 0 else None
+        return await catalog_in(text[start:] if start >= 0 else b"")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("streams"), list):
-        raise ConnectorError(f"{tap} says no catalog", cause=Cause.CONFIG, hint="discover: false, if it has none")
-    return found
+        hint = "discover: false, if it has none"
+        raise ConnectorError(f"{tap} says no catalog", cause=Cause.CONFIG, hint=hint) from None
 
 
-def selected(catalog: dict[str, Any], choices: Mapping[str, StreamChoice] | None, tap: str) -> dict[str, Any]:
+async def selected(catalog: dict[str, Any], choices: Mapping[str, StreamChoice] | None, tap: str) -> dict[str, Any]:
     """The catalog with the streams that are wanted. Raises ConnectorError if it does not have them all."""
     streams = [one for one in catalog["streams"] if isinstance(one, dict)]
     names = [_name_of(one) for one in streams]
@@ -179,6 +178,7 @@ def selected(catalog: dict[str, Any], choices: Mapping[str, StreamChoice] | None
     for stream, name in zip(streams, names, strict=True):
         choice = None if choices is None else choices.get(name) or choices.get(str(stream.get("tap_stream_id")))
         _select(stream, choice, is_wanted=choices is None or choice is not None)
+        await asyncio.sleep(0)  # There may be thousands, of thousands of columns.
     return {**catalog, "streams": streams}
 
 

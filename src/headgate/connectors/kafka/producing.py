@@ -121,7 +121,9 @@ class Producing:
                     "message.max.bytes": options.max_message_bytes,
                     "queue.buffering.max.kbytes": QUEUE_KB,
                     "queue.buffering.max.messages": 200_000,
-                    "linger.ms": 5,
+                    # Every write ends with a flush, which does not linger. Until then requests become as large as they
+                    # can: a busy machine would send many small ones, and pay for each.
+                    "linger.ms": 1000,
                     "error_cb": self._faults,
                 }
             )
