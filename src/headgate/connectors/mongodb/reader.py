@@ -143,11 +143,12 @@ class MongoReader:
         before = _between(collection.find, None, values.bound_of(first["_id"]), "", projection={"_id": 1})
         if first not in await before.sort(ORDER).limit(1).to_list():
             return ""
+        if isinstance(first["_id"], float) and math.isnan(first["_id"]):
+            return SEVERAL  # It comes before all numbers, and is found by none of them.
         for kind in COMPARED:
             if await collection.count_documents({"_id": {"$type": kind}}, limit=1):
                 others = await collection.count_documents({"_id": {"$not": {"$type": kind}}}, limit=1)
-                is_number = not await collection.count_documents({"_id": math.nan}, limit=1)
-                return kind if not others and is_number else SEVERAL
+                return SEVERAL if others else kind
         return SEVERAL
 
     async def begin(self) -> str | None:
