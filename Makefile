@@ -9,7 +9,7 @@ CODE := src simulation handbook tests bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick check fuzz storm sim bench bench-dump docs clean packages
+.PHONY: help up test quick check ferretdb fuzz storm sim bench bench-dump docs clean packages
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench-dump: $(VENV)/.ready ## Measure dumps against their peers, which it instal
 docs: $(VENV)/.ready ## Write the generated reference pages, and the documents as a site (BASE=/docs/ if it is served there)
 	$(BIN)/python -m headgate.testing.reference docs/reference
 	$(BIN)/python -m handbook build/site $(if $(BASE),--base $(BASE))
+
+ferretdb: ## Build FerretDB with go (some minutes), which the tests of the MongoDB connector then use as well
+	@scripts/ferretdb
 
 clean: ## Remove the environment and the caches (data in .headgate stays)
 	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results

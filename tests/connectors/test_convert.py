@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.connectors.api.bulk import Column, Csv, Language, Piece, Pieces, StorageError
-from headgate.connectors.values import convert
+from headgate.connectors.values import convert, long_bytes
 from headgate.connectors.values.arrow import arrow_type, batch_of, csv_bytes, csv_parser, with_null
 from headgate.connectors.values.convert import (
     Normalizes,
@@ -228,6 +228,40 @@ async def test_blocks_are_split_at_records_wherever_pieces_end(monkeypatch: pyte
 def test_text_that_a_column_cannot_hold_is_refused_with_its_name(type: Type, text: str) -> None:
     with pytest.raises(StorageError, match="column 'price'"):
         csv_parser((Column("x", TEXT), Column("price", type)))(f"a,{text}\n".encode())
+
+
+LONG = (
+    Column("id", Type(Kind.INT64)),
+    Column("note", TEXT),
+    Column("v", Type(Kind.BYTES)),
+    Column("w", Type(Kind.BYTES)),
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"1,a,\\x{'00ff2c5c' * 30},\\x0a\n",
+        f'1,a,\\x{"00" * 70},\\x{"FF" * 90}\n2,,,\n3,"",\\x,\\x01\n',
+        f'1,"a, ""\nb",,"\\x{"0a22" * 40}"\n',
+        f'1,"\\x{"ab" * 60}",\\x01,\n',
+        f"1,\\x{'ab' * 60},\\x{'cd' * 60},\n",
+        f"1,a,,\\x{'00' * 70}",
+    ],
+    ids=["one", "several", "quoted", "a text", "a text and bytes", "without an end"],
+)
+def test_long_bytes_are_the_same_values_past_arrows_parser(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = csv_parser(LONG)(line.encode())
+    monkeypatch.setattr(long_bytes, "LEAST", 20)
+    monkeypatch.setattr(long_bytes, "AT_ONCE", 14)
+    assert csv_parser(LONG)(memoryview(bytearray(line.encode()))) == short
+
+
+@pytest.mark.parametrize("end", ["1", "zz"])
+def test_long_bytes_that_are_none_are_refused_with_the_columns_name(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_bytes, "LEAST", 20)
+    with pytest.raises(StorageError, match="column 'v'"):
+        csv_parser(LONG)(f"1,a,\\x{'00' * 40}{end},\n".encode())
 
 
 ZONE = timezone(timedelta(hours=5))

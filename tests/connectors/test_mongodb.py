@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -56,6 +56,7 @@ from headgate.connectors.values import convert
 from headgate.connectors.values.kinds import Kind, Type
 from headgate.core.chunks.offsets import from_start, next_chunk, planned
 from headgate.errors import ConfigError, NotFound, Refused
+from tests.connectors import ferretdb
 from tests.connectors.mongo_documents import raw_of
 from tests.connectors.mongo_server import Broken, MongoServer
 
@@ -119,12 +120,26 @@ async def server() -> AsyncIterator[MongoServer]:
     await running.stop()
 
 
-@pytest.fixture(params=["own", "real"])
+@pytest.fixture(scope="module")
+def ferret() -> Iterator[str]:
+    """The URL of a FerretDB, without a database."""
+    with ferretdb.serving() as url:
+        yield url
+
+
+@pytest.fixture(params=["own", "real", "ferretdb"])
 async def mongo(request: pytest.FixtureRequest, server: MongoServer) -> AsyncIterator[Mongo]:
     """A database of each kind of server."""
     name = f"headgate_{uuid.uuid4().hex[:12]}"
     if request.param == "own":
         async for found in opened(server.url(name), name, server):
+            yield found
+        return
+    if request.param == "ferretdb":
+        test = request.node.originalname
+        if test in ferretdb.LACKING:
+            pytest.skip(f"FerretDB {ferretdb.LACKING[test]}")
+        async for found in opened(request.getfixturevalue("ferret") + name, name, None):
             yield found
         return
     if not os.environ.get(REAL):
@@ -490,13 +505,42 @@ async def test_chunks_of_ids_of_all_types_cover_each_document_once(mongo: Mongo,
     assert sorted(seen) == list(range(len(ids)))
 
 
-async def test_a_server_that_ignores_bounds_is_refused_before_anything_is_read(server: MongoServer) -> None:
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1, Int64(2**53 + 1), Int64(2**53 + 2), Int64(2**63 - 1), Int64(-(2**63)), -0.5, 2.5],
+        ["", "B", "a", "a b", "z", "é", "\uffff", "\U0001f600"],
+        [ObjectId(bytes([number] * 12)) for number in (0, 1, 127, 128, 255)],
+        [Binary(bytes([number] * 16), 4) for number in (0, 1, 127, 128, 255)],
+        [WHEN + timedelta(milliseconds=number) for number in (-(10**13), 0, 1, 2)],
+    ],
+    ids=["numbers", "strings", "objects", "uuids", "dates"],
+)
+async def test_ids_of_one_type_are_cut_by_comparison_where_bounds_are_ignored(mongo: Mongo, ids: list[Any]) -> None:
+    if mongo.server is not None:
+        mongo.server.keeps_bounds = False
+    await mongo.database.orders.insert_many([{"_id": id, "n": number} for number, id in enumerate(ids)])
+    source = mongo.reader()
+    table = await source.describe("orders")
+    for rows in (1, 2, 3, 100):
+        ranges = await planned_ranges(source, table, rows)
+        assert len(ranges) == -(-len(ids) // rows)
+        seen = []
+        for one in ranges:
+            seen += [row["n"] async for piece in source.query(table, one, Language.ROWS, PLAIN) for row in piece.data]
+        assert sorted(seen) == list(range(len(ids)))
+
+
+@pytest.mark.parametrize("ids", [[1, 2, "a"], [{"a": 1}, {"a": 2}], [True, False]], ids=["mixed", "documents", "truth"])
+async def test_a_server_that_ignores_bounds_is_refused_where_ids_cannot_be_compared(
+    server: MongoServer, ids: list[Any]
+) -> None:
     async for mongo in opened(server.url("bounds"), "bounds", server):
-        await mongo.database.orders.insert_many([{"_id": number} for number in (1, 2, 3)])
+        await mongo.database.orders.insert_many([{"_id": id} for id in ids])
         source = mongo.reader()
-        table = await source.describe("orders")
-        assert await source.top(table) is not None
+        assert await source.top(await source.describe("orders")) is not None
         server.keeps_bounds = False
+        table = await source.describe("orders")
         with pytest.raises(StorageError, match="ignores the bounds of a query"):
             await source.top(table)
 

@@ -15,6 +15,7 @@ import pytest
 
 from headgate.connectors.api.bulk import PLAIN, By, Csv, Language, SnapshotGone, StorageError, StorageGone, Table
 from headgate.connectors.plugins import open_reader
+from headgate.connectors.postgres import reader as reader_module
 from headgate.connectors.postgres.reader import PostgresReader
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import csv_to_arrow
@@ -247,6 +248,39 @@ async def in_arrow(reader: PostgresReader, table: Table) -> Any:
     pieces = reader.query(table, Range(None, ("1",)), Language.CSV, PLAIN)
     [batch] = [piece.data async for piece in csv_to_arrow(pieces, table.columns)]
     return batch
+
+
+@pytest.mark.parametrize("csv", [PLAIN, Csv(null="NULL", delimiter="\x1f"), Csv(alike=True)], ids=str)
+async def test_rows_with_long_bytes_are_the_same_without_the_driver(
+    source: Side, monkeypatch: pytest.MonkeyPatch, csv: Csv
+) -> None:
+    """Their messages are taken apart as they come, wherever they are cut."""
+    await source.sql.execute("CREATE TABLE long (id int PRIMARY KEY, note text, v bytea)")
+    await source.sql.execute(
+        "INSERT INTO long SELECT n, CASE WHEN n % 3 > 0 THEN repeat(E'a\"\\n,', n) END,"
+        " CASE WHEN n % 5 > 0 THEN decode(repeat('00ff2c5c', n * 300), 'hex') END FROM generate_series(1, 300) AS n"
+    )
+    found = []
+    asked: list[str] = []
+    monkeypatch.setattr(reader_module, "copy_out_text", seen_by(asked, reader_module.copy_out_text))
+    for least in (4 << 20, 0):
+        monkeypatch.setattr(reader_module, "LARGE", least)
+        async with reading(source) as reader:
+            table = await reader.describe("long")
+            pieces = [one async for one in reader.query(table, Range(None, ("300",)), Language.CSV, csv)]
+            assert sum(one.rows for one in pieces) == 300
+            found.append(b"".join(one.data for one in pieces))
+            assert await reader.describe("long") == table, "the session goes on"
+    assert found[0] == found[1]
+    assert len(asked) == 1
+
+
+def seen_by(asked: list[str], copy: Any) -> Any:
+    def noted(connection: Any, query: str, *more: Any) -> Any:
+        asked.append(query)
+        return copy(connection, query, *more)
+
+    return noted
 
 
 async def test_what_a_kind_cannot_hold_is_refused_with_the_columns_name(source: Side) -> None:

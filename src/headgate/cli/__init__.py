@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -157,6 +158,8 @@ def main() -> None:
     tolerate_any_terminal()
     line = in_order(sys.argv[1:], is_noun)
     word = line[0] if line else ""
+    if word in AT_ONCE:
+        gc.disable()  # What is imported stays. `dumping.collect` has it begin.
     app = assemble([word]) if word in ENTRIES else _whole()
     try:
         app()

@@ -7,6 +7,7 @@ this process. Ctrl-C ends it in order: what was copied stays, and the line that 
 from __future__ import annotations
 
 import asyncio
+import gc
 import getpass
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -141,7 +142,15 @@ async def _opened(call: Call, given: str | None, *, make: bool) -> AsyncIterator
         database = await stack.enter_async_context(opened(url, SESSIONS))
         await migrate(database)
         keyring = load_keyring(settings, embedded=settings.database is None)
+        if not make:
+            collect()
         yield Desk(call, settings, url, database, keyring, Dumps(database, keyring), signals, given)
+
+
+def collect() -> None:
+    """Begin to collect garbage. Before all is imported, nothing is: looking for it is a tenth of the start's time."""
+    gc.freeze()
+    gc.enable()
 
 
 async def _reached(given: str | None, stack: AsyncExitStack, *, make: bool) -> tuple[Settings, str]:
@@ -177,6 +186,7 @@ async def run_here(desk: Desk, dump: UUID, storages: Storages) -> None:
 
     options = options_of(await desk.dumps.find(str(dump)))
     await desk.dumps.set_wanted(dump, DumpWanted.RUN)
+    collect()
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)
     process = StreamProcess(
@@ -233,6 +243,7 @@ async def follow(desk: Desk, dump: UUID) -> None:
     from headgate.core.chunks.outcome import OVER, RESUMABLE, Status
     from headgate.runtime.dumps import views
 
+    collect()
     shown = progress.chosen()
     watch = progress.Watch(desk.dumps, dump, shown)
 

@@ -21,7 +21,6 @@ import fcntl
 import json
 import os
 import socket
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -44,6 +43,8 @@ def home() -> Path:
     """`HEADGATE_HOME`, read without the settings of a node: commands start fast."""
     if named := os.environ.get("HEADGATE_HOME"):
         return Path(named)
+    import tomllib
+
     try:
         found = tomllib.loads(Path("headgate.toml").read_text("utf-8")).get("home")
     except (OSError, ValueError):

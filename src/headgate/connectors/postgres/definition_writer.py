@@ -1,4 +1,7 @@
-"""The part of a PostgreSQL writer that makes the definitions of a whole database, and asks what is there."""
+"""The part of a PostgreSQL writer that makes the definitions of a whole database, and asks what is there.
+
+What it does that with is imported when it is asked for: most dumps make no definitions, and all wait for imports.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from uuid import UUID
 from asyncpg import Connection
 
 from headgate.connectors.api.whole import Around, Definition, Left
-from headgate.connectors.postgres import making, rows_only
 from headgate.connectors.postgres.errors import Fault, error_text, fault_of, translate_errors
 from headgate.connectors.postgres.session import where_is
 from headgate.connectors.sql import ledger
@@ -38,6 +40,8 @@ class MakesDefinitions:
 
     async def made(self, dump: UUID) -> set[str]:
         """The definitions that the ledger has."""
+        from headgate.connectors.postgres import making
+
         connection = await self.session()
         with translate_errors(where_is(self.url), ledger.TABLE):
             return await making.made(connection, dump)
@@ -46,6 +50,8 @@ class MakesDefinitions:
         self, dump: UUID, definition: Definition, statements: AsyncIterator[str] | None = None
     ) -> Sequence[Left]:
         """Make one of the source's definitions."""
+        from headgate.connectors.postgres import making
+
         for tried in range(1, TRIES + 1):
             try:
                 async with self.transaction() as connection:
@@ -65,18 +71,24 @@ class MakesDefinitions:
 
     async def existing(self, tables: Collection[str]) -> list[str]:
         """Which of these tables are there."""
+        from headgate.connectors.postgres import making
+
         connection = await self.session()
         with translate_errors(where_is(self.url), "look for tables"):
             return await making.existing(connection, tables)
 
     async def around(self, tables: Sequence[str]) -> Around:
         """How rows come into these tables, which are there."""
+        from headgate.connectors.postgres import rows_only
+
         connection = await self.session()
         with translate_errors(where_is(self.url), "look for foreign keys"):
             return await rows_only.around(connection, tables)
 
     async def tidy_up(self, dump: UUID) -> None:
         """Leave nothing of the dump but what it copied."""
+        from headgate.connectors.postgres import making
+
         with translate_errors(where_is(self.url), ledger.TABLE):
             async with self.transaction() as connection:
                 await making.tidy_up(connection, dump)

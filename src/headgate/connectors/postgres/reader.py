@@ -12,7 +12,8 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 from asyncpg import Connection
@@ -48,19 +49,21 @@ from headgate.connectors.postgres.catalog import (
 )
 from headgate.connectors.postgres.errors import error_text, translate_errors
 from headgate.connectors.postgres.hashing import LEAST_VERSION, Hashed, hashed
-from headgate.connectors.postgres.inventory import inventory
 from headgate.connectors.postgres.ranges import condition, edge, key_texts, relation
-from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out
+from headgate.connectors.postgres.relay import AHEAD, BREATH_S, SMALL, copy_out, copy_out_text
 from headgate.connectors.postgres.schema import defaults_of, details
 from headgate.connectors.postgres.session import close, connect, where_is
 from headgate.connectors.postgres.types import FAMILY, WHOLE, rendered
 from headgate.connectors.postgres.walls import keep_out
-from headgate.connectors.postgres.whole import WholeDatabase
 from headgate.connectors.sql.keys import other_kinds, plain_order
 from headgate.connectors.sql.quoting import literal, quoted
 from headgate.connectors.values.kinds import Kind
 from headgate.errors import NotFound
 
+if TYPE_CHECKING:
+    from headgate.connectors.postgres.whole import WholeDatabase
+
+LARGE = 4 << 20  # Bytes of a value that is not left to the driver.
 PIECE = 256 << 10  # Bytes gathered before they are passed on: fewer turns of the loop.
 ROWS_OF_A_BLOCK = 50  # Where nobody counted.
 GAPS = 2.0  # Keys count if they have no more gaps than numbers: a chunk has half of its rows then.
@@ -85,8 +88,13 @@ class PostgresReader:
         self._snapshot = snapshot
         self._connection: Connection | None = None
         self._holds = False  # The snapshot that others read.
-        self._database = WholeDatabase(self.session, url, snapshot)
         self._lowest: dict[str, int] = {}  # The least key of a table, where keys are whole numbers.
+
+    @cached_property
+    def _database(self) -> WholeDatabase:
+        from headgate.connectors.postgres.whole import WholeDatabase  # Only where all is copied: a start is short.
+
+        return WholeDatabase(self.session, self._url, self._snapshot)
 
     async def session(self) -> Connection:
         """The connection, in its snapshot if it has one."""
@@ -282,14 +290,28 @@ class PostgresReader:
         if language is Language.COPY:
             flowing = copy_out(connection, query)
         else:
-            flowing = _flowing(connection, query, csv, _in_quotes(table.columns, csv))
+            how = _flowing
+            if await self._has_large(connection, table, range):
+                how = copy_out_text
+            flowing = how(connection, query, csv, _in_quotes(table.columns, csv))
         with translate_errors(where_is(self._url), table.name):
             async with flowing as pieces:
                 async for piece in pieces:
                     yield piece
 
+    async def _has_large(self, connection: Connection, table: Table, range: Range) -> bool:
+        """Whether a chunk has bytes that are too long for the driver, which holds a row's digits twice."""
+        sizes = [f"octet_length({quoted(one.name)}) > {LARGE}" for one in table.columns if one.type.kind is Kind.BYTES]
+        if not sizes:
+            return False
+        query = f"SELECT FROM {relation(table)} WHERE {condition(table, range)} AND ({' OR '.join(sizes)}) LIMIT 1"
+        with translate_errors(where_is(self._url), table.name):
+            return bool(await connection.fetch(query))
+
     async def inventory(self, tables: Sequence[str], *, is_whole: bool) -> list[Left]:
         """What belongs to these tables, and to the database, besides what is made with a table."""
+        from headgate.connectors.postgres.inventory import inventory
+
         async with self._asking("look at the schema") as connection:
             return await inventory(connection, tables, is_whole=is_whole)
 

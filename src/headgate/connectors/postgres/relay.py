@@ -19,14 +19,15 @@ import asyncio
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
 from asyncpg import Connection
 
-from headgate.connectors.api.bulk import Piece, Pieces
+from headgate.connectors.api.bulk import Csv, Piece, Pieces
+from headgate.connectors.sql.quoting import literal, quoted
 
 Data: TypeAlias = Any  # Bytes, or the buffers of a piece that holds messages already.
 
@@ -44,10 +45,64 @@ _READY = b"Z\x00\x00\x00\x05"  # ReadyForQuery, but for its last byte, the state
 @asynccontextmanager
 async def copy_out(connection: Connection, query: str) -> AsyncIterator[Pieces]:
     """The rows of a query, as binary COPY in the messages that the server sends. A piece is a few buffers."""
+    async with _asked(connection, query, "FORMAT binary") as pieces:
+        yield pieces
+
+
+@asynccontextmanager
+async def copy_out_text(
+    connection: Connection, query: str, csv: Csv, in_quotes: bool | Sequence[str]
+) -> AsyncIterator[Pieces]:
+    """The rows of a query as CSV, out of their messages. A row of any size comes in parts, and is never held: a driver
+    would wait for its end. `in_quotes`: these columns have quotes that do not need them; True: all."""
+    how = f"FORMAT csv, NULL {literal(csv.null)}, DELIMITER {literal(csv.delimiter)}"
+    if in_quotes:
+        names = "*" if in_quotes is True else f"({', '.join(map(quoted, in_quotes))})"
+        how += f", FORCE_QUOTE {names}"
+
+    async def contents(pieces: Pieces) -> Pieces:
+        body = _Body()
+        async for piece in pieces:
+            data = b"".join(part for parts in piece.data for part in body.parts(parts))
+            yield Piece(data, len(data), piece.rows)
+
+    async with _asked(connection, query, how) as pieces:
+        yield contents(pieces)
+
+
+@asynccontextmanager
+async def _asked(connection: Connection, query: str, how: str) -> AsyncIterator[Pieces]:
     source = _Source(connection)
     with _lent(source):
-        source.ask(f"COPY ({query}) TO STDOUT (FORMAT binary); SELECT '{source.word}'")
+        source.ask(f"COPY ({query}) TO STDOUT ({how}); SELECT '{source.word}'")
         yield source.pieces()
+
+
+class _Body:
+    """What is in messages of COPY, which come in parts that end anywhere."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0  # Bytes of the message that have not come,
+        self._is_row = False  # and whether they are wanted.
+
+    def parts(self, data: bytes | memoryview) -> Iterator[memoryview]:
+        """What is in this part."""
+        view, at = memoryview(data), 0
+        while at < len(view):
+            if self._left:
+                part = view[at : at + self._left]
+                self._left -= len(part)
+                at += len(part)
+                if self._is_row:
+                    yield part
+                continue
+            more = view[at : at + 5 - len(self._head)]
+            self._head += more
+            at += len(more)
+            if len(self._head) == 5:
+                self._is_row, self._left = self._head[:1] == b"d", int.from_bytes(self._head[1:], "big") - 4
+                self._head = b""
 
 
 async def copy_in(connection: Connection, statement: str, pieces: Pieces, *, in_messages: bool) -> int:

@@ -23,8 +23,7 @@ import pyarrow.csv as arrow_csv
 from headgate.connectors.api.bulk import PLAIN, Column, Csv, StorageError
 from headgate.connectors.values.convert import Buffer, bytes_of, cannot_hold, fitted
 from headgate.connectors.values.kinds import Kind, Type, canonical
-
-LARGE = 1 << 20  # Bytes of a value that is worth some care.
+from headgate.connectors.values.long_bytes import LongBytes
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 
@@ -64,6 +63,7 @@ def raw(array: pa.Array, type: str) -> Numbers:
 def csv_parser(columns: Sequence[Column]) -> Callable[[Buffer], pa.RecordBatch]:
     """A function that reads whole records of canonical CSV into one batch."""
     schema = arrow_schema(columns)
+    has_bytes = any(column.type.kind is Kind.BYTES for column in columns)
     names = [str(place) for place in range(len(columns))]  # Names may repeat in a file's header; places do not.
     convert = arrow_csv.ConvertOptions(
         column_types={name: _parsed_type(column) for name, column in zip(names, columns, strict=True)},
@@ -77,15 +77,38 @@ def csv_parser(columns: Sequence[Column]) -> Callable[[Buffer], pa.RecordBatch]:
     parse = arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(columns) > 1)
 
     def read(data: Buffer) -> pa.RecordBatch:
+        if has_bytes and (long := LongBytes(memoryview(data))) and (batch := lifted(long)) is not None:
+            return batch
+        arrays = [_from_text(array, column) for array, column in zip(parsed(data), columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def lifted(long: LongBytes) -> pa.RecordBatch | None:
+        """The batch, whose long values are left out while it is parsed. None: one of them is no value of bytes."""
+        arrays = list(zip(columns, parsed(long.rest), strict=True))
+        if not long.are_in([array for column, array in arrays if column.type.kind is Kind.BYTES]):
+            return None
+        whole = [
+            long.array(array.to_pylist(), column) if column.type.kind is Kind.BYTES else _from_text(array, column)
+            for column, array in arrays
+        ]
+        return pa.RecordBatch.from_arrays(whole, schema=schema)
+
+    def parsed(data: Buffer) -> list[pa.Array]:
         options = arrow_csv.ReadOptions(column_names=names, use_threads=False, block_size=max(len(data) + 1, 1024))
         try:
             table = arrow_csv.read_csv(pa.py_buffer(data), options, parse, convert)
         except pa.ArrowInvalid as error:
             raise _explained(str(error), columns) from None
-        arrays = [_from_text(table.column(place).combine_chunks(), column) for place, column in enumerate(columns)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return [_one_array(table.column(place)) for place in range(len(columns))]
 
     return read
+
+
+def _one_array(array: pa.ChunkedArray) -> pa.Array:
+    array = array.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+    return array
 
 
 def _parsed_type(column: Column) -> pa.DataType:
@@ -103,8 +126,6 @@ def _is_long(column: Column) -> bool:
 
 
 def _from_text(array: pa.Array, column: Column) -> pa.Array:
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
     if column.type.kind is Kind.TIMESTAMPTZ:
         return array.cast(pa.timestamp("us", "UTC"))
     if _is_long(column):
@@ -112,20 +133,9 @@ def _from_text(array: pa.Array, column: Column) -> pa.Array:
             return _array([None if one is None else Decimal(one) for one in array.to_pylist()], column)
         except InvalidOperation as error:
             raise cannot_hold(column, error) from None
-    if column.type.kind is Kind.BYTES and array.nbytes > LARGE * len(array):
-        return pa.concat_arrays([_large_bytes(one, column) for one in array])
     if column.type.kind is Kind.BYTES:
         return pa.array([None if one is None else bytes_of(one, column) for one in array.to_pylist()], pa.binary())
     return array
-
-
-def _large_bytes(text: pa.StringScalar, column: Column) -> pa.Array:
-    """A large value, of which no copy is made that is not needed."""
-    if not text.is_valid:
-        return pa.nulls(1, pa.binary())
-    value = bytes_of(memoryview(text.as_buffer()), column)
-    ends = pa.py_buffer(np.array([0, len(value)], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(value)])
 
 
 def _explained(message: str, columns: Sequence[Column]) -> StorageError:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 BLOCK = 2 << 20  # Bytes of CSV that become one Arrow batch.
+LARGE = 16 << 20  # Bytes of a piece that are not copied if that can be helped.
 ROWS = 10_000  # Rows in a list.
 PIECE = 4 << 20  # Bytes of CSV in a piece that is written.
 GREATEST_FLOAT32 = 3.4028235677973366e38  # What is above becomes infinite.
@@ -98,25 +99,29 @@ async def csv_to_arrow(pieces: Pieces, columns: Sequence[Column]) -> Pieces:
     from headgate.connectors.values.arrow import csv_parser
 
     parse = csv_parser(columns)
-    held: list[bytes] = []
-    size, enough = 0, BLOCK
+    held, enough = bytearray(), BLOCK  # It grows in place: parts that are joined would be there twice.
     async for piece in pieces:
-        held.append(piece.data)
-        size += len(piece.data)
-        if size < enough:
-            continue
-        data = b"".join(held)
+        data: bytes | bytearray = piece.data
+        del piece  # A value may be large: nothing else may hold it.
+        if held and len(data) > LARGE and (end := end_of_records(held)):
+            yield await _parsed(parse, memoryview(held)[:end])
+            held = held[end:]
+        if held or len(data) < enough:
+            held += data
+            if len(held) < enough:
+                continue
+            data = held
         end = end_of_records(data)
-        held, size = [data[end:]], len(data) - end
-        enough = max(BLOCK, 2 * size)  # So that a record of many blocks is not scanned again for each of them.
+        held = bytearray(memoryview(data)[end:])
+        enough = max(BLOCK, 2 * len(held))  # So that a record of many blocks is not scanned again for each of them.
         if end:
             parsed = await _parsed(parse, memoryview(data)[:end])
-            del data, piece  # A value may be large, and is in the batch now.
+            del data
             yield parsed
             del parsed
-    if size:
-        parsed = await _parsed(parse, b"".join(held))
-        held.clear()
+    if held:
+        parsed = await _parsed(parse, memoryview(held))
+        held = bytearray()
         yield parsed
 
 
@@ -125,7 +130,7 @@ async def _parsed(parse: Callable[[Buffer], RecordBatch], data: Buffer) -> Piece
     return Piece(batch, len(data), batch.num_rows)
 
 
-def end_of_records(data: bytes) -> int:
+def end_of_records(data: bytes | bytearray) -> int:
     """Where the last whole record ends. The data begins with a record, and a newline in quotes ends none."""
     end = data.rfind(b"\n")
     quotes = data.count(b'"', 0, max(end, 0))

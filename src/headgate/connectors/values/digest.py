@@ -30,12 +30,15 @@ async def digest_of_lines(reader: Reader, table: Table, range: Range) -> Digest 
     since numbers and moments can be written in more ways than one. None: a newline in a value makes two lines of it."""
     found = Digest()
     lines = 0
-    rest = b""
+    rest = bytearray()  # Of a line that comes in parts: it may be long, and is put together once.
     async for piece in reader.query(table, range, Language.CSV, _ALIKE):
-        whole = (rest + piece.data).split(b"\n")
-        rest = whole.pop()
-        lines += len(whole)
         found.rows += piece.rows
+        rest += piece.data
+        if b"\n" not in piece.data:
+            continue
+        whole = bytes(rest).split(b"\n")
+        rest = bytearray(whole.pop())
+        lines += len(whole)
         found.sum = (found.sum + sum(map(hash, whole))) & MASK
     return found if lines == found.rows else None
 
