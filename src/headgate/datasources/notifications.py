@@ -74,6 +74,7 @@ Pattern: TypeAlias = Annotated[str, AfterValidator(_pattern)]
 Name: TypeAlias = Annotated[str, AfterValidator(_name)]
 Url: TypeAlias = Annotated[SecretStr, AfterValidator(_secret_url)]
 Secret: TypeAlias = Annotated[SecretStr, AfterValidator(_one_line)]
+HealthName: TypeAlias = Literal["error", "no_node", "degraded", "starting", "paused", "stopped", "ended"]
 
 
 # Targets.
@@ -151,9 +152,7 @@ class HealthRule(DatasourceRule):
     """A datasource has one of these healths."""
 
     when: Literal["health"]
-    health: list[Literal["error", "no_node", "degraded", "starting", "paused", "stopped", "ended"]] = Field(
-        ["error", "no_node"], min_length=1, description="Which. Default: error, no_node."
-    )
+    health: list[HealthName] = Field(["error", "no_node"], min_length=1, description="Which. Default: error, no_node.")
 
 
 class LettersRule(DatasourceRule):

@@ -71,7 +71,7 @@ async def settings_page(node: Node, request: Req) -> Response[Any]:
         at = tabs(holder, "")[0][1]
         return await _shown(node, holder, at, VALUES[at])
 
-    return await signed_in(request, first)
+    return await signed_in(request, first, is_own=True)
 
 
 @get("/settings/secrets", include_in_schema=False, needs=Needs("operate_all"))
@@ -83,7 +83,7 @@ async def secrets_page(node: Node, request: Req) -> Response[Any]:
 @get("/settings/tokens", include_in_schema=False, needs=Needs("administer"))
 async def tokens_page(node: Node, request: Req) -> Response[Any]:
     """Who may do what."""
-    return await signed_in(request, lambda holder: _shown(node, holder, "/settings/tokens", _tokens))
+    return await signed_in(request, lambda holder: _shown(node, holder, "/settings/tokens", _tokens), is_own=True)
 
 
 @get("/settings/allowed", include_in_schema=False, needs=Needs("operate_all"))
