@@ -110,6 +110,13 @@ def full(node: NodeProcess, databases: Databases) -> Full:
 def unfold(page: Page) -> None:
     """Show what a click would show."""
     page.evaluate("for (const one of document.querySelectorAll('main details')) one.open = true")
+    for verb, panel in (("Add a rule", "#rule-panel"), ("Tell somebody", "#target-panel")):
+        if (button := page.get_by_role("button", name=verb)).count():
+            button.click()  # The other form stays open.
+            expect(page.locator(panel)).to_be_visible()
+            page.evaluate(
+                "panel => document.querySelector(panel).removeAttribute('data-form')", panel
+            )  # Both stay open.
 
 
 def looked_at(page: Page, path: str, scheme: str, size: str) -> list[str]:

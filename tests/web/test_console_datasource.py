@@ -168,6 +168,25 @@ def _tapped(node: NodeProcess, page: Page, record: Any) -> bool:
 
 
 @needs_chromium
+def test_no_number_is_rounded_in_the_editor(node: NodeProcess, context: BrowserContext) -> None:
+    """Integers beyond 2^53, which a browser's numbers do not have, come out as they went in."""
+    source = {"type": "generator", "rate": 1, "count": 2**53 + 1}
+    node.apply({"wide": {"enabled": False, "source": source, "sink": {"type": "blackhole"}}})
+    page, complaints = opened(context, node, "/datasources/wide/draft", is_live=False)
+    expect(page.locator("#editor[data-ready]")).to_be_visible()
+    expect(page.get_by_label("count")).to_have_value(str(2**53 + 1))
+    page.get_by_label("rate").fill("2")
+    expect(page.locator("#yaml")).to_have_value(re.compile("rate: 2"))
+    expect(page.locator("#yaml")).to_have_value(re.compile(f"count: {2**53 + 1}"))
+    page.get_by_label("count").fill(str(2**53 + 3))
+    expect(page.locator("#yaml")).to_have_value(re.compile(f"count: {2**53 + 3}"))
+    page.locator("#save").click()
+    expect(page.locator("#outcome [role=status]")).to_contain_text("Saved")
+    assert node.call("GET", "/api/datasources/wide")["draft"]["document"]["source"]["count"] == 2**53 + 3
+    assert complaints == []
+
+
+@needs_chromium
 def test_a_record_is_sent_from_the_page_and_the_count_moves(node: NodeProcess, context: BrowserContext) -> None:
     signed = {"type": "webhook", "signature": {"scheme": "github", "secret": {"$secret": "key"}}}
     node.call("PUT", "/api/secrets/key", {"value": "nobody-sees-it"})

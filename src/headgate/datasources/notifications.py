@@ -244,6 +244,16 @@ def names_in(raw: Any) -> list[str]:
     return sorted(secret_names(raw))
 
 
+def users_of_secrets(raw: Any) -> dict[str, list[str]]:
+    """The targets that name each secret, by their places in the document: no datasource has a dot in its name."""
+    found: dict[str, list[str]] = {}
+    targets = raw.get("targets") if isinstance(raw, dict) else None
+    for name, one in targets.items() if isinstance(targets, dict) else ():
+        for secret in sorted(secret_names(one)):
+            found.setdefault(secret, []).append(f"{ROOT}.targets.{name}")
+    return found
+
+
 def _bare_urls(raw: Any) -> Iterator[Problem]:
     """The URL of a Slack webhook is a password, whatever it looks like."""
     targets = raw.get("targets")

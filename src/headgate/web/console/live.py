@@ -3,7 +3,7 @@ when it has changed.
 
 Who sees the same page shares one *drawing* of it, so a page that fifty people have open costs what it costs one. What a
 page shows follows from its address and from what its reader may see, and from nothing else of the reader; a page that
-says more than that names the token (`View.token`). Whoever begins to look gets a page that was drawn after it asked:
+says more than that names the token (`View.token`). A stream begins with a page that was drawn after it was asked for:
 that is how an action is seen at once (`again.js`).
 
 Many different pages are drawn less often, so that all together cost a twentieth of a core.
