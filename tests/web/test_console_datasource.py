@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import BrowserContext, Page, expect
@@ -25,8 +27,9 @@ def _send(node: NodeProcess, name: str, record: Any) -> None:
 
 @needs_chromium
 def test_a_newcomer_makes_a_webhook_into_a_table_in_five_steps_and_nothing_runs_untested(
-    node: NodeProcess, context: BrowserContext
+    node: NodeProcess, context: BrowserContext, record_property: Callable[[str, object], None]
 ) -> None:
+    began_s = time.monotonic()
     page, complaints = opened(context, node, "/")
     page.get_by_role("link", name="New datasource").first.click()
     expect(page.locator("#wizard[data-ready]")).to_be_visible()
@@ -68,6 +71,9 @@ def test_a_newcomer_makes_a_webhook_into_a_table_in_five_steps_and_nothing_runs_
     expect(page.locator("#chart-rate svg")).to_be_visible()
     expect(page.get_by_role("table", name="Streams")).to_contain_text("web-orders:0")
     assert complaints == []
+    took_s = time.monotonic() - began_s
+    record_property("newcomer_s", round(took_s, 1))
+    print(f"from signing in to a running pipeline: {took_s:.1f} s")  # `pytest -s` shows it.
 
 
 @needs_chromium

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 import structlog
@@ -175,8 +175,12 @@ class Overviews:
         while True:
             worked_s = time.thread_time()
             if self._reading is None:
-                with suppress(StoreError):
+                try:
                     self._last = await Snapshot.take(await self._read(), None)
+                except StoreError:
+                    log.debug("the overview is not kept while the database is away")
+                except Exception:
+                    log.exception("the overview could not be read")
             worked_s = time.thread_time() - worked_s
             await asyncio.sleep(max(SELDOM_S, min(SELDOM_SHARE * worked_s, MOST_OLD_S / 2)))
 

@@ -84,11 +84,7 @@ def _rule(name: str, one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _target(name: str, one: dict[str, Any], waiting: Waiting | None) -> dict[str, Any]:
-    behind = (
-        ""
-        if waiting is None
-        else f"{counted(waiting.messages, 'message')} wait: {waiting.reason or 'about to be sent'}"
-    )
+    behind = "" if waiting is None else _behind(waiting)
     done, as_command = f"{name} has taken a test message.", command("notifications", "test", name)
     return {
         "name": name,
@@ -96,3 +92,9 @@ def _target(name: str, one: dict[str, Any], waiting: Waiting | None) -> dict[str
         "behind": behind,
         "test": Act("Test", "POST /api/notifications/test", as_command, done=done, body=body_of({"target": name})),
     }
+
+
+def _behind(one: Waiting) -> str:
+    """What a target has not taken, and why."""
+    verb = "waits" if one.messages == 1 else "wait"
+    return f"{counted(one.messages, 'message')} {verb}: {one.reason or 'about to be sent'}"
