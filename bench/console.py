@@ -21,13 +21,14 @@ from bench.rest import share_of_core
 from bench.rig import report, running
 from headgate.testing.processes import NodeProcess
 
-MANY = 1000
+MANY = (1000, 10_000)
 CONSOLES = 50
 CHUNK = 250  # Datasources in one apply.
 SPAN_S = 20.0
 ROUNDS = 20
+EVENTS = 5
 ROWS = "/api/overview/rows?order=rate"  # Those that move, so that every snapshot differs from the last.
-QUIET_S = 15.0  # After this nothing is read for pages any more.
+QUIET_S = 45.0  # After this the overview is read now and then only, and has been since the last change.
 
 
 def document(number: int) -> dict[str, Any]:
@@ -52,15 +53,15 @@ def page(client: httpx.Client) -> tuple[float, int]:
 
 
 @contextlib.contextmanager
-def consoles(node: NodeProcess, number: int) -> Iterator[list[int]]:
+def consoles(node: NodeProcess, number: int, path: str = ROWS) -> Iterator[list[int]]:
     """This many open pages, each of which reads all that comes; yields how many bytes each has read."""
     read, over = [0] * number, threading.Event()
 
     def follow(index: int) -> None:
-        headers = {"Authorization": f"Bearer {node.token}"}
+        headers = {"Authorization": f"Bearer {node.token}", "Accept": "text/event-stream"}
         with (
             contextlib.suppress(httpx.HTTPError),
-            httpx.stream("GET", f"{node.url}{ROWS}", headers=headers, timeout=20.0) as answer,
+            httpx.stream("GET", f"{node.url}{path}", headers=headers, timeout=20.0) as answer,
         ):
             for piece in answer.iter_raw():
                 read[index] += len(piece)
@@ -76,6 +77,19 @@ def consoles(node: NodeProcess, number: int) -> Iterator[list[int]]:
         over.set()
         for thread in threads:
             thread.join()
+
+
+def until_seen_ms(node: NodeProcess, round: int) -> float:
+    """How long it takes from the call that does something to its event on an open page of events."""
+    headers = {"Authorization": f"Bearer {node.token}"}
+    with httpx.stream("GET", f"{node.url}/api/events", headers=headers, timeout=60.0) as answer:
+        lines = answer.iter_lines()
+        next(lines)  # It follows.
+        began = time.monotonic()
+        node.call("POST", "/api/tokens", {"name": f"round {round}", "role": "viewer"})
+        while f"round {round}" not in next(lines):
+            pass
+        return (time.monotonic() - began) * 1000
 
 
 def measured(many: int) -> dict[str, float]:
@@ -96,18 +110,29 @@ def measured(many: int) -> dict[str, float]:
             begun = sum(read)
             together = share_of_core(node, SPAN_S)
             each_kb = (sum(read) - begun) / CONSOLES / SPAN_S / 1000
+        time.sleep(QUIET_S)
+        with consoles(node, CONSOLES, "/streams"):
+            time.sleep(3.0)
+            streams = share_of_core(node, SPAN_S)
+        seen = [until_seen_ms(node, round) for round in range(EVENTS)]
     return {
         f"first page with {many:,} datasources, KB": max(size for _, size in found) / 1000,
         "after a quiet time, ms": first_ms,
         "median of the next, ms": statistics.median(ms for ms, _ in found),
+        "slowest of the next, ms": max(ms for ms, _ in found),
         f"{CONSOLES} open pages, % of one core more": together - alone,
         "each open page reads, KB/s": each_kb,
+        f"{CONSOLES} open pages of streams, % of one core more": streams - alone,
+        "an event is on an open page after, ms (median)": statistics.median(seen),
     }
 
 
 def main() -> dict[str, float]:
     """Run and print."""
-    return report("The console (python -m bench console)", measured(MANY))
+    found: dict[str, float] = {}
+    for many in MANY:
+        found |= report(f"The console, {many:,} datasources (python -m bench console)", measured(many))
+    return found
 
 
 if __name__ == "__main__":

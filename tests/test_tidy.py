@@ -26,6 +26,7 @@ TOP = {
     "errors",
     "ids",
     "config",
+    "demo",
     "clock",
     "text",
     "slices",

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 Made = TypeVar("Made")
 
-SLICE = 200  # Datasources or streams in one go: a few milliseconds.
+SLICE = 50  # Datasources or streams in one go: a few milliseconds on a slow machine.
 
 
 async def sliced(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from headgate.testing.processes import NodeProcess
 
@@ -46,3 +46,22 @@ def running_browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def opened(
+    context: BrowserContext, node: NodeProcess, path: str = "/", token: str = "", *, is_live: bool = True
+) -> tuple[Page, list[str]]:
+    """A page of somebody who has signed in, and a list that gets what its scripts complain of."""
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if "Security Policy" in said.text else None)
+    page.goto(sign_in_link(node, token))
+    page.goto(node.url + path)
+    if is_live:
+        expect(page.locator("#link")).to_have_text("live")
+    return page, complaints
+
+
+def say(page: Page, verb: str) -> None:
+    """Press this button of the dialog."""
+    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from headgate.web.console import pages
 from headgate.web.console.assets import assets
-from tests.web.browser import needs_chromium, running_browser
+from tests.web.browser import needs_chromium
 
 WAIT_MS = 60_000
 HOST = "http://charts.test"
@@ -39,13 +39,6 @@ def answer(route: Route) -> None:
         route.fulfill(body=found.content, content_type=found.media_type)
     else:
         route.fulfill(status=404, body="")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(params=["light", "dark"])

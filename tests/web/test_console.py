@@ -23,7 +23,7 @@ from headgate.web.bodies.datasources import Summary
 from headgate.web.console import frame, overview, words
 from headgate.web.windows import PAGE, Window
 from tests.waiting import wait_until
-from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, running_node, sign_in_link
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 BROKEN = {
@@ -46,21 +46,6 @@ def node(shared_node: NodeProcess) -> Iterator[NodeProcess]:
     yield shared_node
     for one in shared_node.call("GET", "/api/datasources")["items"]:
         shared_node.call("DELETE", f"/api/datasources/{one['name']}?yes=true")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(WAIT_MS)
-    yield context
-    context.close()
 
 
 class Watch:

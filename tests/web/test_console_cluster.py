@@ -3,7 +3,6 @@ performed on the page, and looked for through the API."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from headgate.testing.processes import NodeProcess
 from headgate.web.console.nodes import MARKS
 from headgate.web.origin import HEADER
 from tests.waiting import wait_until
-from tests.web.browser import needs_chromium, running_browser, sign_in_link
+from tests.web.browser import needs_chromium, opened, say
 
 WAIT_MS = 60_000
 HOSTILE = "<img src=x onerror='window.pwned = 1'>"
@@ -101,35 +100,6 @@ def _fill(pair: Pair) -> None:
     pair.call("POST", "/api/tokens", {"name": HOSTILE, "role": "viewer"})
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    yield context
-    context.close()
-
-
-def _open(context: BrowserContext, pair: Pair, path: str, token: str = "") -> tuple[Page, list[str]]:
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(sign_in_link(pair.first, token))
-    page.goto(f"{pair.first.url}{path}")
-    expect(page.locator("#link")).to_have_text("live")
-    return page, complaints
-
-
-def _say(page: Page, verb: str) -> None:
-    """Press this button of the dialog."""
-    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
-
-
 def _told(page: Page) -> Locator:
     return page.locator("#outcome")
 
@@ -141,7 +111,7 @@ def _told(page: Page) -> Locator:
 def test_a_stream_is_found_and_moved_to_the_other_node_and_back_to_the_planner(
     pair: Pair, context: BrowserContext
 ) -> None:
-    page, complaints = _open(context, pair, "/streams")
+    page, complaints = opened(context, pair.first, "/streams")
     page.get_by_label("Name", exact=True).fill("tick")
     page.get_by_role("button", name="Filter").click()
     expect(page.locator("tr[data-stream]")).to_have_count(1)
@@ -173,7 +143,7 @@ def test_a_position_is_edited_after_its_consequences_were_read_and_restored_from
     def position() -> Any:
         return pair.call("GET", "/api/streams/placed:0")["position"]
 
-    page, complaints = _open(context, pair, "/streams/placed:0")
+    page, complaints = opened(context, pair.first, "/streams/placed:0")
     expect(page.locator("#status")).to_have_text("paused")
     field = page.get_by_label("Another position")
     field.fill("{not JSON")
@@ -183,25 +153,25 @@ def test_a_position_is_edited_after_its_consequences_were_read_and_restored_from
     page.get_by_role("button", name="Edit position").click()
     expect(page.get_by_role("dialog")).to_contain_text("3 payloads that the inbox still has are read again")
     expect(page.get_by_role("dialog")).to_contain_text("headgate streams set-position placed:0")
-    _say(page, "Cancel")
+    say(page, "Cancel")
     assert position() == PAYLOADS
     page.get_by_role("button", name="Edit position").click()
-    _say(page, "Edit position")
+    say(page, "Edit position")
     expect(page.locator("#position")).to_have_text("2")
     assert position() == 2
     expect(page.get_by_role("table", name="History")).to_contain_text("edited")
     page.get_by_role("row", name="released").get_by_role("button", name="Restore").click()
     expect(page.get_by_role("dialog")).to_contain_text("3 payloads of the inbox are skipped")
-    _say(page, "Restore")
+    say(page, "Restore")
     expect(page.locator("#position")).to_have_text(str(PAYLOADS))
     page.get_by_role("button", name="Undo the last edit").click()
-    _say(page, "Undo the last edit")
+    say(page, "Undo the last edit")
     expect(page.locator("#position")).to_have_text("2")
     page.get_by_role("button", name="Start placed").click()
     expect(page.locator("#status")).to_have_text(re.compile("running|not proved yet"))
     wait_until(lambda: position() == PAYLOADS, "they are read again")
     page.get_by_role("button", name="Pause placed").click()
-    _say(page, "Pause placed")
+    say(page, "Pause placed")
     expect(page.locator("#status")).to_have_text("paused")
     assert complaints == []
 
@@ -211,7 +181,7 @@ def test_a_position_is_edited_after_its_consequences_were_read_and_restored_from
 
 @needs_chromium
 def test_a_node_is_drained_and_undrained_with_the_keyboard_alone(pair: Pair, context: BrowserContext) -> None:
-    page, complaints = _open(context, pair, "/streams")
+    page, complaints = opened(context, pair.first, "/streams")
     page.keyboard.press("g")
     page.keyboard.press("n")
     expect(page.locator("h1")).to_have_text("2 nodes up")
@@ -237,7 +207,7 @@ def test_a_node_is_drained_and_undrained_with_the_keyboard_alone(pair: Pair, con
 
 @needs_chromium
 def test_what_happens_is_on_the_page_at_once_and_is_only_text(pair: Pair, context: BrowserContext) -> None:
-    page, complaints = _open(context, pair, "/events")
+    page, complaints = opened(context, pair.first, "/events")
     expect(page.locator("#events")).to_contain_text(HOSTILE)
     page.evaluate("window.stayed = true")
     pair.call("POST", "/api/tokens", {"name": f"live {HOSTILE}", "role": "viewer"})
@@ -284,7 +254,7 @@ def test_older_events_are_on_the_next_page(pair: Pair) -> None:
 def test_a_secret_is_set_never_shown_and_deleted_after_its_users_were_read(pair: Pair, context: BrowserContext) -> None:
     value = "hush-hush-hush"
     signature = {"scheme": "github", "secret": {"$secret": "hook-key"}}
-    page, complaints = _open(context, pair, "/settings")
+    page, complaints = opened(context, pair.first, "/settings")
     expect(page.locator("nav.tabs [aria-current]")).to_have_text("Secrets")
     page.get_by_label("Name", exact=True).fill("hook-key")
     page.get_by_label("Value", exact=True).fill(value)
@@ -296,9 +266,9 @@ def test_a_secret_is_set_never_shown_and_deleted_after_its_users_were_read(pair:
     expect(row.get_by_role("link", name="signed")).to_be_visible()
     assert value not in page.content()
     row.get_by_role("button", name="Delete hook-key").click()
-    _say(page, "Delete")
+    say(page, "Delete")
     expect(page.get_by_role("dialog")).to_contain_text("signed version 1 is published")
-    _say(page, "Delete")
+    say(page, "Delete")
     expect(row).to_contain_text("is not set")
     assert pair.call("GET", "/api/secrets")["items"] == []
     assert complaints == []
@@ -306,7 +276,7 @@ def test_a_secret_is_set_never_shown_and_deleted_after_its_users_were_read(pair:
 
 @needs_chromium
 def test_a_token_is_made_shown_once_and_revoked(pair: Pair, context: BrowserContext) -> None:
-    page, complaints = _open(context, pair, "/settings/tokens")
+    page, complaints = opened(context, pair.first, "/settings/tokens")
     page.get_by_label("Name", exact=True).fill("of the console")
     page.get_by_label("Role", exact=True).select_option("operator")
     page.get_by_label("Ends", exact=True).select_option(label="in 30 days")
@@ -324,16 +294,16 @@ def test_a_token_is_made_shown_once_and_revoked(pair: Pair, context: BrowserCont
     expect(page.locator("#made")).to_be_hidden()
     assert text not in page.content()
     page.get_by_role("button", name="Revoke of the console").click()
-    _say(page, "Revoke")
+    say(page, "Revoke")
     expect(row).to_have_count(0)
     wait_until(
         lambda: pair.first.request("GET", "/api/datasources/ticking", headers=headers).status_code == 401,
         "it has ended",
     )
     page.get_by_role("button", name="Revoke first").click()
-    _say(page, "Revoke")
+    say(page, "Revoke")
     expect(page.get_by_role("dialog")).to_contain_text("last admin")
-    _say(page, "Cancel")
+    say(page, "Cancel")
     assert complaints == []
 
 
@@ -342,7 +312,7 @@ def test_what_may_be_reached_is_put_on_the_list_and_taken_off_it(pair: Pair, con
     def values() -> list[str]:
         return [one["value"] for one in pair.call("GET", "/api/allowed")["items"]]
 
-    page, complaints = _open(context, pair, "/settings/allowed")
+    page, complaints = opened(context, pair.first, "/settings/allowed")
     page.get_by_label("Kind", exact=True).select_option("address")
     page.get_by_label("Value", exact=True).fill("warehouse.internal:5432")
     page.get_by_role("button", name="Allow").click()
@@ -353,7 +323,7 @@ def test_what_may_be_reached_is_put_on_the_list_and_taken_off_it(pair: Pair, con
     page.get_by_role("button", name="Allow").click()
     expect(page.locator("#outcome [role=alert]")).not_to_be_empty()
     row.get_by_role("button", name="Remove").click()
-    _say(page, "Remove")
+    say(page, "Remove")
     expect(row).to_have_count(0)
     assert "warehouse.internal:5432" not in values()
     page.get_by_role("link", name="Connectors").click()
@@ -364,33 +334,6 @@ def test_what_may_be_reached_is_put_on_the_list_and_taken_off_it(pair: Pair, con
     page.get_by_role("link", name="Installation").click()
     expect(page.locator("main")).to_contain_text(pair.call("GET", "/api/installation")["installation"])
     expect(page.locator("main")).to_contain_text("never broken")
-    assert complaints == []
-
-
-@needs_chromium
-def test_rules_are_written_a_target_is_tested_and_all_is_deleted(pair: Pair, context: BrowserContext) -> None:
-    document = {
-        "targets": {"chat": {"type": "webhook", "url": "http://127.0.0.1:1/hook"}},
-        "rules": {"broken": {"when": "health", "datasources": ["tick*"], "to": ["chat"]}},
-    }
-    page, complaints = _open(context, pair, "/settings/notifications")
-    field = page.get_by_label("Targets and rules, as JSON")
-    field.fill('{"rules": ')
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("#outcome [role=alert]")).to_contain_text("not JSON")
-    field.fill('{"rules": {"broken": {"when": "moon"}}}')
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("#outcome [role=alert]")).to_contain_text("rules")
-    field.fill(json.dumps(document))
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("table", name="Rules")).to_contain_text("tick*")
-    assert pair.call("GET", "/api/notifications")["document"] == document
-    page.get_by_role("button", name="Test chat").click()
-    expect(page.locator("#outcome [role=alert]")).not_to_be_empty()
-    page.get_by_role("button", name="Tell nobody any more").click()
-    _say(page, "Tell nobody any more")
-    expect(page.get_by_role("table", name="Rules")).to_have_count(0)
-    assert pair.call("GET", "/api/notifications")["document"] is None
     assert complaints == []
 
 
@@ -408,7 +351,7 @@ def _signed_in(pair: Pair, token: str) -> Iterator[httpx.Client]:
 @needs_chromium
 def test_a_viewer_has_no_buttons_and_is_refused_what_they_would_do(pair: Pair, context: BrowserContext) -> None:
     token = pair.call("POST", "/api/tokens", {"name": "who looks", "role": "viewer"})["token"]
-    page, _ = _open(context, pair, "/streams", token)
+    page, _ = opened(context, pair.first, "/streams", token)
     expect(page.locator("nav.sections")).not_to_contain_text("Dead letters")
     for path in (one for one in PAGES if one not in CLOSED_TO_VIEWERS):
         page.goto(f"{pair.first.url}{path}")
@@ -440,7 +383,7 @@ def test_a_viewer_has_no_buttons_and_is_refused_what_they_would_do(pair: Pair, c
 def test_nothing_runs_over_the_edge(pair: Pair, browser: Browser, tmp_path: Path, width: int, scheme: Any) -> None:
     """Screenshots are left beside, to be looked at."""
     context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
-    page, complaints = _open(context, pair, "/streams")
+    page, complaints = opened(context, pair.first, "/streams")
     for path in PAGES:
         page.goto(f"{pair.first.url}{path}")
         expect(page.locator("#link")).to_have_text("as of page load" if path == "/dumps/new" else "live")
@@ -480,16 +423,16 @@ def test_every_status_has_a_mark() -> None:
 @needs_chromium
 def test_a_node_that_is_silent_is_seen_and_forgotten(pair: Pair, context: BrowserContext) -> None:
     """The last one: the second node is gone after it."""
-    page, complaints = _open(context, pair, "/nodes")
+    page, complaints = opened(context, pair.first, "/nodes")
     row = page.get_by_role("row", name="node-b")
     expect(row).to_contain_text("up")
     pair.second.pause()
     expect(row).to_contain_text("silent")
     expect(page.locator("h1")).to_have_text("1 node up, 1 silent")
     row.get_by_role("button", name="Forget node-b").click()
-    _say(page, "Forget")
+    say(page, "Forget")
     expect(page.get_by_role("dialog")).to_contain_text("may act for")
-    _say(page, "Forget")
+    say(page, "Forget")
     expect(row).to_have_count(0)
     assert [one["name"] for one in pair.call("GET", "/api/nodes")["items"]] == ["node-a"]
     wait_until(lambda: pair.call("GET", "/api/streams/ticking:0")["node"] == "node-a", "its streams are elsewhere")

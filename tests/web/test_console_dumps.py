@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import asyncpg
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from headgate.core.chunks.outcome import Status
 from headgate.runtime.dumps.control import parse_chunks
@@ -21,7 +21,7 @@ from headgate.testing.processes import NodeProcess
 from headgate.web.console.dumps import MARKS, ranges
 from headgate.web.origin import HEADER
 from tests.waiting import wait_until
-from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, opened, say
 
 T = TypeVar("T")
 
@@ -44,12 +44,6 @@ async def _execute(url: str, *statements: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with running_node(tmp_path_factory.mktemp("node")) as node:
-        yield node
-
-
-@pytest.fixture(scope="module")
 def places(server: EmbeddedServer) -> Iterator[dict[str, str]]:
     """A source and a target. They are not on the node's own server, whose files no document reaches."""
     names = {side: f"pages_{side}_{os.getpid()}" for side in ("source", "target")}
@@ -61,29 +55,9 @@ def places(server: EmbeddedServer) -> Iterator[dict[str, str]]:
     asyncio.run(_execute(server.url, *(f"DROP DATABASE {name} WITH (FORCE)" for name in names.values())))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(WAIT_MS)
-    yield context
-    context.close()
-
-
 def _begin(node: NodeProcess, places: dict[str, str], table: str, **more: Any) -> dict[str, Any]:
     made: dict[str, Any] = node.call("POST", "/api/dumps", {**places, "tables": [table], **more})
     return made
-
-
-def _say(page: Page, verb: str) -> None:
-    """Press this button of the dialog."""
-    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
 
 
 async def _fetch(url: str, query: str) -> int:
@@ -104,22 +78,12 @@ def _apart(work: Coroutine[Any, Any, T]) -> T:
         return threads.submit(asyncio.run, work).result()
 
 
-def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = "") -> tuple[Page, list[str]]:
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(sign_in_link(node, token or ""))
-    page.goto(f"{node.url}{path}")
-    expect(page.locator("#link")).to_have_text("live")
-    return page, complaints
-
-
 @needs_chromium
 def test_a_dump_is_watched_paused_slowed_resumed_and_verified(
     node: NodeProcess, places: dict[str, str], context: BrowserContext, tmp_path: Path
 ) -> None:
     made = _begin(node, places, "orders=watched", rate="100", chunk_rows=50)
-    page, complaints = _open(context, node, "/")
+    page, complaints = opened(context, node, "/")
     page.get_by_role("link", name="Dumps").click()
     row = page.locator(f"tr[data-dump='{made['id']}']")
     expect(row).to_contain_text("running")
@@ -148,7 +112,7 @@ def test_a_dump_is_watched_paused_slowed_resumed_and_verified(
     page.get_by_role("button", name="Verify", exact=True).click()
     expect(page.get_by_label("Verification")).to_contain_text("chunk 1: 50 rows in the source, 49 in the target")
     page.get_by_role("button", name="Verify and repair").click()
-    _say(page, "Verify and repair")
+    say(page, "Verify and repair")
     expect(page.get_by_label("Verification")).to_contain_text("repaired")
     assert _count(places["target"], "watched") == ROWS
     assert complaints == []
@@ -159,7 +123,7 @@ def test_a_dump_is_given_up_only_if_that_is_meant(
     node: NodeProcess, places: dict[str, str], context: BrowserContext
 ) -> None:
     made = _begin(node, places, "orders=given_up", rate="200", chunk_rows=50, mode="replace")
-    page, _ = _open(context, node, f"/dumps/{made['short']}")
+    page, _ = opened(context, node, f"/dumps/{made['short']}")
     page.locator("#actions").get_by_role("button", name="Cancel").click()
     page.keyboard.press("Escape")
     assert node.call("GET", f"/api/dumps/{made['id']}")["status"] != "cancelled"
@@ -167,7 +131,7 @@ def test_a_dump_is_given_up_only_if_that_is_meant(
     page.get_by_role("dialog").locator("button[value=yes]").click()
     expect(page.locator("#status")).to_have_text("cancelled")
     page.get_by_role("button", name="Delete").click()
-    _say(page, "Delete")
+    say(page, "Delete")
     expect(page).to_have_url(f"{node.url}/dumps")
     expect(page.locator(f"tr[data-dump='{made['id']}']")).to_have_count(0)
 
@@ -189,7 +153,7 @@ def test_what_went_wrong_is_first_and_nothing_runs_over_the_edge(
     """Screenshots are left beside, to be looked at."""
     context = browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
     context.set_default_timeout(WAIT_MS)
-    page, complaints = _open(context, node, f"/dumps/{broken['id']}")
+    page, complaints = opened(context, node, f"/dumps/{broken['id']}")
     first = page.locator(".copied").first
     expect(first).to_have_attribute("data-state", "failed")
     expect(first).to_contain_text("not_this")
@@ -212,7 +176,7 @@ def test_whoever_may_only_look_has_no_buttons(
 ) -> None:
     made = _begin(node, places, "tags=looked_at")
     token = node.call("POST", "/api/tokens", {"name": "one viewer", "role": "viewer"})["token"]
-    page, _ = _open(context, node, f"/dumps/{made['id']}", token)
+    page, _ = opened(context, node, f"/dumps/{made['id']}", token)
     expect(page.locator("#status")).to_have_text("completed")
     expect(page.locator("#actions")).to_have_count(0)
 
@@ -226,7 +190,7 @@ def test_a_dump_is_begun_from_the_form_and_its_failed_chunk_is_tried_again(
     for side, url in places.items():
         node.call("PUT", f"/api/secrets/{side}-of-form", {"value": url})
     _apart(_execute(places["target"], "CREATE TABLE formed (id integer, tag text, CHECK (id <> 200))"))
-    page, complaints = _open(context, node, "/dumps")
+    page, complaints = opened(context, node, "/dumps")
     page.get_by_role("link", name="New dump").click()
     page.get_by_label("Source", exact=True).fill("${secret:source-of-form}")
     page.get_by_label("Target", exact=True).fill("${secret:target-of-form}")
@@ -248,7 +212,7 @@ def test_a_dump_is_begun_from_the_form_and_its_failed_chunk_is_tried_again(
     page.get_by_label("Tables", exact=True).fill("tags=formed")
     page.get_by_role("button", name="Begin").click()
     expect(page.get_by_role("dialog")).to_contain_text("formed has rows already")
-    _say(page, "Cancel")
+    say(page, "Cancel")
     assert complaints == []
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, expect
 from websockets.sync.client import connect
 
 from headgate.core.groups.explain import STATUSES
@@ -18,68 +16,18 @@ from headgate.testing.processes import NodeProcess
 from headgate.web.console.groups import MARKS
 from headgate.web.origin import HEADER
 from tests.waiting import LONG_S
-from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, opened
+from tests.web.members import joined
 
 TICKING = {"source": {"type": "generator", "rate": 20}, "sink": {"type": "blackhole"}}
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with running_node(tmp_path_factory.mktemp("node")) as node:
-        yield node
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(WAIT_MS)
-    yield context
-    context.close()
-
-
-@contextmanager
-def joined(node: NodeProcess, stream: str, group: str, label: str) -> Iterator[None]:
-    """A program that is active for the time of a block."""
-
-    def frame(kind: str) -> list[Any]:
-        while True:
-            found = msgspec.msgpack.decode(socket.recv(timeout=LONG_S))
-            if found[0] == kind:
-                return list(found[1:])
-
-    with connect(node.url.replace("http", "ws") + "/groups", compression=None) as socket:
-        join = ["join", 1, node.token, stream, group, None, label, None, 60.0]
-        socket.send(msgspec.msgpack.encode(join))
-        consumer = frame("joined")[0]
-        epoch = frame("active")[2]
-        socket.send(msgspec.msgpack.encode(["confirm", consumer, epoch, "active"]))
-        yield
-        socket.send(msgspec.msgpack.encode(["leave", consumer]))
-
-
-def _open(context: BrowserContext, node: NodeProcess, path: str = "/groups") -> tuple[Page, list[str]]:
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(sign_in_link(node))
-    page.goto(f"{node.url}{path}")
-    expect(page.locator("#link")).to_have_text("live")
-    return page, complaints
 
 
 @needs_chromium
 def test_groups_come_and_go_and_lead_to_their_page(node: NodeProcess, context: BrowserContext) -> None:
     """The stream that the node runs, and a program's group."""
     node.apply({"ticking": TICKING})
-    page, complaints = _open(context, node, "/")
+    page, complaints = opened(context, node, "/")
     page.get_by_role("link", name="Groups").click()
     row = page.locator("tr[data-stream='ticking:0']")
     expect(row.locator("td").first).to_have_text("active")
@@ -108,7 +56,7 @@ def test_a_consumer_that_is_gone_is_dropped_once_somebody_says_yes(node: NodePro
             if kind == "active":
                 consumer, epoch = rest[0], rest[2]
         socket.send(msgspec.msgpack.encode(["confirm", consumer, epoch, "active"]))
-    page, complaints = _open(context, node, "/groups/one?stream=left%2F8&name=a%20b")
+    page, complaints = opened(context, node, "/groups/one?stream=left%2F8&name=a%20b")
     expect(page.get_by_role("table", name="Consumers")).to_contain_text("disconnected")
     page.get_by_role("button", name="Evaluate").click()
     page.get_by_role("dialog").get_by_role("button", name="Evaluate").click()
@@ -134,7 +82,7 @@ def test_a_consumer_that_is_gone_is_dropped_once_somebody_says_yes(node: NodePro
 def test_nothing_that_strangers_wrote_is_run(node: NodeProcess, context: BrowserContext) -> None:
     """Names and labels are any text."""
     with joined(node, HOSTILE, HOSTILE, HOSTILE):
-        page, complaints = _open(context, node)
+        page, complaints = opened(context, node, "/groups")
         expect(page.locator("main")).to_contain_text(HOSTILE)
         page.locator("main").get_by_role("link", name="pwned").click()
         expect(page.locator("#lines")).to_contain_text(HOSTILE)
@@ -154,7 +102,7 @@ def test_nothing_runs_over_the_edge(
     context.set_default_timeout(WAIT_MS)
     with joined(node, "x" * 150, "y" * 150, "z" * 200):
         for path in ("/groups", f"/groups/one?stream={'x' * 150}&name={'y' * 150}"):
-            page, _ = _open(context, node, path)
+            page, _ = opened(context, node, path)
             page.screenshot(path=tmp_path / f"{width}-{len(path)}.png", full_page=True)
             assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     context.close()

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, expect
 
 from headgate.store.letters import OUTCOMES
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.letters import MARKS
 from headgate.web.origin import HEADER
 from tests.waiting import wait_until
-from tests.web.browser import WAIT_MS, needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import needs_chromium, opened, say
 
 HOSTILE = "<img src=x onerror='window.pwned = 1'></textarea><script>window.pwned = 1</script>"
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with running_node(tmp_path_factory.mktemp("node")) as node:
-        yield node
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(WAIT_MS)
-    yield context
-    context.close()
 
 
 def _stuck(node: NodeProcess, name: str, out: Path, *payloads: Any) -> list[str]:
@@ -65,28 +42,13 @@ def _written(out: Path) -> list[Any]:
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
-def _open(context: BrowserContext, node: NodeProcess, path: str, token: str = "") -> tuple[Page, list[str]]:
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(sign_in_link(node, token))
-    page.goto(f"{node.url}{path}")
-    expect(page.locator("#link")).to_have_text("live")
-    return page, complaints
-
-
-def _say(page: Page, verb: str) -> None:
-    """Press this button of the dialog."""
-    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
-
-
 @needs_chromium
 def test_a_stuck_record_is_found_from_the_overview_mended_and_replayed(
     node: NodeProcess, context: BrowserContext, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     (id,) = _stuck(node, "mended", out, {"id": "seven", "note": HOSTILE})
-    page, complaints = _open(context, node, "/")
+    page, complaints = opened(context, node, "/")
     row = page.locator("tbody[data-name='mended']")
     expect(row.locator("[data-cell='dead']")).to_have_text("1")
     row.locator("[data-cell='dead']").click()
@@ -130,7 +92,7 @@ def test_heaps_lead_to_what_fails_alike_which_is_replayed_or_discarded_together(
 ) -> None:
     out = tmp_path / "out"
     _stuck(node, "many", out, *({"id": "x"} for _ in range(3)), {"id": [1]}, {"id": HOSTILE})
-    page, complaints = _open(context, node, "/letters")
+    page, complaints = opened(context, node, "/letters")
     heaps = page.get_by_role("table", name="What is wrong")
     expect(heaps.get_by_role("row", name="many")).to_have_count(2)
     expect(heaps.get_by_role("row", name="cannot read text as an int").filter(has_text="many")).to_contain_text("4")
@@ -141,14 +103,14 @@ def test_heaps_lead_to_what_fails_alike_which_is_replayed_or_discarded_together(
     expect(page.locator("#dry")).to_contain_text("0 written, 0 filtered, 4 fail again")
     page.get_by_role("button", name="Replay 4 letters").click()
     expect(page.get_by_role("dialog")).to_contain_text("headgate dlq replay many --stage mapping --field set.id")
-    _say(page, "Replay 4 letters")
+    say(page, "Replay 4 letters")
     expect(page.locator("#outcome")).to_contain_text("4 letters will be replayed.")
     expect(page.locator("tr[data-letter]").first).to_contain_text("2 tries")
     page.get_by_role("button", name="Discard 4 letters").click()
-    _say(page, "Cancel")
+    say(page, "Cancel")
     assert node.call("GET", "/api/datasources/many/dead-letters")["open"] == 5
     page.get_by_role("button", name="Discard 4 letters").click()
-    _say(page, "Discard 4 letters")
+    say(page, "Discard 4 letters")
     expect(page.locator("tr[data-letter]")).to_have_count(0)
     page.goto(f"{node.url}/letters?datasource=many&outcome=all")
     expect(page.locator("tr[data-letter]")).to_have_count(5)

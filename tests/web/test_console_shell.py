@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import httpx
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from headgate.testing.processes import NodeProcess
 from headgate.web.console.frame import SECTIONS
 from headgate.web.origin import HEADER
-from tests.web.browser import needs_chromium, running_browser, running_node, sign_in_link
+from tests.web.browser import needs_chromium, opened
 
 WAIT_MS = 60_000
 HOOK = {"source": {"type": "webhook"}, "sink": {"type": "blackhole"}, "enabled": False}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with running_node(tmp_path_factory.mktemp("node")) as node:
-        yield node
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    yield context
-    context.close()
-
-
-def _open(context: BrowserContext, node: NodeProcess, token: str = "") -> Page:
-    page = context.new_page()
-    page.goto(sign_in_link(node, token))
-    expect(page.locator("#link")).to_have_text("live")
-    return page
 
 
 def _button(page: Page, html: str) -> None:
@@ -56,7 +27,7 @@ def _labels(page: Page) -> list[str]:
 
 @needs_chromium
 def test_every_section_is_reached_by_its_link_and_its_keys(node: NodeProcess, context: BrowserContext) -> None:
-    page = _open(context, node)
+    page, _ = opened(context, node)
     assert _labels(page) == [one.label for one in SECTIONS]
     for one in SECTIONS:
         page.keyboard.press("g")
@@ -80,7 +51,7 @@ def test_a_reader_sees_the_sections_of_its_role_and_what_is_not_there_is_a_page(
     node: NodeProcess, context: BrowserContext
 ) -> None:
     viewer = node.call("POST", "/api/tokens", {"name": "shell viewer", "role": "viewer"})["token"]
-    page = _open(context, node, viewer)
+    page, _ = opened(context, node, token=viewer)
     assert "Dead letters" not in _labels(page)
     for path in ("/nowhere", "/dumps/none", "/groups/one?stream=a&name=b"):
         answer = page.goto(node.url + path)
@@ -97,7 +68,7 @@ def test_a_button_asks_acts_and_says_what_became_of_it(node: NodeProcess, contex
     node.apply({"doomed": {**HOOK, "enabled": True}})
     node.call("POST", "/api/datasources/doomed/pause")
     node.request("POST", "/hooks/doomed", content=b"{}").raise_for_status()
-    page = _open(context, node)
+    page, _ = opened(context, node)
     _button(page, "<button id=one data-act='POST /api/datasources/nobody/stop'>Stop</button>")
     page.locator("#one").click()
     expect(page.locator("#outcome [role=alert]")).to_contain_text("nobody")

@@ -13,17 +13,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from headgate.testing.processes import NodeProcess
 from tests.certificates import Authority
-from tests.web.browser import WAIT_MS, needs_chromium, running_browser, sign_in_link
+from tests.web.browser import WAIT_MS, needs_chromium, sign_in_link
 from tests.web_node import Databases
 
 pytestmark = needs_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,9 @@ def test_what_is_wrong_is_told_all_at_once_and_nothing_is_kept(web: Web, documen
 def test_an_admin_decides_an_operator_sees_and_no_secret_shows(web: Web, document: dict[str, Any]) -> None:
     version = web.call("PUT", "/api/notifications", document)["version"]
     operator, viewer = bearer(web.token("operator")), bearer(web.token("viewer"))
+    used = {one["name"]: one["used_by"] for one in web.call("GET", "/api/secrets")["items"]}
+    assert used["chat-url"] == ["notifications.targets.chat"]
+    assert used["mail-password"] == ["notifications.targets.mail"]
     seen = web.ask("GET", "/api/notifications", headers=operator)
     assert (seen.json()["document"], seen.json()["version"]) == (document, version)
     assert not any(secret in seen.text for secret in (KEY, PASSWORD))

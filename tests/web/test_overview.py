@@ -237,6 +237,32 @@ async def test_nothing_is_read_while_nobody_looks() -> None:
     assert names(b"data: " + (await overviews.latest()).whole(ANYONE)) == ["orders", "returns"]
 
 
+async def test_who_comes_after_a_quiet_time_gets_what_was_read_last_at_once_and_then_what_is() -> None:
+    reading = Reading()
+    overviews = Overviews(reading, every_s=0.001, linger_s=0.0)
+    keeping = asyncio.create_task(overviews.keep())
+    await until(lambda: overviews._last is not None)
+    keeping.cancel()
+    reading.rows = [summary("later")]
+    kept = await overviews.soon(0.0)
+    assert kept is not None
+    assert sorted(row["name"] for row in kept.windows.rows(ANYONE, Window())) == ["orders", "returns"]
+    assert names(b"data: " + (await overviews.latest()).whole(ANYONE)) == ["later"]
+    assert overviews._last is kept or overviews._reading is not None
+    kept.taken_at_s -= 10_000.0
+    await until(lambda: overviews._reading is None)
+    assert overviews._last is not kept
+
+
+async def test_what_is_too_old_is_not_shown() -> None:
+    overviews = Overviews(Reading(), every_s=0.001, linger_s=0.0)
+    overviews._last = await Snapshot.take(overview(summary("old")), None)
+    overviews._last.taken_at_s -= 10_000.0
+    found = await overviews.soon(LONG_S)
+    assert found is not None
+    assert [row["name"] for row in found.windows.rows(ANYONE, Window())] != ["old"]
+
+
 async def test_while_the_database_is_away_streams_end_and_who_asks_again_is_told_so() -> None:
     reading = Reading()
     overviews = Overviews(reading, every_s=0.001)

@@ -17,6 +17,7 @@ import pytest
 from headgate.connectors.api import INBOX_IDENTITY
 from headgate.store.database import Database, connect, sql
 from headgate.store.inbox import InboxTable, Limit, Payload
+from headgate.web.origin import HEADER
 from tests.waiting import LONG_S
 from tests.web_node import Web, bearer, session_cookie
 
@@ -202,10 +203,15 @@ def test_without_a_signature_a_token_that_may_send_is_needed(web: Web, name: str
         assert web.ask("POST", path, content=ORDER, headers=bearer(token)).status_code == 202
 
 
-def test_a_cookie_is_no_token_for_a_webhook(web: Web, name: str) -> None:
-    path = hook(web, name)
+def test_a_session_sends_to_a_webhook_only_what_a_script_of_our_own_pages_sends(web: Web, name: str) -> None:
+    path, ours = hook(web, name), {HEADER: "1", "Origin": web.node.url}
     cookie = {"Authorization": "", "Cookie": session_cookie(web)}
-    refused(web.ask("POST", path, content=ORDER, headers=cookie), 401)
+    elsewhere = {**ours, "Origin": "http://evil.example"}
+    for headers in ({}, {"Origin": web.node.url}, {HEADER: "1"}, elsewhere, {**ours, "Sec-Fetch-Site": "cross-site"}):
+        refused(web.ask("POST", path, content=ORDER, headers={**cookie, **headers}), 401)
+    assert web.ask("POST", path, content=ORDER, headers={**cookie, **ours}).status_code == 202
+    viewer = {"Authorization": "", "Cookie": session_cookie(web, web.token("viewer"))}
+    refused(web.ask("POST", path, content=ORDER, headers={**viewer, **ours}), 403)
 
 
 def chunks(number: int) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import typer
 
 from headgate.cli import home as homes
+from headgate.demo import ORDER
 
 if TYPE_CHECKING:
     from headgate.config import Settings
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from headgate.store.tokens import Tokens
     from headgate.web.app import App
 
-DEMO_ORDER = '{"kind": "order", "id": 1, "user": {"email": "Ada@example.org"}, "total": 9.5}'
 
 STOPPING = "stopping: streams are drained and given back"
 LOOK_S = 2.0
@@ -132,6 +132,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool | None, sea
         if not await started(node.begin(), stop):
             return
         front.ready(app)
+        stack.callback(asyncio.create_task(app.overviews.keep()).cancel)
         if is_traced:
             begin_telemetry(settings, node, app, stack)
         if settings.database is None and settings.process is None:
@@ -329,7 +330,7 @@ def announce(
     if demo:
         header = f'-H "Authorization: Bearer $(cat {shlex.quote(str(file))})" ' if token else ""
         lines += [
-            f"  try      curl {header}-d '{DEMO_ORDER}' {url}/hooks/demo-orders",
+            f"  try      curl {header}-d '{ORDER}' {url}/hooks/demo-orders",
             f"  then     {_command()} sql 'SELECT * FROM demo_orders'",
             f"  letters  {_command()} dlq list demo-poison",
         ]

@@ -74,6 +74,7 @@ Pattern: TypeAlias = Annotated[str, AfterValidator(_pattern)]
 Name: TypeAlias = Annotated[str, AfterValidator(_name)]
 Url: TypeAlias = Annotated[SecretStr, AfterValidator(_secret_url)]
 Secret: TypeAlias = Annotated[SecretStr, AfterValidator(_one_line)]
+HealthName: TypeAlias = Literal["error", "no_node", "degraded", "starting", "paused", "stopped", "ended"]
 
 
 # Targets.
@@ -151,9 +152,7 @@ class HealthRule(DatasourceRule):
     """A datasource has one of these healths."""
 
     when: Literal["health"]
-    health: list[Literal["error", "no_node", "degraded", "starting", "paused", "stopped", "ended"]] = Field(
-        ["error", "no_node"], min_length=1, description="Which. Default: error, no_node."
-    )
+    health: list[HealthName] = Field(["error", "no_node"], min_length=1, description="Which. Default: error, no_node.")
 
 
 class LettersRule(DatasourceRule):
@@ -243,6 +242,16 @@ def target_of(raw: Any, name: str, secrets: Secrets) -> Target:
 def names_in(raw: Any) -> list[str]:
     """The secrets that it names."""
     return sorted(secret_names(raw))
+
+
+def users_of_secrets(raw: Any) -> dict[str, list[str]]:
+    """The targets that name each secret, by their places in the document: no datasource has a dot in its name."""
+    found: dict[str, list[str]] = {}
+    targets = raw.get("targets") if isinstance(raw, dict) else None
+    for name, one in targets.items() if isinstance(targets, dict) else ():
+        for secret in sorted(secret_names(one)):
+            found.setdefault(secret, []).append(f"{ROOT}.targets.{name}")
+    return found
 
 
 def _bare_urls(raw: Any) -> Iterator[Problem]:

@@ -43,6 +43,7 @@ from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
 from headgate.web.console import ERRORS
 from headgate.web.console import ROUTES as CONSOLE
+from headgate.web.console.live import LivePages
 from headgate.web.cookies import Cookies
 from headgate.web.doors.asgi import Receive, Scope, Send, impatient
 from headgate.web.doors.commits import Commits
@@ -82,11 +83,13 @@ class App:
         }
 
         self.collector = collector_of(node, self.door, self.push, self.groups)
+        self.overviews = Overviews(lambda: views.overview(node))
         state = {
             "node": node,
             "gate": gate,
             "collector": self.collector,
-            "overviews": Overviews(lambda: views.overview(node)),
+            "overviews": self.overviews,
+            "live_pages": LivePages(),
             "verifications": dumps.Verifications(),
         }
         self.api = make_api(node, State(state))

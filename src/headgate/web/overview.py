@@ -5,6 +5,10 @@ what differs: of each datasource that changed its name and the fields that did, 
 token may not see is left out of the text, not read apart: all who see the same share the same bytes, zipped or not. A
 page of the console sees a part of it (`windows.py`).
 
+While nobody looks it is read now and then all the same, for who opens the first page next: with thousands of
+datasources a reading takes longer than somebody wants to wait for a page. It says how old it is, and is live a moment
+later.
+
 While the database is away nothing can be read. Who looks is told so by the end of the stream, and by a 503 when it asks
 again.
 """
@@ -34,6 +38,9 @@ MOST_PAUSE_S = 5.0  # look, unless there are so very many datasources that what 
 ALIVE_S = 2.0  # A console takes a node that is silent for 6 s for lost.
 LINGER_S = 10.0  # It is read on for a while after the last has left: who comes back finds it there.
 AWAY_AFTER = 2  # Readings that fail, one after another.
+SELDOM_S = 20.0  # While nobody looks.
+SELDOM_SHARE = 200.0  # Then it may cost a two-hundredth of a core.
+MOST_OLD_S = 900.0  # What is older is not shown.
 
 # The figures that people compare over all datasources. The others change with every batch, and are shown for one.
 SHOWN = (
@@ -59,12 +66,14 @@ class Snapshot:
     """Every datasource at one moment."""
 
     number: int
+    taken_at_s: float  # By `boot_s`.
     windows: Windows
 
     def __init__(
         self, overview: Overview, rows: dict[str, Row], changed: dict[str, bytes], before: Snapshot | None
     ) -> None:
         self.number = 1 if before is None else before.number + 1
+        self.taken_at_s = boot_s()
         self._rows = rows  # By name.
         self._changed = changed  # What differs from before, as JSON.
         self._nodes = nodes = _encoded(overview.nodes)
@@ -152,6 +161,7 @@ class Overviews:
         self._lookers = 0
         self._left_s = 0.0  # When the last one left.
         self._latest: Snapshot | None = None  # None: nobody has looked for a while, or the database is away.
+        self._last: Snapshot | None = None  # The one before, for who comes next. It may be old.
         self._next = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
@@ -160,8 +170,25 @@ class Overviews:
         with self._looking():
             return self._latest or await self._after()
 
+    async def keep(self) -> None:
+        """Read now and then while nobody looks, until cancelled."""
+        while True:
+            worked_s = time.thread_time()
+            if self._reading is None:
+                try:
+                    self._last = await Snapshot.take(await self._read(), None)
+                except StoreError:
+                    log.debug("the overview is not kept while the database is away")
+                except Exception:
+                    log.exception("the overview could not be read")
+            worked_s = time.thread_time() - worked_s
+            await asyncio.sleep(max(SELDOM_S, min(SELDOM_SHARE * worked_s, MOST_OLD_S / 2)))
+
     async def soon(self, within_s: float) -> Snapshot | None:
-        """The same, or nothing if it takes longer; it is read on."""
+        """The same; or one that is not too old, at once; or nothing if it takes longer, and it is read on."""
+        if self._latest is None and self._last is not None and boot_s() - self._last.taken_at_s < MOST_OLD_S:
+            with self._looking():
+                return self._last
         try:
             async with asyncio.timeout(within_s):
                 return await self.latest()
@@ -232,6 +259,7 @@ class Overviews:
                 log.exception("the overview could not be read")
             took_s, worked_s = boot_s() - began_s, time.thread_time() - worked_s
             await asyncio.sleep(max(self._every_s - took_s, min(SHARE * worked_s, MOST_PAUSE_S)))
+        self._last = self._latest or self._last
         self._latest = self._reading = None
 
     def _tell(self, latest: Snapshot | None) -> None:

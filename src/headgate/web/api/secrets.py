@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litestar import delete, get, post, put
 
+from headgate.datasources.notifications import users_of_secrets
 from headgate.errors import NotFound
 from headgate.ids import is_name
 from headgate.runtime.node import Node
@@ -17,15 +18,16 @@ ADMIN = [Needs("administer")]
 
 @get("/api/secrets", guards=[Needs("operate_all")], tags=["secrets"], summary="The names of all secrets")
 async def list_secrets(node: Node) -> bodies.Secrets:
-    """Names, authors, times, and the datasources that use them; never a value."""
+    """Names, authors, times, and the datasources and targets of notifications that use them; never a value."""
     rows, users = await node.registry.secrets.all(), await node.registry.secrets.users()
+    told = users_of_secrets((await node.notifications.read()).document)
     return bodies.Secrets(
         items=[
             bodies.Secret(
                 name=row.name,
                 author=row.author,
                 changed_at=row.changed_at,
-                used_by=list(dict.fromkeys(one.name for one in users.get(row.name, []))),
+                used_by=[*dict.fromkeys(one.name for one in users.get(row.name, [])), *told.get(row.name, [])],
             )
             for row in rows
         ]

@@ -136,9 +136,12 @@ async def overview(node: Node) -> datasources.Overview:
 
 async def notices(node: Node, caller: Caller) -> list[str]:
     """What is wrong apart from datasources, for those who may see it."""
-    if not may(caller, "see_all"):
-        return []
-    found = [(one.name, one.registry_problem) for one in await node.nodes.all() if one.registry_problem]
+    return notices_of(await node.nodes.all()) if may(caller, "see_all") else []
+
+
+def notices_of(nodes: Sequence[NodeRow]) -> list[str]:
+    """What is wrong with these nodes."""
+    found = [(one.name, one.registry_problem) for one in nodes if one.registry_problem]
     return [f"the registry file of {name} is not usable; what runs goes on: {problem}" for name, problem in found]
 
 

@@ -19,7 +19,8 @@ class Secret(Answer):
     name: str
     author: str
     changed_at: datetime
-    used_by: list[str] = field(default_factory=list)  # Datasources: their draft, published or running version does.
+    # Datasources, whose draft, published or running version does; and notifications.targets.NAME.
+    used_by: list[str] = field(default_factory=list)
 
 
 class Secrets(Answer):

@@ -5,6 +5,9 @@ Each is a tab with its address. What changes something is a call of the API (`ac
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +16,7 @@ from litestar import Response, get
 from headgate.clock import unix_s
 from headgate.core.access import Caller, OfDatasource, may
 from headgate.datasources.health import explain
+from headgate.demo import EXAMPLES
 from headgate.runtime.node import Node
 from headgate.store.datasources import Datasource
 from headgate.text import counted
@@ -159,7 +163,8 @@ async def _state(node: Node, request: Req, holder: Caller, name: str) -> Respons
         facts=_facts(whole),
         streams=[_stream(whole.name, state) for state in whole.states[:MOST_STREAMS]],
         more=max(0, len(whole.states) - MOST_STREAMS),
-        hook=_hook(request, whole.name) if whole.source_type == "webhook" else "",
+        hook=_hook(request, whole.name, document) if whole.source_type == "webhook" else None,
+        sends=may(holder, "send", OfDatasource(whole.name)),
         description=document.get("description", ""),
         backfill=_backfill(whole.name),
     )
@@ -201,10 +206,26 @@ def _stream(name: str, state: StreamState) -> dict[str, object]:
     }
 
 
-def _hook(request: Req, name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """How a webhook is called."""
+
+    path: str
+    begin: str  # Of the command, up to the record.
+    example: str
+    is_signed: bool  # Then only who has the key can call it.
+
+    @property
+    def command(self) -> str:
+        return self.begin + shlex.quote(self.example)
+
+
+def _hook(request: Req, name: str, document: Mapping[str, Any]) -> _Hook:
     """A call that can be tried at once. Its token is the caller's to fill in."""
-    address = f"{request.base_url}hooks/{name}"
-    return f"""curl -X POST {address} -H 'Authorization: Bearer TOKEN' -d '{{"id": 1}}'"""
+    path = f"/hooks/{name}"
+    begin = f"curl -X POST {str(request.base_url).rstrip('/')}{path} -H 'Authorization: Bearer TOKEN' -d "
+    is_signed = bool(document.get("source", {}).get("signature"))
+    return _Hook(path, begin, EXAMPLES.get(name, '{"id": 1}'), is_signed)
 
 
 def _backfill(name: str) -> Act:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from headgate.core.access import Caller, may
 from headgate.core.incidents import Incident
+from headgate.datasources.notifications import HealthName
 from headgate.runtime.node import Node
 from headgate.store.notifications import Waiting
 from headgate.text import counted
@@ -16,9 +16,12 @@ from headgate.web.console.acts import Act, command
 from headgate.web.console.acts import json as body_of
 
 MOST = 200  # Incidents that are shown.
-EXAMPLE = {
-    "targets": {"chat": {"type": "slack", "url": {"$secret": "chat-url"}}},
-    "rules": {"broken": {"when": "health", "to": ["chat"]}},
+WHENS: dict[str, str] = {
+    "health": "a datasource has one of these healths",
+    "dead_letters": "it has more open dead letters than",
+    "lag": "it lags by more than",
+    "rejected": "its published version was rejected",
+    "node_lost": "a node was found dead",
 }
 
 
@@ -39,12 +42,18 @@ async def values(node: Node, holder: Caller) -> dict[str, Any]:
         "incidents": [_incident(one) for one in incidents[:MOST]],
         "rules": [_rule(name, one) for name, one in _named(document, "rules")],
         "targets": [_target(name, one, waiting.get(name)) for name, one in _named(document, "targets")],
-        "document": json.dumps(document or EXAMPLE, indent=2, ensure_ascii=False),
+        "whens": WHENS,
+        "healths": {name: words.HEALTH_WORDS.get(name, name) for name in get_args(HealthName)},
+        "secrets": [one.name for one in await node.registry.secrets.all()],
         "is_written": bool(document),
         "changed": f"{words.since(written.changed_at.isoformat())}, by {written.author}" if written.changed_at else "",
         "administers": may(holder, "administer"),
         "delete": delete,
-        "commands": [command("notifications", "list"), command("notifications", "set", "FILE"), delete.command],
+        "commands": [
+            command("notifications", "list", "--yaml"),
+            command("notifications", "set", "FILE"),
+            delete.command,
+        ],
     }
 
 
@@ -75,11 +84,7 @@ def _rule(name: str, one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _target(name: str, one: dict[str, Any], waiting: Waiting | None) -> dict[str, Any]:
-    behind = (
-        ""
-        if waiting is None
-        else f"{counted(waiting.messages, 'message')} wait: {waiting.reason or 'about to be sent'}"
-    )
+    behind = "" if waiting is None else _behind(waiting)
     done, as_command = f"{name} has taken a test message.", command("notifications", "test", name)
     return {
         "name": name,
@@ -87,3 +92,9 @@ def _target(name: str, one: dict[str, Any], waiting: Waiting | None) -> dict[str
         "behind": behind,
         "test": Act("Test", "POST /api/notifications/test", as_command, done=done, body=body_of({"target": name})),
     }
+
+
+def _behind(one: Waiting) -> str:
+    """What a target has not taken, and why."""
+    verb = "waits" if one.messages == 1 else "wait"
+    return f"{counted(one.messages, 'message')} {verb}: {one.reason or 'about to be sent'}"

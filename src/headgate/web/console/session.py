@@ -10,8 +10,8 @@ time somebody signs in, and the one before ends; so nobody can know its text bef
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
 
 from litestar import Request, Response, post
 from litestar.response import Redirect
@@ -20,9 +20,12 @@ from headgate.core.access import ANYONE, Caller, may
 from headgate.errors import Forbidden, NotFound, StoreError
 from headgate.runtime.node import Node
 from headgate.store.tokens import CODE
+from headgate.web import sse
 from headgate.web.auth import Gate, Needs, address_of
 from headgate.web.console.frame import missing
+from headgate.web.console.live import LivePages, View
 from headgate.web.console.pages import HEADERS, database_away, page
+from headgate.web.headers import takes_gzip
 from headgate.web.origin import is_direct, is_foreign, is_own
 
 MOST_FORM_BYTES = 4096
@@ -38,12 +41,17 @@ async def holder(request: Req) -> Caller | None:
     return await gate.identify(request.headers, address_of(request.scope), cookie_allowed=is_trusted)
 
 
-async def signed_in(request: Req, show: Callable[[Caller], Awaitable[Response[str]]]) -> Response[Any]:
-    """The page, or the way to it."""
+Show: TypeAlias = Callable[[Caller], Awaitable[Response[str]]]
+
+
+async def signed_in(request: Req, show: Show, *, is_own: bool = False) -> Response[Any]:
+    """The page, live if it is asked for as events; or the way to it. `is_own`: it says which token its reader has."""
     try:
         found = await holder(request)
         if found is not None:
             await check(request, found)
+            if sse.MEDIA_TYPE in request.headers.get("accept", ""):
+                return await _live(request, found, show, is_own=is_own)
             return await _shown(found, show)
     except StoreError:
         return database_away()
@@ -65,6 +73,25 @@ async def _shown(holder: Caller, show: Callable[[Caller], Awaitable[Response[str
         return await show(holder)
     except NotFound as error:
         return missing(holder, at="", title="It is not there", text=f"{error.message}.")
+
+
+async def _live(request: Req, holder: Caller, show: Show, *, is_own: bool) -> Response[Any]:
+    """The page as it changes, for as long as the session lasts."""
+    pages: LivePages = request.app.state.live_pages
+    query = request.scope["query_string"].decode("latin-1")
+    token = holder.id if is_own else None
+    view = View(str(request.base_url), f"{request.url.path}?{query}", holder.role, holder.bounds, token)
+    zipped = takes_gzip(request.headers.get("accept-encoding", ""))
+    events = pages.events(view, lambda: _shown(holder, show), zipped=zipped)
+    first = await anext(events)  # Or what is wrong, while that can still be the answer.
+    request.scope["user"] = holder
+    return sse.live(request, _all_of(first, events), zipped=zipped)
+
+
+async def _all_of(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for event in events:
+        yield event
 
 
 async def check(request: Req, holder: Caller) -> None:

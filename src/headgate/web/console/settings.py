@@ -5,7 +5,7 @@ Each is a page with its address and its own rule; the tabs show those that the r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from headgate.clock import unix_s
 from headgate.connectors.bridges import Installed, Work
 from headgate.core.access import ROLES, Action, Caller, may
 from headgate.core.reach import Kind
+from headgate.datasources.notifications import users_of_secrets
 from headgate.runtime.node import Node
 from headgate.store.secrets import UsedBy
 from headgate.store.tokens import Issued
@@ -71,7 +72,7 @@ async def settings_page(node: Node, request: Req) -> Response[Any]:
         at = tabs(holder, "")[0][1]
         return await _shown(node, holder, at, VALUES[at])
 
-    return await signed_in(request, first)
+    return await signed_in(request, first, is_own=True)
 
 
 @get("/settings/secrets", include_in_schema=False, needs=Needs("operate_all"))
@@ -83,7 +84,7 @@ async def secrets_page(node: Node, request: Req) -> Response[Any]:
 @get("/settings/tokens", include_in_schema=False, needs=Needs("administer"))
 async def tokens_page(node: Node, request: Req) -> Response[Any]:
     """Who may do what."""
-    return await signed_in(request, lambda holder: _shown(node, holder, "/settings/tokens", _tokens))
+    return await signed_in(request, lambda holder: _shown(node, holder, "/settings/tokens", _tokens), is_own=True)
 
 
 @get("/settings/allowed", include_in_schema=False, needs=Needs("operate_all"))
@@ -118,11 +119,15 @@ async def installation_page(node: Node, request: Req) -> Response[Any]:
 async def _secrets(node: Node, holder: Caller) -> dict[str, Any]:
     secrets = node.registry.secrets
     found, users = await secrets.all(), await secrets.users()
+    told = users_of_secrets((await node.notifications.read()).document)
     known = {one.name for one in found}
     rows = [
-        _secret(one.name, users.get(one.name, []), one.author, words.since(one.changed_at.isoformat())) for one in found
+        _secret(one.name, users.get(one.name, []), told, one.author, words.since(one.changed_at.isoformat()))
+        for one in found
     ]
-    gone = [_secret(name, used, "", "") for name, used in users.items() if name not in known]
+    gone = [
+        _secret(name, users.get(name, []), told, "", "") for name in dict.fromkeys([*users, *told]) if name not in known
+    ]
     rotate = Act(
         "Rotate the master key",
         "POST /api/secrets/rotate",
@@ -139,7 +144,7 @@ async def _secrets(node: Node, holder: Caller) -> dict[str, Any]:
     }
 
 
-def _secret(name: str, users: list[UsedBy], author: str, changed: str) -> dict[str, Any]:
+def _secret(name: str, users: list[UsedBy], told: Mapping[str, list[str]], author: str, changed: str) -> dict[str, Any]:
     named: dict[str, bool] = {}  # Whether each refers to it in its draft only.
     for one in users:
         named[one.name] = named.get(one.name, True) and one.is_draft
@@ -148,6 +153,7 @@ def _secret(name: str, users: list[UsedBy], author: str, changed: str) -> dict[s
     return {
         "name": name,
         "users": list(named.items()),
+        "targets": told.get(name, []),
         "author": author,
         "changed": changed,
         "is_missing": not author,

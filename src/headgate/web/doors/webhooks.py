@@ -27,6 +27,7 @@ from headgate.web.doors.commits import Commits, Pending
 from headgate.web.doors.hooks import Hook, Hooks
 from headgate.web.http.answers import Answer
 from headgate.web.http.requests import Head, Piece
+from headgate.web.origin import HEADER, is_act
 from headgate.web.problems import encode, problem
 
 MOST_HEADER_BYTES = 8192
@@ -36,7 +37,7 @@ FEW_ANSWERS = 1000  # Counters that are kept without asking whether their webhoo
 ACCEPTED = Answer(202, b'{"status":"accepted"}', b"application/json")
 
 # What must not be stored: credentials, and what only concerns this connection.
-_DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connection", "host", "content-length"})
+_DROPPED = frozenset({"authorization", "cookie", "proxy-authorization", "connection", "host", "content-length", HEADER})
 
 _decode = msgspec.json.Decoder().decode  # As the source decodes: what passes here can be read there.
 
@@ -296,8 +297,8 @@ class WebhookDoor:
             call.refuse(_Refused(500, "this should not have happened; the node's log says more"))
 
     async def _may_send(self, call: Call) -> bool:
-        """Without a signature, a token that may send is needed."""
-        found = await self._gate.identify(call.headers, call.address, cookie_allowed=False)
+        """Without a signature, a token that may send is needed; or its session, for a script of our own pages."""
+        found = await self._gate.identify(call.headers, call.address, cookie_allowed=is_act(call.headers))
         if found is not None:
             self._gate.check(found, "send", OfDatasource(call.name), call.address)
         return found is not None

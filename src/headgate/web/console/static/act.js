@@ -20,6 +20,8 @@
 // For scripts: `call(method, path, body)` -> {ok, status, said}; `told(text)` and `failed(text)` for that line;
 // `ask({...})` -> Promise of whether the reader agrees; `problem(said)` puts the API's problem into one line.
 
+import { parse } from "./exact.js";
+
 const ANSWER_MS = 90_000;
 const SHOWN_MS = 8_000;
 const LOSSES = { payloads: "payload", letters: "dead letter", dumps: "dump", datasources: "datasource", running: "running stream" };
@@ -32,7 +34,7 @@ export async function call(method, path, body) {
   const text = body === undefined ? undefined : JSON.stringify(body);
   try {
     const answer = await fetch(path, { method, headers, body: text, signal: AbortSignal.timeout(ANSWER_MS) });
-    const said = await answer.json().catch(() => ({}));
+    const said = await answer.text().then(parse).catch(() => ({}));
     return { ok: answer.ok, status: answer.status, said };
   } catch {
     return { ok: false, status: 0, said: { detail: "The node does not answer." } };
@@ -103,7 +105,7 @@ function fields(form) {
     if (field.type === "checkbox") found[field.name] = field.checked;
     else if (field.value === "") continue;
     else if (field.type === "number") found[field.name] = Number(field.value);
-    else if (field.dataset.type === "json") found[field.name] = JSON.parse(field.value);
+    else if (field.dataset.type === "json") found[field.name] = parse(field.value);
     else if (field.dataset.type === "lines") found[field.name] = field.value.split("\n").map((line) => line.trim()).filter(Boolean);
     else found[field.name] = field.value;
   }

@@ -1,19 +1,15 @@
-// A page without a live stream: asks the node for the same page again and again, and shows what has changed. What an
+// A page that stays fresh: the node sends what its `main` has become whenever that has changed (`console/live.py`). What an
 // action has changed is asked for at once.
 
 import { setLink } from "./link.js";
-
-const EVERY_MS = 2000;
-const ANSWER_MS = 6000;
-
-const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+import { follow } from "./live.js";
 
 // A reader who has selected something, or is on a link, keeps it: a page that has not changed is left alone. So does
 // one who writes: elements marked `data-keep` stay as they are, as long as the page has them.
 function show(text) {
-  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
+  const whole = `<main id="main" tabindex="-1">${text}</main>`;
+  const fresh = new DOMParser().parseFromString(whole, "text/html").getElementById("main");
   const main = document.getElementById("main");
-  if (!fresh) return location.reload();
   if (fresh.innerHTML === main.innerHTML) return;
   const active = document.activeElement;
   const again = active && main.contains(active) ? twin(active) : null;
@@ -32,24 +28,16 @@ function twin(element) {
   return address && `a[href="${CSS.escape(address)}"]`;
 }
 
-export async function look() {
-  try {
-    const answer = await fetch(location.href, { signal: AbortSignal.timeout(ANSWER_MS) });
-    if ([401, 404].includes(answer.status)) return location.reload();
-    if (!answer.ok) return setLink("unavailable");
-    show(await answer.text());
-    setLink("live");
-  } catch {
-    setLink("reconnecting");
-  }
-}
+// A page that is not there any more, or not for this reader, is loaded as a whole.
+const stream = follow(() => location.pathname + location.search, {
+  data: ({ status, main }) => (status === 200 ? show(main) : location.reload()),
+  open: () => setLink("live"),
+  link: setLink,
+  denied: () => location.reload(),
+  refused: () => location.reload(),
+});
 
-async function follow() {
-  for (;;) {
-    if (!document.hidden) await look();
-    await pause(EVERY_MS);
-  }
-}
+// What is sent from now on was drawn after this was called.
+export const look = () => stream.again();
 
 document.addEventListener("acted", look);
-follow();

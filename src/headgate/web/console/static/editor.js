@@ -2,6 +2,7 @@
 // everything that is wrong. Nothing is published that was not saved, and what a publish changes is shown before it.
 
 import { ask, call, failed, problem, told } from "./act.js";
+import { parse } from "./exact.js";
 import { Form } from "./form.js";
 import { setLink } from "./link.js";
 import { Trial } from "./trial.js";
@@ -15,7 +16,7 @@ const text = document.getElementById("yaml");
 const problems = document.getElementById("problems");
 const save = document.getElementById("save");
 const publish = document.getElementById("publish");
-let draft = JSON.parse(page.dataset.document);
+let draft = parse(page.dataset.document);
 let hash = page.dataset.hash;
 let saved = page.dataset.isDraft === "true" ? JSON.stringify(draft) : "";
 let [number, timer, isTouched] = [0, 0, false];

@@ -7,6 +7,8 @@
 // Fields write into the document by their path and leave everything else as it is: what the form cannot show stays. What
 // is empty is left out of the document. Secrets are chosen by name.
 
+import { number, parse, shown } from "./exact.js";
+
 const SECRET = "#/$defs/secret";
 
 function make(name, properties = {}, ...children) {
@@ -151,8 +153,14 @@ export class Form {
   }
 
   number(found, path) {
-    const input = make("input", { type: "number", value: at(this.get(), path) ?? "", step: "any" });
-    input.addEventListener("input", () => this.write(path, input.value === "" ? undefined : Number(input.value)));
+    const input = make("input", { type: "number", value: shown(at(this.get(), path)) ?? "", step: "any" });
+    input.addEventListener("input", () => {
+      const value = input.value === "" ? undefined : number(input.value);
+      const isRounded = input.value !== "" && value === undefined;
+      input.setCustomValidity(isRounded ? "This browser would round this number: write it in the YAML." : "");
+      if (isRounded) input.reportValidity();
+      else this.write(path, value);
+    });
     return input;
   }
 
@@ -228,7 +236,7 @@ export class Form {
     const area = make("textarea", { value: value === undefined ? "" : JSON.stringify(value, null, 2), rows: 3, spellcheck: false, placeholder: "JSON" });
     area.addEventListener("input", () => {
       try {
-        this.write(path, area.value.trim() ? JSON.parse(area.value) : undefined);
+        this.write(path, area.value.trim() ? parse(area.value) : undefined);
         area.removeAttribute("aria-invalid");
       } catch {
         area.setAttribute("aria-invalid", "true");

@@ -3,6 +3,7 @@
 
 import { call, failed, problem, told } from "./act.js";
 import { look } from "./again.js";
+import { parse } from "./exact.js";
 import { count } from "./format.js";
 
 const MOST_LINES = 20;
@@ -71,7 +72,7 @@ document.addEventListener("click", (event) => {
 async function save(form, isReplayed) {
   let payload;
   try {
-    payload = JSON.parse(find("payload").value);
+    payload = parse(find("payload").value);
   } catch (error) {
     return failed(`The payload is not JSON: ${error.message}`);
   }

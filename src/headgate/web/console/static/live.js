@@ -1,6 +1,8 @@
 // A stream of server-sent events that says honestly whether it is alive. The node sends at least a comment every second.
 // EventSource hides comments and statuses, so it would call a frozen node alive; reading the stream ourselves does not.
 
+import { parse } from "./exact.js";
+
 const SILENT_MS = 6000;
 const RETRIES_MS = [500, 1000, 2000, 3000];
 
@@ -71,7 +73,7 @@ async function read(url, on, stream) {
     on.open?.();
     const skew_ms = Date.parse(response.headers.get("date")) - Date.now() || 0;
     await events(response.body, heard, (data) => {
-      const value = JSON.parse(data);
+      const value = parse(data);
       if (!abort.signal.aborted) queueMicrotask(() => on.data(value, skew_ms)); // A mistake in there is no fault of the link, and must be seen.
     });
     return "over";

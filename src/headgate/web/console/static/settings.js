@@ -1,8 +1,8 @@
 // Forms of the settings: what was sent does not stay in its fields, and a new token is shown once. The page itself is
 // kept fresh by `again.js`.
 
-import { call, failed, problem, told } from "./act.js";
-import { look } from "./again.js";
+import { failed, told } from "./act.js";
+import "./again.js";
 
 const DAY_MS = 86_400_000;
 
@@ -33,24 +33,4 @@ document.addEventListener("click", async (event) => {
   } catch {
     failed("The browser does not let this page copy; select the text instead.");
   }
-});
-
-// A form whose one field is the whole body.
-async function save(form) {
-  let body;
-  try {
-    body = JSON.parse(form.querySelector("textarea").value);
-  } catch (error) {
-    return failed(`It is not JSON: ${error.message}`);
-  }
-  const answer = await call(...form.dataset.whole.split(" "), body);
-  if (!answer.ok) return failed(problem(answer.said));
-  told("Saved.");
-  return look();
-}
-
-document.addEventListener("submit", (event) => {
-  if (!event.target.matches("form[data-whole]")) return;
-  event.preventDefault();
-  save(event.target);
 });
