@@ -50,7 +50,7 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(HOST + "/")
-    page.wait_for_function("window.ready", timeout=WAIT_MS)
+    page.wait_for_function("() => window.ready", timeout=WAIT_MS)
     yield page
     assert [one for one in problems if "favicon" not in one] == []  # The policy refused nothing.
     context.close()
@@ -111,7 +111,9 @@ def test_names_are_text_and_a_narrow_chart_keeps_within_its_page(page: Page) -> 
     assert page.locator("#lag .chart-key").text_content() == HOSTILE
     assert page.locator("#lag .chart-dot").count() == 2
     page.set_viewport_size({"width": 375, "height": 700})
-    page.wait_for_function("document.querySelector('#lag .chart-plot').getAttribute('width') < 380", timeout=WAIT_MS)
+    page.wait_for_function(
+        "() => document.querySelector('#lag .chart-plot').getAttribute('width') < 380", timeout=WAIT_MS
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.locator("#lag").focus()
     for key in ("End", "Home"):

@@ -393,7 +393,9 @@ def test_the_server_escapes_what_strangers_wrote() -> None:
     values: dict[str, Any] = {"headline": "", "nodes": [HOSTILE], "notices": [HOSTILE], "operates": True}
     values |= {"is_read": True, "is_empty": False, "window": Window(search=HOSTILE), "health_words": {}}
     caller = Caller(UUID(int=1), HOSTILE, "viewer")
-    answer = frame.framed(caller, "overview.html", at="", counts=counts, rows=[row], blank=overview.BLANK, **values)
+    answer = frame.framed(
+        caller, "overview.html", at="", counts=counts, rows=[row], blank=overview.BLANK, as_of="", **values
+    )
     assert "<script>" not in answer.content
     assert "<img src=x" not in answer.content
     assert "&lt;script&gt;" in answer.content
