@@ -109,6 +109,15 @@ def test_what_is_wrong_is_told_all_at_once_and_nothing_is_kept(web: Web, documen
     assert KEY not in web.ask("PUT", "/api/notifications", json=spread).text
 
 
+def test_what_somebody_else_has_changed_meanwhile_is_not_overwritten(web: Web, document: dict[str, Any]) -> None:
+    version = web.call("PUT", "/api/notifications", document)["version"]
+    assert web.call("PUT", f"/api/notifications?over={version}", document)["version"] == version + 1
+    for method, body in (("PUT", document), ("DELETE", None)):
+        late = web.ask(method, f"/api/notifications?over={version}", json=body)
+        assert (late.status_code, late.json()["code"]) == (409, "conflict")
+    assert web.call("GET", "/api/notifications")["version"] == version + 1
+
+
 def test_an_admin_decides_an_operator_sees_and_no_secret_shows(web: Web, document: dict[str, Any]) -> None:
     version = web.call("PUT", "/api/notifications", document)["version"]
     operator, viewer = bearer(web.token("operator")), bearer(web.token("viewer"))

@@ -66,11 +66,13 @@ class Notifications:
         assert row is not None
         return _written(row)
 
-    async def write(self, document: Any, actor: str) -> int:
-        """Write the document, or None in its place. Returns its version."""
+    async def write(self, document: Any, actor: str, *, over: int | None = None) -> int | None:
+        """Write the document, or None in its place. Returns its version; None if it is not `over` that it replaces."""
         async with self._database.transaction() as connection:
             text = None if document is None else msgspec.json.encode(document).decode()
-            version = int(await connection.fetchval(sql("notifications/set"), text, actor))
+            version: int | None = await connection.fetchval(sql("notifications/set"), text, actor, over)
+            if version is None:
+                return None
             type = "notifications_deleted" if document is None else "notifications_set"
             await append(connection, [Event(None, None, type, {"version": version}, actor)])
         return version

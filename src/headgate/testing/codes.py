@@ -9,7 +9,7 @@ CODES = {
     "backfill": "A backfill cannot be compared: it leaves existing rows as they are.",
     "blocks": "The table was cut by blocks, so single chunks of it cannot be copied again.",
     "busy": "Too many tests run or wait on this node; try again in some seconds.",
-    "conflict": "The datasource has changed since it was read.",
+    "conflict": "The datasource, or what is told to whom, has changed since it was read.",
     "done": "The chunk is done already.",
     "draining": "The node is draining and takes no streams.",
     "dump_failed": "The dump as a whole failed; `detail` says why.",

@@ -182,7 +182,9 @@ def with_matrix(text: str) -> str:
 def _summary(handler: Any) -> str:
     """The summary, and what the docstring adds to it."""
     summary, more = handler.summary or "", " ".join((inspect.getdoc(handler.fn) or "").split())
-    return f"{summary}." if summary.startswith(more.rstrip(".")) else f"{summary}. {more}"
+    if not summary or not more or summary.startswith(more.rstrip(".")):
+        return f"{summary}." if summary else more
+    return f"{summary}. {more}"
 
 
 # What connectors promise.

@@ -21,7 +21,7 @@ from headgate.core.incidents import Incident, IncidentRule, Reckoned, Seen, Tell
 from headgate.datasources import notifications as documents
 from headgate.datasources.health import judged
 from headgate.datasources.registry import SYSTEM
-from headgate.errors import HeadgateError, NotFound, StoreError
+from headgate.errors import HeadgateError, NotFound, Refused, StoreError
 from headgate.hidden import hide
 from headgate.ids import new_id
 from headgate.runtime.facts import all_facts, all_figures
@@ -52,20 +52,25 @@ class Notifier:
 
     # What people do.
 
-    async def set(self, document: Any, actor: str) -> int:
-        """Write the document, if nothing is wrong with it. Returns its version."""
+    async def set(self, document: Any, actor: str, *, over: int | None = None) -> int:
+        """Write the document, if nothing is wrong with it; in place of the version `over`, or of any. Returns its
+        version."""
         registry = self._node.registry
         values = await registry.secrets.read(documents.names_in(document))
         documents.check(document, values, (await registry.reaching()).guard(is_trusted=True))
-        version = await self._table.write(document, actor)
-        registry.waker.wake("events")
-        return version
+        return await self._write(document, actor, over)
 
-    async def delete(self, actor: str) -> int:
-        """Tell nobody anything any more. What is open is over."""
+    async def delete(self, actor: str, *, over: int | None = None) -> int:
+        """Tell nobody anything any more; if given, only in place of the version `over`. What is open is over."""
         if (await self._table.read()).document is None:
             raise NotFound("there are no notifications", hint="headgate notifications set FILE")
-        version = await self._table.write(None, actor)
+        return await self._write(None, actor, over)
+
+    async def _write(self, document: Any, actor: str, over: int | None) -> int:
+        version = await self._table.write(document, actor, over=over)
+        if version is None:
+            text = "the notifications have changed since they were read"
+            raise Refused(text, code="conflict", hint="read them again, then decide")
         self._node.registry.waker.wake("events")
         return version
 

@@ -65,9 +65,12 @@ async def show_notifications(node: Node) -> bodies.NotificationsAnswer:
 
 
 @put("/api/notifications", guards=ADMIN, tags=["notifications"], summary="Decide who is told of what")
-async def put_notifications(node: Node, request: Req, data: Document) -> bodies.NotificationsWritten:
-    """In place of what was decided before. An incident whose rule is gone is over, and that is told."""
-    return bodies.NotificationsWritten(version=await node.notifier.set(data, request.user.name))
+async def put_notifications(
+    node: Node, request: Req, data: Document, over: int | None = None
+) -> bodies.NotificationsWritten:
+    """In place of what was decided before; with `over`, only in place of that version. An incident whose rule is gone
+    is over, and that is told."""
+    return bodies.NotificationsWritten(version=await node.notifier.set(data, request.user.name, over=over))
 
 
 @delete(
@@ -77,9 +80,9 @@ async def put_notifications(node: Node, request: Req, data: Document) -> bodies.
     tags=["notifications"],
     summary="Tell nobody anything any more",
 )
-async def delete_notifications(node: Node, request: Req) -> bodies.NotificationsWritten:
-    """What has not been sent yet is not sent any more."""
-    return bodies.NotificationsWritten(version=await node.notifier.delete(request.user.name))
+async def delete_notifications(node: Node, request: Req, over: int | None = None) -> bodies.NotificationsWritten:
+    """What has not been sent yet is not sent any more. With `over`, only that version is deleted."""
+    return bodies.NotificationsWritten(version=await node.notifier.delete(request.user.name, over=over))
 
 
 @post(

@@ -32,10 +32,12 @@ function make(name, properties = {}, ...children) {
 }
 
 let was = ""; // The name of what is edited; nothing if it is new.
+let version = 0; // Of the document that was read: what somebody else has written since is not overwritten.
 
 async function read() {
   const { ok, said } = await call("GET", PATH);
   if (!ok) failed(problem(said));
+  version = said?.version ?? 0;
   return ok ? { targets: {}, rules: {}, ...said.document } : null;
 }
 
@@ -72,7 +74,7 @@ function blame(form, problems, at) {
 }
 
 async function write(form, document, at, done) {
-  const { ok, said } = await call("PUT", PATH, document);
+  const { ok, said } = await call("PUT", `${PATH}?over=${version}`, document);
   const others = blame(form, ok ? [] : said.problems ?? [], at);
   if (!ok) return failed(others.length || !said.problems?.length ? problem({ ...said, problems: [], detail: others.join("; ") || said.detail }) : "Some fields are not right.");
   close(form);
@@ -252,7 +254,7 @@ async function drop(kind, name) {
   const gone = kind === "targets" ? lost(document.rules, rules).map((rule) => `the rule ${rule}, which tells nobody else`) : [];
   if (!(await ask({ title: `Delete ${name}?`, lines: gone, verb: "Delete", grave: true }))) return;
   const isLast = !Object.keys(targets).length && !Object.keys(rules).length;
-  const answer = isLast ? await call("DELETE", PATH) : await call("PUT", PATH, { targets, rules });
+  const answer = isLast ? await call("DELETE", `${PATH}?over=${version}`) : await call("PUT", `${PATH}?over=${version}`, { targets, rules });
   if (!answer.ok) return failed(problem(answer.said));
   told(`${name} is deleted.`);
   look();
