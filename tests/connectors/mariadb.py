@@ -78,6 +78,8 @@ class MariaDb:
         self.home = Path(tempfile.mkdtemp(prefix="hgmy"))
         self.socket = str(self.home / "s")
         self.port = free_port()
+        # A server that starts removes the temporary tables of all others that share its folder for them.
+        self._environment = {**os.environ, "TMPDIR": str(self.home)}
         user = ["--user=root"] if os.getuid() == 0 else []
         data = f"--datadir={self.home / 'data'}"
         subprocess.run(
@@ -91,6 +93,7 @@ class MariaDb:
             ],
             check=True,
             capture_output=True,
+            env=self._environment,
         )
         self._command = [
             str(program("mariadbd")),
@@ -118,7 +121,9 @@ class MariaDb:
     def start(self) -> None:
         """Run the server, and wait until it answers."""
         with (self.home / "log").open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, start_new_session=True, env=self._environment
+            )
         deadline = time.monotonic() + 120
         while True:
             try:

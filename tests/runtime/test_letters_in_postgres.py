@@ -176,7 +176,11 @@ async def test_a_letter_that_a_sink_has_open_again_is_open_again_and_can_be_repl
         await hg.sql(statement)
     await hg.node.registry.set_enabled("orders", True, "tester")
     await until_numbers(hg, open=2)
-    assert "letters_reopened" in await hg.events("orders")
+
+    async def is_told() -> bool:
+        return "letters_reopened" in await hg.events("orders")
+
+    await hg.until_true(is_told)
     assert {row["outcome"] for row in await hg.sql("SELECT outcome FROM headgate_dead_letter")} == {"open"}
     await replay(hg)
     await until_numbers(hg, replayed=2)

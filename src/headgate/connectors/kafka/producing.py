@@ -26,6 +26,7 @@ WAIT_S = 1.0  # A slice.
 ABORT_S = 2.0
 OVERHEAD_BYTES = 200  # Of a message beyond its key, headers and value, and of the batch that it is in.
 QUEUE_KB = 128 * 1024
+LINGER_MS = 1000
 
 _encode = msgspec.json.Encoder().encode
 
@@ -122,8 +123,9 @@ class Producing:
                     "queue.buffering.max.kbytes": QUEUE_KB,
                     "queue.buffering.max.messages": 200_000,
                     # Every write ends with a flush, which does not linger. Until then requests become as large as they
-                    # can: a busy machine would send many small ones, and pay for each.
-                    "linger.ms": 1000,
+                    # can: a busy machine would send many small ones, and pay for each. In a transaction messages must
+                    # not linger for as long as it may take.
+                    "linger.ms": min(LINGER_MS, int(options.transaction_timeout_s * 1000) // 2),
                     "error_cb": self._faults,
                 }
             )

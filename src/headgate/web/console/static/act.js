@@ -168,7 +168,7 @@ async function act(source) {
   told(done || `${verbOf(source)}: done`);
   if (then === "reload") location.reload();
   else if (then) location.assign(then);
-  else source.dispatchEvent(new CustomEvent("acted", { bubbles: true, detail: answer.said }));
+  else (source.isConnected ? source : document).dispatchEvent(new CustomEvent("acted", { bubbles: true, detail: answer.said })); // The page may have been drawn again meanwhile.
 }
 
 document.addEventListener("click", (event) => {
