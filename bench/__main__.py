@@ -28,6 +28,7 @@ ALL = (
     *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback", "process"),
     *(
         "connectors.bridges",
+        "connectors.files",
         "connectors.http",
         "connectors.kafka",
         "connectors.nats",

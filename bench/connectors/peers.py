@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ import (
 	"context"
 
 	_ "github.com/lib/pq"
+	_ "github.com/warpstreamlabs/bento/public/components/io"
 	_ "github.com/warpstreamlabs/bento/public/components/kafka"
 	_ "github.com/warpstreamlabs/bento/public/components/pure"
 	_ "github.com/warpstreamlabs/bento/public/components/sql/base"
@@ -54,7 +56,7 @@ COLUMNS = ("id", "kind", "email", "cents", "placed_at", "note")
 
 def bento() -> Path:
     """The program. It is built once, which takes minutes. Raises PeerFailed."""
-    built = FOLDER / f"bento-{VERSION}"
+    built = FOLDER / f"bento-{VERSION}-{zlib.crc32(PROGRAM.encode()):x}"  # Another program is another file.
     if built.exists():
         return built
     if shutil.which("go") is None:
