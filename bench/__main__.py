@@ -35,6 +35,7 @@ ALL = (
         "connectors.redis",
         "connectors.mqtt",
         "connectors.rabbitmq",
+        "connectors.webhook",
     ),
 )
 
