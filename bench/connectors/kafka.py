@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.connectors import connect, peers
@@ -83,7 +84,11 @@ def against_peers(rig: Rig, broker: Broker, topic: str, ours: float) -> dict[str
 
 def main() -> dict[str, float]:
     """Run and print."""
-    broker = Broker()
+    try:
+        broker = Broker()
+    except pytest.skip.Exception as error:
+        print(f"Kafka is not measured: {error}")
+        return {}
     try:
         assert broker.pid is not None
         pin(broker.pid, DATABASE_CORE)
