@@ -28,12 +28,14 @@ ALL = (
     *("takeover", "groups", "turns", "join", "rabbitmq", "badrecords", "harness", "comeback", "process"),
     *(
         "connectors.bridges",
+        "connectors.files",
         "connectors.http",
         "connectors.kafka",
         "connectors.nats",
         "connectors.redis",
         "connectors.mqtt",
         "connectors.rabbitmq",
+        "connectors.webhook",
     ),
 )
 

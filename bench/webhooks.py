@@ -56,12 +56,12 @@ def bare_loop(url: str) -> Iterator[tuple[str, int]]:
             process.kill()
 
 
-def load(address: str, seconds: int) -> str:
-    """What wrk prints."""
-    signature = hmac.digest(KEY.encode(), BODY.encode(), hashlib.sha256).hex()
+def load(address: str, seconds: int, header: tuple[str, str] | None = None) -> str:
+    """What wrk prints. Calls are signed, unless another header is given."""
+    name, value = header or ("X-Signature", hmac.digest(KEY.encode(), BODY.encode(), hashlib.sha256).hex())
     script = (
         f"wrk.method = 'POST'\nwrk.body = '{BODY}'\n"
-        f"wrk.headers['X-Signature'] = '{signature}'\nwrk.headers['Content-Type'] = 'application/json'\n"
+        f"wrk.headers['{name}'] = '{value}'\nwrk.headers['Content-Type'] = 'application/json'\n"
     )
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
@@ -81,10 +81,16 @@ def number(pattern: str, text: str) -> float:
     return value * {"us": 0.001, "ms": 1.0, "s": 1000.0}.get(unit, 1.0)
 
 
-def wait_for_rows(url: str, at_least: int) -> int:
+def refused(text: str) -> int:
+    """How many calls were answered with something else than yes."""
+    found = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def wait_for_rows(url: str, at_least: int, table: str = "hooks") -> int:
     """Until the sink has them; how many it has."""
     deadline = time.monotonic() + 120
-    while (rows := fetch(url, "SELECT count(*) AS n FROM hooks")[0]["n"]) < at_least and time.monotonic() < deadline:
+    while (rows := fetch(url, f"SELECT count(*) AS n FROM {table}")[0]["n"]) < at_least and time.monotonic() < deadline:
         time.sleep(0.2)
     return int(rows)
 
@@ -94,9 +100,7 @@ def killed_under_load(node: NodeProcess, url: str) -> tuple[int, int, int]:
     before = fetch(url, "SELECT count(*) AS n FROM hooks")[0]["n"]
     threading.Timer(4.0, lambda: node.end(signal.SIGKILL)).start()
     text = load(node.url, 6)
-    answered = int(number(r"(\d+) requests in", text))
-    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
-    answered -= int(refused[1]) if refused else 0
+    answered = int(number(r"(\d+) requests in", text)) - refused(text)
     again = NodeProcess.start(node.home)
     try:
         rows = wait_for_rows(url, before + answered)
@@ -106,11 +110,13 @@ def killed_under_load(node: NodeProcess, url: str) -> tuple[int, int, int]:
     return answered, rows - before, repeated
 
 
-def measured(address: str, pid: int) -> dict[str, float]:
+def measured(address: str, pid: int, header: tuple[str, str] | None = None) -> dict[str, float]:
     """One round: what wrk says, and how much of a processor each call took in this process."""
     before = cpu_s(pid)
-    text = load(address, SECONDS)
+    text = load(address, SECONDS, header)
     return {
+        "calls": number(r"(\d+) requests in", text),
+        "refused": refused(text),
         "rate": number(r"Requests/sec:\s+([\d.]+)", text),
         "p50": number(r"50%\s+([\d.]+)(us|ms|s)", text),
         "p99": number(r"99%\s+([\d.]+)(us|ms|s)", text),

@@ -18,8 +18,8 @@ import msgspec
 from bench.rig import NODE_CORE, SINK, Rig
 from bench.throughput import MAPPING, records_written
 
-RECORDS = 400_000
-WARM_UP_RECORDS = 50_000
+RECORDS = int(os.environ.get("HEADGATE_TEST_BENCH_RECORDS", "400000"))
+WARM_UP_RECORDS = RECORDS // 8
 TABLE = "(id bigint, kind text, email text, cents bigint, placed_at timestamptz, note text)"
 
 

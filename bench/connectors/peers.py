@@ -7,11 +7,14 @@ shipped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import time
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ import (
 	"context"
 
 	_ "github.com/lib/pq"
+	_ "github.com/warpstreamlabs/bento/public/components/io"
 	_ "github.com/warpstreamlabs/bento/public/components/kafka"
 	_ "github.com/warpstreamlabs/bento/public/components/pure"
 	_ "github.com/warpstreamlabs/bento/public/components/sql/base"
@@ -54,7 +58,7 @@ COLUMNS = ("id", "kind", "email", "cents", "placed_at", "note")
 
 def bento() -> Path:
     """The program. It is built once, which takes minutes. Raises PeerFailed."""
-    built = FOLDER / f"bento-{VERSION}"
+    built = FOLDER / f"bento-{VERSION}-{zlib.crc32(PROGRAM.encode()):x}"  # Another program is another file.
     if built.exists():
         return built
     if shutil.which("go") is None:
@@ -73,51 +77,63 @@ def bento() -> Path:
 def kafka_rate(program: Path, brokers: str, topic: str, url: str, folder: Path) -> float:
     """Rows per second that Bento brings from a topic into PostgreSQL, from the warm-up to the last one: the same six
     fields, batches of the same size, and the node's core."""
-    insert: dict[str, Any] = {
-        "driver": "postgres",
-        "dsn": f"{url}&sslmode=disable",
-        "table": "bento",
-        "columns": COLUMNS,
-        "args_mapping": f"root = [{', '.join(FIELDS)}]",
-        "max_in_flight": 1,
-    }
     kafka = {"seed_brokers": [brokers], "topics": [topic], "consumer_group": f"bento-{time.time_ns()}"}
     batching = {"count": 5000, "period": "100ms"}
     document = {
-        "http": {"enabled": False},
-        "logger": {"level": "ERROR"},
         "input": {"kafka_franz": {**kafka, "start_from_oldest": True, "batching": batching}},
-        "output": {"sql_insert": insert},
+        "output": {"sql_insert": {**insert(url, FIELDS), "max_in_flight": 1}},
     }
+    asyncio.run(make_table(url, "bento"))
+    one_core = str(len(NODE_CORE))
+    with bento_running(program, document, folder, GOMAXPROCS=one_core) as (process, words):
+        pin(process.pid, NODE_CORE)
+        return asyncio.run(rate(url, "bento", process, words))
+
+
+def insert(url: str, fields: Sequence[str]) -> dict[str, Any]:
+    """An output of Bento: the table of its name, which has these fields first."""
+    return {
+        "driver": "postgres",
+        "dsn": f"{url}&sslmode=disable",
+        "table": "bento",
+        "columns": COLUMNS[: len(fields)],
+        "args_mapping": f"root = [{', '.join(fields)}]",
+    }
+
+
+@contextlib.contextmanager
+def bento_running(
+    program: Path, document: dict[str, Any], folder: Path, **environment: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Bento with this document, and the file with what it says."""
     config, words = folder / "bento.json", folder / "bento.log"
-    config.write_text(json.dumps(document))
-    asyncio.run(_make_table(url))
+    config.write_text(json.dumps({"http": {"enabled": False}, "logger": {"level": "ERROR"}, **document}))
     with words.open("wb") as log:
-        environment = {**os.environ, "GOMAXPROCS": str(len(NODE_CORE))}
-        process = subprocess.Popen([program, "-c", config], stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen([program, "-c", config], stdout=log, stderr=log, env={**os.environ, **environment})
         try:
-            pin(process.pid, NODE_CORE)
-            return asyncio.run(_rate(url, process, words))
+            yield process, words
         finally:
             process.kill()
             process.wait()
 
 
-async def _make_table(url: str) -> None:
+async def make_table(url: str, name: str) -> None:
+    """An empty one, for the six fields."""
     connection = await asyncpg.connect(url)
-    await connection.execute(f"DROP TABLE IF EXISTS bento; CREATE TABLE bento {TABLE}")
+    await connection.execute(f"DROP TABLE IF EXISTS {name}; CREATE TABLE {name} {TABLE}")
     await connection.close()
 
 
-async def _rate(url: str, process: subprocess.Popen[bytes], words: Path) -> float:
+async def rate(url: str, table: str, process: subprocess.Popen[bytes], words: Path) -> float:
+    """Rows per second that a program brings into this table, from the warm-up to the last one."""
     connection = await asyncpg.connect(url)
     began, first, ends_s = 0.0, 0, time.monotonic() + PATIENCE_S
     try:
-        while (rows := await connection.fetchval("SELECT count(*) FROM bento")) < RECORDS:
+        while (rows := await connection.fetchval(f"SELECT count(*) FROM {table}")) < RECORDS:
             if not began and rows >= WARM_UP_RECORDS:
                 began, first = time.perf_counter(), rows
             if process.poll() is not None or time.monotonic() > ends_s:
-                raise PeerFailed(f"Bento stands at {rows} rows: {words.read_text(errors='replace')[-500:]}")
+                raise PeerFailed(f"{table} stands at {rows} rows: {words.read_text(errors='replace')[-500:]}")
             await asyncio.sleep(LOOK_S)
         return float(rows - first) / (time.perf_counter() - began)
     finally:

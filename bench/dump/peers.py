@@ -28,17 +28,17 @@ PROGRAM = Path(__file__).parent / "dlt_peer.py"
 PATIENCE_S = 3600.0
 
 
-def install() -> str | None:
+def install(folder: Path = PEERS, wanted: Sequence[str] = WANTED, name: str = "dlt") -> str | None:
     """Make the environment if it is not there. Returns why it cannot be made."""
-    mark = PEERS / ".ready"
+    mark = folder / ".ready"
     if mark.exists() and mark.stat().st_mtime >= PINNED.stat().st_mtime:
         return None
-    print("installing the peers in .bench/peers", flush=True)
-    pip = [str(PEERS / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", "--constraint", str(PINNED)]
-    for command in ([sys.executable, "-m", "venv", str(PEERS)], [*pip, *WANTED]):
+    print(f"installing {name} in .bench/{folder.name}", flush=True)
+    pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", "--constraint", str(PINNED)]
+    for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *wanted]):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode != 0:
-            return f"dlt cannot be installed: {done.stderr.strip().splitlines()[-1]}"
+            return f"{name} cannot be installed: {done.stderr.strip().splitlines()[-1]}"
     mark.touch()
     return None
 
