@@ -399,7 +399,9 @@ async def test_a_stream_that_nobody_can_run_is_free_and_says_why_until_somebody_
     assert kind.opened == 2
     for hg in (left, right):
         assert await hg.node.placement.grant([]) == {}
-        assert hg.node.manager.handles() == []  # type: ignore[union-attr]
+        manager = hg.node.manager
+        assert manager is not None
+        await hg.until_true(lambda: not manager.handles())  # noqa: B023 - It is called at once.
 
     kind.is_broken = False
     if how == "restart":
