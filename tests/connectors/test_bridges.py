@@ -312,7 +312,11 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_tap_waits_while_nobody_reads(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_tap_waits_while_nobody_reads(
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "AHEAD_BYTES", 1 << 20)
+
     async def read_a_little() -> None:
         async with opened(make_source({"count": 60_000, "state_every": 100}, discover=False)) as source:
             await soon(source.read())

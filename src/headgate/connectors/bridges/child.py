@@ -27,7 +27,7 @@ from headgate.connectors.bridges.lines import Lines, TooLong
 from headgate.connectors.bridges.said import Said
 from headgate.errors import Cause, ConnectorError
 
-AHEAD_BYTES = 1 << 20  # What may wait here to be taken.
+AHEAD_BYTES = 8 << 20  # What may wait here to be taken: a program goes on while a large batch is written.
 AT_ONCE_BYTES = 256 * 1024  # What is taken in one go: decoding it must not hold up others.
 YOUNG_S = 60.0  # A folder that is younger may be about to be locked.
 END_S = 1.8  # How long an end is waited for. The launcher kills before that.
