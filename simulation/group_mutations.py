@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from headgate.core.groups import belief, deadlines, delivery, machine, requests
 from headgate.core.groups.deadlines import Silent
 from headgate.core.groups.delivery import Link, Order
@@ -24,12 +26,12 @@ def _on_settle(name: str, holds: Callable[[Consumer], bool]) -> Mutation:
     def mutate(settle: Any) -> Any:
         def planted(group: Group) -> Any:
             ignored = {c.id for c in group.consumers if c.is_holder and not holds(c)}
-            others = [replace(c, activity="waiting") if c.id in ignored else c for c in group.consumers]
-            found, effects = settle(replace(group, consumers=tuple(others)))
+            others = [structs.replace(c, activity="waiting") if c.id in ignored else c for c in group.consumers]
+            found, effects = settle(structs.replace(group, consumers=tuple(others)))
             told = {c.id for c in found.consumers if c.activity != "waiting"}
             before = {c.id: c for c in group.consumers}
             kept = [before[c.id] if c.id in ignored - told else c for c in found.consumers]
-            return replace(found, consumers=tuple(kept)), effects
+            return structs.replace(found, consumers=tuple(kept)), effects
 
         return planted
 
@@ -59,7 +61,7 @@ def _on_request(name: str, change: Callable[[Roster, Any], Any], *kinds: type, e
 
 def _newest(roster: Roster, request: ConnectionEnded) -> ConnectionEnded:
     found = roster.find(request.consumer)
-    return request if found is None else replace(request, incarnation=found.incarnation)
+    return request if found is None else structs.replace(request, incarnation=found.incarnation)
 
 
 def _always_answered(step: Any) -> Any:
@@ -76,15 +78,17 @@ def _always_answered(step: Any) -> Any:
 
 REQUESTS = (
     _on_request("the_end_of_an_older_connection_counts", _newest, ConnectionEnded),
-    _on_request("the_end_of_a_connection_is_proof", lambda roster, one: replace(one, is_proved=True), ConnectionEnded),
+    _on_request(
+        "the_end_of_a_connection_is_proof", lambda roster, one: structs.replace(one, is_proved=True), ConnectionEnded
+    ),
     _on_request(
         "its_own_end_is_the_end_of_a_program_in_any_group",
-        lambda roster, one: replace(one, is_proved=one.is_proved or one.is_own),
+        lambda roster, one: structs.replace(one, is_proved=one.is_proved or one.is_own),
         ConnectionEnded,
     ),
     _on_request(
         "some_of_a_group_are_fenced",
-        lambda roster, one: replace(one, is_fenced=roster.group.is_fenced) if roster.group.consumers else one,
+        lambda roster, one: structs.replace(one, is_fenced=roster.group.is_fenced) if roster.group.consumers else one,
         Join,
         Rejoin,
         exposed_by="fenced",

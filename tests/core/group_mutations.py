@@ -8,8 +8,9 @@ rule is missing; one that is harmless does not belong here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from headgate.core.groups import machine as groups
 from headgate.core.groups.machine import (

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from headgate.core.frames import ConfirmFrame, JoinedFrame
 from headgate.core.groups import belief, deadlines, delivery, requests
 from headgate.core.groups.belief import Belief, Say, Standing, WorkFinished
@@ -138,7 +140,7 @@ def _about_now(roster: Roster, request: Any, *now: Any) -> tuple[Any, ...]:
     """Whatever a request names, it means the consumer as it is."""
     found = roster.find(request.consumer)
     names = {"epoch", "incarnation"} & set(type(request).__slots__)
-    current = request if found is None else replace(request, **{name: getattr(found, name) for name in names})
+    current = request if found is None else structs.replace(request, **{name: getattr(found, name) for name in names})
     return roster, current, *now
 
 
@@ -150,7 +152,7 @@ def _mutes_anyone(roster: Roster, request: Any) -> requests.Step:
     id = str(request.consumer)
     if id not in roster.seats:
         return requests.Step(roster, Ok())
-    return requests.Step(requests._seated(roster, id, replace(roster.seats[id], muted=True)), Ok())
+    return requests.Step(requests._seated(roster, id, structs.replace(roster.seats[id], muted=True)), Ok())
 
 
 def _buries_anyone(roster: Roster, request: Any, now: Any) -> requests.Step:
@@ -171,39 +173,39 @@ def _not_lost(roster: Roster, request: Any, now: Any) -> requests.Step:
     if roster.find(request.consumer) is None or request.name != roster.name:
         return _real_rejoin(roster, request, now)
     id = str(request.consumer)
-    moved = requests._seated(roster, id, replace(roster.seats[id], node=request.node, trust_s=request.trust_s))
+    moved = requests._seated(roster, id, structs.replace(roster.seats[id], node=request.node, trust_s=request.trust_s))
     back = requests._command(moved, ConnectionReconnected(id), now)
-    return replace(back, reply=requests._place(back.roster, request.consumer))
+    return structs.replace(back, reply=requests._place(back.roster, request.consumer))
 
 
 _real_rejoin = requests._rejoin
 
 
 def _any_group(roster: Roster, request: Any, now: Any) -> tuple[Any, ...]:
-    return roster, replace(request, stream=roster.stream, name=roster.name), now
+    return roster, structs.replace(request, stream=roster.stream, name=roster.name), now
 
 
 def _back_is_an_answer(done: requests.Step) -> requests.Step:
-    seats = {id: replace(seat, muted=False) for id, seat in done.roster.seats.items()}
-    return replace(done, roster=replace(done.roster, seats=seats))
+    seats = {id: structs.replace(seat, muted=False) for id, seat in done.roster.seats.items()}
+    return structs.replace(done, roster=structs.replace(done.roster, seats=seats))
 
 
 def _counts_for_nobody(roster: Roster, request: Any, now: Any) -> requests.Step:
     found = _real_answered(roster, request, now)
-    ignored = replace(found.roster.group, ignored=roster.group.ignored)
-    return replace(found, roster=replace(found.roster, group=ignored))
+    ignored = structs.replace(found.roster.group, ignored=roster.group.ignored)
+    return structs.replace(found, roster=structs.replace(found.roster, group=ignored))
 
 
 def _answers_the_next_order(roster: Roster, request: Any, now: Any) -> requests.Step:
     found = roster.find(request.consumer)
     if found is None or found.activity != "deactivating" or found.epoch != request.epoch:
         return _real_answered(roster, request, now)
-    heard = replace(roster.seats[found.id], answered=True, muted=False)
+    heard = structs.replace(roster.seats[found.id], answered=True, muted=False)
     return requests.Step(requests._seated(roster, found.id, heard), Ok())
 
 
 def _last_lease(done: requests.Step, request: Any) -> requests.Step:
-    return replace(done, roster=replace(done.roster, lease_s=request.lease_s))
+    return structs.replace(done, roster=structs.replace(done.roster, lease_s=request.lease_s))
 
 
 REQUESTS = (
@@ -217,35 +219,35 @@ REQUESTS = (
         "requests",
         requests,
         "_ended",
-        _given(lambda roster, request, now: (roster, replace(request, is_proved=True), now)),
+        _given(lambda roster, request, now: (roster, structs.replace(request, is_proved=True), now)),
     ),
     Mutation(
         "its_own_end_is_the_end_of_a_program_in_any_group",
         "requests",
         requests,
         "_ended",
-        _given(lambda roster, request, now: (roster, replace(request, is_proved=request.is_own), now)),
+        _given(lambda roster, request, now: (roster, structs.replace(request, is_proved=request.is_own), now)),
     ),
     Mutation(
         "any_end_is_the_end_of_a_program_that_is_fenced",
         "requests",
         requests,
         "_ended",
-        _given(lambda roster, request, now: (roster, replace(request, is_own=True), now)),
+        _given(lambda roster, request, now: (roster, structs.replace(request, is_own=True), now)),
     ),
     Mutation(
         "its_own_end_is_waited_for",
         "requests",
         requests,
         "_ended",
-        _given(lambda roster, request, now: (roster, replace(request, is_own=False), now)),
+        _given(lambda roster, request, now: (roster, structs.replace(request, is_own=False), now)),
     ),
     Mutation(
         "a_return_may_be_fenced_or_not",
         "requests",
         requests,
         "_rejoin",
-        _given(lambda roster, request, now: (roster, replace(request, is_fenced=roster.group.is_fenced), now)),
+        _given(lambda roster, request, now: (roster, structs.replace(request, is_fenced=roster.group.is_fenced), now)),
     ),
     Mutation(
         "an_empty_group_forgets_that_it_was_fenced",
@@ -254,7 +256,9 @@ REQUESTS = (
         "_join",
         _given(
             lambda roster, request, now: (
-                roster if roster.group.consumers else replace(roster, group=replace(roster.group, is_fenced=False)),
+                roster
+                if roster.group.consumers
+                else structs.replace(roster, group=structs.replace(roster.group, is_fenced=False)),
                 request,
                 now,
             )
@@ -281,7 +285,7 @@ REQUESTS = (
         "requests",
         requests,
         "_join",
-        _given(lambda roster, request, now: (replace(roster, epoch_floor=0), request, now)),
+        _given(lambda roster, request, now: (structs.replace(roster, epoch_floor=0), request, now)),
     ),
     instead(
         "an_operator_drops_one_that_may_believe",

@@ -22,9 +22,11 @@ at every step, and `ends_well` says whether the world comes to rest as it should
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from headgate.core.groups import machine as groups
 from headgate.core.groups.machine import (

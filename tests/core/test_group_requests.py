@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from headgate.core.groups import requests
 from headgate.core.groups.machine import (

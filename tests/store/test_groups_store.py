@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from headgate.core.groups import machine as core
 from headgate.core.groups import requests

@@ -31,8 +31,10 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Connectivity: TypeAlias = Literal["connected", "disconnected", "forgotten"]
 Activity: TypeAlias = Literal["active", "waiting", "deactivating"]
@@ -41,8 +43,7 @@ Activity: TypeAlias = Literal["active", "waiting", "deactivating"]
 # State.
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(Struct, frozen=True):
     """One consumer, in the order of registration."""
 
     id: str
@@ -65,8 +66,7 @@ class Consumer:
         return self.connectivity != "forgotten" and self.activity != "waiting"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The whole state of one group."""
 
     partition: int | None = None  # Of a super stream; None: a simple group.
@@ -88,8 +88,7 @@ class Group:
 # Commands.
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Struct, frozen=True):
     """A consumer joins. A group has one partition, or none; and all of its consumers are fenced, or none."""
 
     consumer: str
@@ -99,73 +98,63 @@ class Register:
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unregister:
+class Unregister(Struct, frozen=True):
     """A consumer leaves, and says so."""
 
     consumer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(Struct, frozen=True):
     """A consumer has stepped down."""
 
     consumer: str
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionDown:
+class ConnectionDown(Struct, frozen=True):
     """A connection is gone for certain, and its consumers with it."""
 
     connection: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionDisconnected:
+class ConnectionDisconnected(Struct, frozen=True):
     """A connection is silent; it may be dead, or not."""
 
     connection: str
 
 
-@dataclass(frozen=True, slots=True)
-class DisconnectedTimeout:
+class DisconnectedTimeout(Struct, frozen=True):
     """The deadline of one loss of touch has passed."""
 
     connection: str
     incarnation: int | None = None  # None: the last one.
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionReconnected:
+class ConnectionReconnected(Struct, frozen=True):
     """A connection is back."""
 
     connection: str
 
 
-@dataclass(frozen=True, slots=True)
-class Purge:
+class Purge(Struct, frozen=True):
     """These connections were forgotten long ago, or their nodes are gone, and their deadlines have passed."""
 
     connections: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(Struct, frozen=True):
     """An operator's word: consumers that are dead, silent or forgotten are dropped."""
 
     dead: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Able:
+class Able(Struct, frozen=True):
     """These consumers, and no others, could be made active as far as they themselves are concerned."""
 
     consumers: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefer:
+class Prefer(Struct, frozen=True):
     """A planner's wish. No wish means: keep."""
 
     preferred: str | None
@@ -190,24 +179,21 @@ Command: TypeAlias = (
 # Effects: new orders, and a deadline to watch.
 
 
-@dataclass(frozen=True, slots=True)
-class TellActive:
+class TellActive(Struct, frozen=True):
     """You are active, under this epoch."""
 
     consumer: str
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TellStepDown:
+class TellStepDown(Struct, frozen=True):
     """You are not, any more: confirm with this epoch."""
 
     consumer: str
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartDeadline:
+class StartDeadline(Struct, frozen=True):
     """Unless this connection is back in time, it is to be forgotten."""
 
     connection: str
@@ -220,15 +206,13 @@ Effect: TypeAlias = TellActive | TellStepDown | StartDeadline
 # Replies.
 
 
-@dataclass(frozen=True, slots=True)
-class Ok:
+class Ok(Struct, frozen=True):
     """Done; `is_active` of a consumer that has just registered."""
 
     is_active: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Nothing has changed."""
 
     reason: Literal[
@@ -239,12 +223,11 @@ class Refused:
 Reply: TypeAlias = Ok | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The new state, None once the last consumer has left; the answer; and what to do."""
 
     group: Group | None
-    reply: Reply = field(default_factory=Ok)
+    reply: Reply = Ok()
     effects: tuple[Effect, ...] = ()
 
 

@@ -32,10 +32,12 @@ a grant which the consumer does not hold goes to the machine all the same, which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.core.groups import machine
 from headgate.core.groups.machine import (
@@ -63,8 +65,7 @@ from headgate.core.groups.roster import Roster, Seat, name_of
 MOST_CONSUMERS = 1000  # In one group. Each step looks at all of them.
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """A new consumer. The first of a group decides its partition, its lease, and whether it is fenced."""
 
     consumer: UUID
@@ -76,8 +77,7 @@ class Join:
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rejoin:
+class Rejoin(Struct, frozen=True):
     """A consumer is back, perhaps on another node, perhaps before anybody noticed that it was away."""
 
     consumer: UUID
@@ -88,16 +88,14 @@ class Rejoin:
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A consumer has confirmed that it is active."""
 
     consumer: UUID
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mute:
+class Mute(Struct, frozen=True):
     """A consumer has left an order unanswered for too long; unless it has come back since."""
 
     consumer: UUID
@@ -105,16 +103,14 @@ class Mute:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """A consumer has been muted for a lease; unless it has answered since."""
 
     consumer: UUID
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEnded:
+class ConnectionEnded(Struct, frozen=True):
     """A consumer's connection is gone; unless it has come back by another one since."""
 
     consumer: UUID
@@ -123,16 +119,14 @@ class ConnectionEnded:
     is_own: bool = False  # The program has closed it, or its kernel has: no timeout, and not the node.
 
 
-@dataclass(frozen=True, slots=True)
-class Bury:
+class Bury(Struct, frozen=True):
     """A consumer was forgotten long ago; unless it has come back since."""
 
     consumer: UUID
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropSilent:
+class DropSilent(Struct, frozen=True):
     """An operator asks: drop the consumers that are out of touch, even (`is_forced`) one that may still believe."""
 
     is_forced: bool
@@ -144,8 +138,7 @@ Request: TypeAlias = Command | Join | Rejoin | Answered | Mute | Drop | Connecti
 # Replies, in addition to the machine's.
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """A consumer's place in its group."""
 
     consumer: UUID
@@ -155,8 +148,7 @@ class Joined:
     muted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StillBelieving:
+class StillBelieving(Struct, frozen=True):
     """Nothing has changed: these consumers are out of touch, and may believe that they are active."""
 
     consumers: tuple[UUID, ...]
@@ -165,8 +157,7 @@ class StillBelieving:
 Answer: TypeAlias = Reply | Joined | StillBelieving
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """What happened in a group, for people."""
 
     at: str
@@ -175,8 +166,7 @@ class Transition:
     told: tuple[tuple[str, str, int], ...]  # Orders: what, to whom, under which epoch.
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The new roster, the answer, what happened, and how long the group was vacant if that has just ended."""
 
     roster: Roster
@@ -185,8 +175,7 @@ class Step:
     handed_over_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The same for several requests."""
 
     roster: Roster

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
+
+from msgspec import Struct
 
 from headgate.core.groups.machine import Consumer, Group
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """What a consumer has in addition to its state in the machine."""
 
     number: int  # In the order of registration.
@@ -22,8 +22,7 @@ class Seat:
     muted: bool = False  # It left an order unanswered: its beats are not echoed until it answers.
 
 
-@dataclass(frozen=True, slots=True)
-class Roster:
+class Roster(Struct, frozen=True):
     """One group and all its consumers."""
 
     id: UUID
