@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -14,6 +14,7 @@ from headgate.connectors.guard import Guard
 NOT_JSON = (TypeError, ValueError, RecursionError)  # What encoding and decoding raise for what is not JSON.
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+encode_lines: Callable[[Iterable[object]], bytes] = msgspec.json.Encoder().encode_lines
 decode: Callable[[bytes], object] = msgspec.json.Decoder().decode
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headgate.connectors import api
 from headgate.connectors.files.journal import Journal, half_written, kept, note, pieces_of
-from headgate.connectors.files.lines import NOT_JSON, encode, opened
+from headgate.connectors.files.lines import NOT_JSON, encode, encode_lines, opened
 from headgate.connectors.files.options import FilesSinkOptions
 from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced
 
@@ -100,12 +100,16 @@ class FilesSink:
 
 def _lines(records: list[dict[str, Any]]) -> bytes:
     """The records as JSON Lines."""
-    lines, bad = [], []
+    try:
+        return encode_lines(records)
+    except NOT_JSON:
+        raise BadRecords(list(_bad(records))) from None
+
+
+def _bad(records: list[dict[str, Any]]) -> Iterator[Bad]:
+    """Those that cannot be encoded."""
     for index, record in enumerate(records):
         try:
-            lines.append(encode(record))
+            encode(record)
         except NOT_JSON:
-            bad.append(Bad(index, None, "cannot be written as JSON"))
-    if bad:
-        raise BadRecords(bad)
-    return b"\n".join([*lines, b""])
+            yield Bad(index, None, "cannot be written as JSON")

@@ -11,10 +11,12 @@ survives a copy or a restored backup, and notices a file that was truncated and 
 from __future__ import annotations
 
 import asyncio
+import functools
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Annotated
 
 import msgspec
@@ -47,7 +49,7 @@ class Taken(msgspec.Struct, frozen=True):
     place: Place  # Where to continue.
     records: list[object]
     size_bytes: int = 0
-    offsets: list[int] = []  # Of the records, in the file.
+    offsets: Callable[[], Sequence[int]] = tuple  # Of the records, in the file. Only a bad record is asked for its own.
 
     def batch(self) -> api.Batch:
         """As the runtime gets it."""
@@ -56,7 +58,7 @@ class Taken(msgspec.Struct, frozen=True):
         return api.Batch(self.records, place, self.size_bytes, None, meta, self._place)
 
     def _place(self, index: int) -> str:
-        return f"{self.place.file}, offset {self.offsets[index]}"
+        return f"{self.place.file}, offset {self.offsets()[index]}"
 
 
 class FilesSource:
@@ -150,10 +152,10 @@ class FilesSource:
         *lines, rest = data.split(b"\n", most)
         if rest and has_ended and len(data) < size and len(lines) < most:
             lines.append(rest)
-        records, offsets, used = _decoded(lines, place.offset)
-        used = min(len(data), used)
+        used = min(len(data), sum(map(len, lines)) + len(lines))  # The last one may lack its line feed.
         mark = _mark((before + data[:used])[-MARK_BYTES:])
-        return Taken(Place(place.file, place.offset + used, mark), records, used, offsets)
+        offsets = functools.cache(functools.partial(_offsets, lines, place.offset))
+        return Taken(Place(place.file, place.offset + used, mark), _decoded(lines), used, offsets)
 
     def _pass_over(self, descriptor: int, place: Place, has_ended: bool) -> Taken:
         """A line that is too long, with as much of it as is kept; nothing while its end has not been written."""
@@ -169,7 +171,9 @@ class FilesSource:
         mark = _mark(os.pread(descriptor, min(MARK_BYTES, end), end - min(MARK_BYTES, end)))
         kept = os.pread(descriptor, KEPT_BYTES, place.offset)
         reason = f"the line has more than {self._options.max_line_bytes:,} bytes (the first {KEPT_BYTES:,} are kept)"
-        return Taken(Place(place.file, end, mark), [api.Unreadable(kept, reason)], end - place.offset, [place.offset])
+        return Taken(
+            Place(place.file, end, mark), [api.Unreadable(kept, reason)], end - place.offset, lambda: [place.offset]
+        )
 
 
 def tell_move(before: api.Position, after: api.Position) -> str:
@@ -206,17 +210,26 @@ def _mark(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
 
 
-def _decoded(lines: list[bytes], start: int) -> tuple[list[object], list[int], int]:
-    """Records, the offset of each, and how many bytes their lines take."""
-    records: list[object] = []
-    offsets: list[int] = []
-    at = start
-    for line in lines:
-        if line and not line.isspace():
-            offsets.append(at)
-            try:
-                records.append(decode(line))
-            except NOT_JSON:
-                records.append(api.Unreadable(line, "the line is not JSON"))
-        at += len(line) + 1
-    return records, offsets, at - start
+def _decoded(lines: list[bytes]) -> list[object]:
+    """Their records. Nearly always all of them are JSON, and then no line needs a look."""
+    try:
+        return list(map(decode, lines))
+    except NOT_JSON:
+        return [_record(line) for line in lines if not _is_empty(line)]
+
+
+def _record(line: bytes) -> object:
+    try:
+        return decode(line)
+    except NOT_JSON:
+        return api.Unreadable(line, "the line is not JSON")
+
+
+def _offsets(lines: list[bytes], start: int) -> list[int]:
+    """Where in the file each record begins."""
+    starts = accumulate((len(line) + 1 for line in lines), initial=start)
+    return [at for at, line in zip(starts, lines, strict=False) if not _is_empty(line)]
+
+
+def _is_empty(line: bytes) -> bool:
+    return not line or line.isspace()
