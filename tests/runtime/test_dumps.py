@@ -17,14 +17,17 @@ from headgate.core.chunks.locks import ATTEMPTS, LOST, State
 from headgate.core.chunks.offsets import FIRST_ROWS
 from headgate.core.chunks.outcome import DumpWanted
 from headgate.errors import NotFound, Refused, StoreError
+from headgate.runtime.dumps import control
 from headgate.runtime.dumps import process as processes
 from headgate.runtime.dumps.locks import LockManager
 from headgate.runtime.dumps.plan import Options, Request, Storages, create, parse_rate, plan_of
 from headgate.runtime.dumps.process import DumpFailed, StreamProcess
+from headgate.runtime.dumps.tables import CopiedTable, Tables
 from headgate.runtime.dumps.verify import verify
 from headgate.runtime.dumps.workers import join
 from headgate.store import dumps
 from headgate.store.database import Database
+from headgate.store.dump_rows import TableRow
 from headgate.store.dumps import Dumps
 from tests.proxy import proxied
 from tests.runtime.dump_bench import Bench
@@ -471,7 +474,7 @@ async def test_pause_resume_and_rate_while_it_runs(bench: Bench) -> None:
 async def test_a_cancelled_replace_leaves_the_old_table_as_it_was(bench: Bench) -> None:
     await bench.make(2000)
     await bench.at(bench.target, "CREATE TABLE items AS SELECT 1::bigint AS id, 'old'::text AS name, ''::text AS note")
-    dump = await bench.create("items", mode="replace", rate="2000")
+    dump = await bench.create("items", mode="replace", rate="500")
     async with bench.running(bench.process(dump)) as task:
         await bench.until_done(dump, 2)
         await bench.dumps.set_wanted(dump, DumpWanted.CANCEL)
@@ -480,6 +483,39 @@ async def test_a_cancelled_replace_leaves_the_old_table_as_it_was(bench: Bench) 
     assert [row["tablename"] for row in tables] == ["headgate_dump_chunk", "items"]
     (row,) = await bench.at(bench.target, "SELECT name FROM items")
     assert row["name"] == "old"
+
+
+async def test_a_dump_can_be_cancelled_whose_target_has_forgotten_it(bench: Bench) -> None:
+    await bench.make(2000)
+    await bench.at(bench.target, "CREATE TABLE items AS SELECT 1::bigint AS id, 'old'::text AS name, ''::text AS note")
+    dump = await bench.create("items", mode="replace", rate="500")
+    async with bench.running(bench.process(dump)):
+        await bench.until_done(dump, 2)
+    await bench.at(bench.target, "DROP TABLE headgate_dump_chunk")
+    await control.cancel(bench.dumps, str(dump))
+    row = await bench.dumps.find(str(dump))
+    assert (row.status, row.error) == ("cancelled", "")
+    tables = await bench.at(bench.target, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    assert [row["tablename"] for row in tables] == ["items"]
+
+
+async def test_the_first_table_is_copied_while_others_are_made_ready(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.make(500)
+    await bench.make(500, "others")
+    dump = await bench.create("items", "others")
+    prepare = Tables.prepare
+
+    async def late(self: Tables, row: TableRow) -> CopiedTable:
+        if row.name == "others":
+            await bench.until_done(dump, 2)
+        return await prepare(self, row)
+
+    monkeypatch.setattr(Tables, "prepare", late)
+    assert await bench.process(dump).run() == "completed"
+    assert await bench.equal()
+    assert await bench.equal("others")
 
 
 async def test_replace_and_upsert(bench: Bench) -> None:

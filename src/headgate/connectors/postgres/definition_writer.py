@@ -55,8 +55,12 @@ class MakesDefinitions:
         for tried in range(1, TRIES + 1):
             try:
                 async with self.transaction() as connection:
-                    await self.make_ledger(connection)
-                    return await making.make(connection, dump, definition, statements)
+                    if not (place := connection.ledger):
+                        await self.make_ledger(connection)
+                        place = await making.place_of_ledger(connection)
+                    left = await making.make(connection, place, dump, definition, statements)
+                connection.ledger = place  # It has a line of this dump now, so it stays.
+                return left
             except Exception as error:
                 fault = fault_of(error)
                 if fault is None or fault is Fault.GONE:

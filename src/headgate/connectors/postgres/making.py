@@ -28,7 +28,9 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "synchronous_commit": "off",
 }
-_LINE = f"INSERT INTO {{table}} (dump, target, {ledger.KEY}, lo, hi, rows) VALUES ($1, $2, $3, '', '', 0)"
+_LINE = f"""
+INSERT INTO {{place}} (dump, target, {ledger.KEY}, lo, hi, rows) VALUES ({{dump}}, {{target}}, {{key}}, '', '', 0)
+"""
 _OF_DUMP = f"FROM {ledger.TABLE} WHERE dump = $1 AND target = $2"
 _PLACE = """
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) FROM pg_class c
@@ -43,34 +45,45 @@ async def made(connection: Connection, dump: UUID) -> set[str]:
     return {row[0] for row in await connection.fetch(f"SELECT {ledger.KEY} {_OF_DUMP}", dump, TARGET)}
 
 
+async def place_of_ledger(connection: Connection) -> str:
+    """Its schema and name, whatever the search path is."""
+    place: str = await connection.fetchval(_PLACE, ledger.TABLE)
+    return place
+
+
 async def make(
-    connection: Connection, dump: UUID, one: Definition, statements: AsyncIterator[str] | None
+    connection: Connection, place: str, dump: UUID, one: Definition, statements: AsyncIterator[str] | None
 ) -> list[Left]:
-    """Make one within a transaction, and write its line. Returns what of it cannot be had here."""
+    """Make one within a transaction, and write its line into the ledger at this place. Returns what of it cannot be had
+    here. What can be said at once is: there may be thousands."""
     left: list[Left] = []
-    table = await connection.fetchval(_PLACE, ledger.TABLE)
     settings = dict(_SETTINGS)
     for name, value in one.settings:
         if name == "default_tablespace" and not await _has_tablespace(connection, value):
             left.append(Left("tablespace", value, one.name, "the target does not have it"))
             continue
         settings[name] = literal(value)
-    await connection.execute("; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items()))
+    said = [f"SET LOCAL {name} = {value}" for name, value in settings.items()]
     if one.owner and not one.name.startswith("schema ") and one.owner == await _user(connection):
         pass  # The user who makes an object owns it. A schema may have been there.
     elif one.kind == "schema" and await connection.fetchval("SELECT to_regnamespace($1)", quoted(one.name)) is not None:
         pass  # It may be there: what is in it is ours to make.
     elif statements is None:
-        await connection.execute(one.statement)
+        said.append(f"{one.statement}\n")  # It may end with a remark.
     else:
+        await connection.execute("; ".join(said))
+        said = []
         async for statement in statements:
             await connection.execute(statement)
-    await connection.execute(_LINE.format(table=table), dump, TARGET, one.key)
+    line = _LINE.format(place=place, dump=literal(str(dump)), target=literal(TARGET), key=literal(one.key))
+    await connection.execute("; ".join([*said, line]))
     return left
 
 
 async def _user(connection: Connection) -> str:
-    name: str = await connection.fetchval("SELECT current_user")
+    if not connection.user:
+        connection.user = await connection.fetchval("SELECT current_user")
+    name: str = connection.user
     return name
 
 

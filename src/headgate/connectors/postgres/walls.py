@@ -67,11 +67,14 @@ SELECT set_config('search_path', coalesce(string_agg(quote_ident(name), ', ' ORD
 
 
 class WalledSession(Connection):  # type: ignore[misc]
-    """A session that remembers which names have been judged in it."""
+    """A session that remembers what it was asked: which names have been judged in it, who its user is, and where the
+    ledger is."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.judged: set[str] = set()
+        self.user = ""
+        self.ledger = ""
 
 
 async def leave_own_schema(connection: Connection) -> None:

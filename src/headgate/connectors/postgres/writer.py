@@ -147,9 +147,12 @@ class PostgresWriter(Normalizes, MakesDefinitions):
 
     async def make_ledger(self, connection: Connection) -> None:
         """Have the ledger."""
-        if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+        if not await self._has_ledger(connection):
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('headgate_dump_chunk', 0))")
             await connection.execute(_LEDGER.create)
+
+    async def _has_ledger(self, connection: Connection) -> bool:
+        return await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is not None
 
     async def _apart(self, connection: Connection, job: Job) -> str:
         """The name of the table that is built apart, in the schema of the target."""
@@ -190,7 +193,7 @@ class PostgresWriter(Normalizes, MakesDefinitions):
         """What the ledger has."""
         connection = await self.session()
         with translate_errors(where_is(self.url), ledger.TABLE):
-            if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+            if not await self._has_ledger(connection):
                 return {}
             return ledger.rows_by_range(await connection.fetch(_LEDGER.done, job.dump, job.target))
 
@@ -198,7 +201,7 @@ class PostgresWriter(Normalizes, MakesDefinitions):
         """Dumps of this table that are not finished."""
         connection = await self.session()
         with translate_errors(where_is(self.url), ledger.TABLE):
-            if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+            if not await self._has_ledger(connection):
                 return []
             wanted = await self._identity(connection, target)
             rows = await connection.fetch(_LEDGER.unfinished)
@@ -385,7 +388,10 @@ class PostgresWriter(Normalizes, MakesDefinitions):
         connection = await self.session()
         with translate_errors(where_is(self.url), job.target):
             await keep_out(connection, await proper(connection, job.target))
-            if not (job.is_apart or job.whole) or await self._is_finished(connection, job):
+            has_ledger = await self._has_ledger(connection)
+            if not (job.is_apart or (job.whole and has_ledger)):
+                return
+            if has_ledger and await self._is_finished(connection, job):
                 return
             name = await proper(connection, job.target) if job.whole else await self._apart(connection, job)
             if job.whole and await find(connection, name) is None:
@@ -393,7 +399,8 @@ class PostgresWriter(Normalizes, MakesDefinitions):
             await connection.execute(_END_WRITERS, name, _session_name(job))
             async with self.transaction() as connection:
                 await connection.execute(f"TRUNCATE ONLY {name}" if job.whole else f"DROP TABLE IF EXISTS {name}")
-                await connection.execute(_LEDGER.forget, job.dump, job.target)
+                if has_ledger:  # It is not there where somebody has made the database again.
+                    await connection.execute(_LEDGER.forget, job.dump, job.target)
 
     async def building(self, job: Job) -> str:
         """How far the index is that another session builds for this table."""
@@ -411,7 +418,7 @@ class PostgresWriter(Normalizes, MakesDefinitions):
         """Remove the dump's lines, and the ledger after the last of all lines."""
         with translate_errors(where_is(self.url), ledger.TABLE):
             async with self.transaction() as connection:
-                if await connection.fetchval("SELECT to_regclass($1)", ledger.TABLE) is None:
+                if not await self._has_ledger(connection):
                     return
                 await connection.execute(f"LOCK TABLE {ledger.TABLE} IN ACCESS EXCLUSIVE MODE")
                 await connection.execute(_LEDGER.clean, dump)

@@ -80,7 +80,12 @@ def next_chunk(offsets: Offsets, left: int | None = None, workers: int = 1) -> t
 
 def is_wanted(offsets: Offsets, waiting: int, workers: int) -> bool:
     """Whether another chunk should be handed out, when this many wait for these workers."""
-    return waiting < AHEAD * workers and not (offsets.ended and not offsets.again)
+    return waiting < AHEAD * workers and not is_handed_out(offsets)
+
+
+def is_handed_out(offsets: Offsets) -> bool:
+    """Whether there is no other chunk."""
+    return offsets.ended and not offsets.again
 
 
 def _even(offsets: Offsets, left: int | None, workers: int) -> int:
@@ -135,13 +140,13 @@ def recut(offsets: Offsets, chunks: Sequence[Chunk]) -> tuple[Offsets, list[Chun
 
 def is_complete(offsets: Offsets, chunks: Iterable[Chunk]) -> bool:
     """Whether every chunk of the table is written and none is to come."""
-    return offsets.ended and not offsets.again and all(chunk.state is State.DONE for chunk in chunks)
+    return is_handed_out(offsets) and all(chunk.state is State.DONE for chunk in chunks)
 
 
 def is_stuck(offsets: Offsets, chunks: Iterable[Chunk]) -> bool:
     """Whether nothing more can be done, though not all is done: some chunks failed too often."""
     states = {chunk.state for chunk in chunks}
-    return offsets.ended and not offsets.again and State.FAILED in states and states <= {State.DONE, State.FAILED}
+    return is_handed_out(offsets) and State.FAILED in states and states <= {State.DONE, State.FAILED}
 
 
 def unplanned(chunks: Iterable[Chunk], ledger: Iterable[Range]) -> list[Range]:

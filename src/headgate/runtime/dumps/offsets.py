@@ -78,6 +78,11 @@ class OffsetManager:
         """Whether another chunk should be handed out, when this many wait."""
         return offsets.is_wanted(self._listed or self._offsets, waiting, self._workers)
 
+    @property
+    def is_handed_out(self) -> bool:
+        """Whether no other chunk will be."""
+        return offsets.is_handed_out(self._listed or self._offsets)
+
     async def hand_out(self) -> None:
         """Put one more chunk where a worker finds it."""
         if self._listed is not None:

@@ -1,7 +1,8 @@
 """StreamProcess: runs one dump. It plans chunks ahead of the workers, hears what became of each, and knows the end.
 
-    start      claim the dump; hold a snapshot; prepare each table; what the target's ledger has is done
-    continue   hand out chunks, a few more than there are workers; finish each table that is complete
+    start      claim the dump; hold a snapshot; make what the rows of a whole database need
+    continue   prepare one table after the other, where what the target's ledger has is done; hand out chunks, a few
+               more than there are workers; finish each table that is complete
     end        nothing is left: completed. Or some tables failed: incomplete
 
 A table that cannot be copied fails, and the others go on. A storage that is gone, or Headgate's own database, ends the
@@ -12,6 +13,7 @@ plan is in the database, what was written is in the target's ledger, and the led
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ from headgate.runtime.dumps.processes import is_dead, process_name
 from headgate.runtime.dumps.restoring import Restoring
 from headgate.runtime.dumps.tables import CopiedTable, Tables
 from headgate.runtime.dumps.workers import WorkersManager
-from headgate.store.dump_rows import Attempt, AttemptRow
+from headgate.store.dump_rows import Attempt, AttemptRow, TableRow
 from headgate.store.dumps import Dumps
 
 TICK_S = 0.2
@@ -93,11 +95,14 @@ class StreamProcess:
         self._count = count
         self._notify = notify
         self._claim = Claim(dump, new_id(), 0)
+        self._unprepared: deque[TableRow] = deque()
+        self._ready: Tables | None = None
         self._tables: dict[int, CopiedTable] = {}
         self._finishing: dict[int, asyncio.Task[None]] = {}
         self.building: dict[int, str] = {}  # What is built for each table that is being finished.
         self._seen = 0  # The last attempt that we have read.
         self._woken = asyncio.Event()
+        self._is_changed = False  # Something has become of a table or of one of its chunks.
         self._restoring: Restoring | None = None  # Of a whole database.
         self._after: Mapping[str, Sequence[str]] = {}  # The tables that one is filled after.
         self._reader: Reader | None = None
@@ -128,6 +133,7 @@ class StreamProcess:
             await self._close()
 
     def _wake(self) -> None:
+        self._is_changed = True
         self._woken.set()
 
     # Start.
@@ -166,23 +172,29 @@ class StreamProcess:
         await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=not is_copied and any(row.done for row in rows))
         if options.whole is not None:
             whole, around = options.whole, options.around
-            self._restoring = Restoring(self._storages, self.dump, whole, around, self._count, self._wake)
+            self._restoring = Restoring(self._storages, self.dump, whole, around, self._count, self._woken.set)
             self._after = around.after if around is not None else {}
             await self._claimed(self._restoring.begin(snapshot, {row.target for row in rows}, options.bare))
             self._restoring.fill(row.target for row in rows if row.state is TableState.DONE)
         timeout_s = self._storages.source_timeout_s
-        ready = Tables(self._dumps, self._claim, self._reader, self._writer, self._count, timeout_s)
-        for row in rows:
-            if row.state is TableState.DONE or row.listed == ():
-                continue
-            try:
-                self._tables[row.number] = await ready.prepare(row)
-            except StorageGone:
-                raise
-            except HeadgateError as error:
-                plans = {one.number: plan_of(one) for one in await self._dumps.tables(self.dump)}
-                await self._give_up(row.number, row.name, plans[row.number], error_said(error))
+        self._ready = Tables(self._dumps, self._claim, self._reader, self._writer, self._count, timeout_s)
+        wanted = [row for row in rows if row.state is not TableState.DONE and row.listed != ()]
+        for row in wanted:
+            if row.chunks:  # A worker could lease one before the target's ledger was asked for it.
+                await self._prepare(row)
+        self._unprepared.extend(row for row in wanted if not row.chunks)
         self.workers.start(snapshot)
+
+    async def _prepare(self, row: TableRow) -> None:
+        """Have a table ready for its rows."""
+        assert self._ready is not None
+        try:
+            self._tables[row.number] = await self._ready.prepare(row)
+        except StorageGone:
+            raise
+        except HeadgateError as error:
+            plans = {one.number: plan_of(one) for one in await self._dumps.tables(self.dump)}
+            await self._give_up(row.number, row.name, plans[row.number], error_said(error))
 
     async def _claimed(self, work: Coroutine[object, object, None]) -> None:
         """Do something that may take long, while the dump stays ours."""
@@ -209,27 +221,44 @@ class StreamProcess:
 
     async def _continue(self) -> bool:
         """Until nothing is left to do here. False: the dump is to be cancelled."""
+        wanted, renewed_s = DumpWanted.RUN, 0.0
         while True:
-            state = await self._dumps.renew(self.dump, self._claim.owner, self._claim.epoch)
-            if state is None:
-                raise Refused("another process runs this dump now", code="taken")
-            if state.wanted is DumpWanted.CANCEL:
-                return False
-            self.workers.set(state)
-            await self._hear()
-            if state.wanted is DumpWanted.RUN:
-                await self._plan_ahead()
-            await self._look()
-            if not self._tables and await self._is_restored():
+            if is_due := monotonic() - renewed_s >= TICK_S:
+                state = await self._dumps.renew(self.dump, self._claim.owner, self._claim.epoch)
+                if state is None:
+                    raise Refused("another process runs this dump now", code="taken")
+                if state.wanted is DumpWanted.CANCEL:
+                    return False
+                self.workers.set(state)
+                wanted, renewed_s = state.wanted, monotonic()
+            if self._unprepared:  # The workers copy the tables before it meanwhile.
+                await self._prepare(self._unprepared.popleft())
+                self._is_changed = True
+            if self._tables and (self._is_changed or is_due):
+                self._is_changed = False
+                await self._go_on(is_handing_out=wanted is DumpWanted.RUN)
+            if not self._tables and not self._unprepared and await self._is_restored():
                 self._announce(await self._read_on())  # What was reported between the last look at it and the end.
                 return True
             if self._tables and self.workers.ended:
                 await self._hear()  # The last of them may have said why since we last looked.
                 raise self.workers.error() or StorageGone("no worker is left")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S):
-                    await self._woken.wait()
-            self._woken.clear()
+            if not self._unprepared:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_S):
+                        await self._woken.wait()
+                self._woken.clear()
+
+    async def _go_on(self, *, is_handing_out: bool) -> None:
+        """Follow the tables that are copied, each as it is when this begins."""
+        await self._hear()
+        rows = {row.number: row for row in await self._dumps.tables(self.dump)}
+        if is_handing_out:
+            await self._plan_ahead(sum(row.waiting for row in rows.values()))
+        for number, table in list(self._tables.items()):
+            is_idle = not rows[number].waiting + rows[number].leased
+            if table.state is TableState.COPYING and is_idle and table.offsets.is_handed_out:
+                await self._judge(table)
 
     async def _is_restored(self) -> bool:
         """Whether what follows the rows has been made, as far as it can be. It is begun here."""
@@ -261,9 +290,8 @@ class StreamProcess:
         for row in rows:
             self._notify(Notification(row.kind, row.name, row.chunk, row.worker, row.rows, row.error))
 
-    async def _plan_ahead(self) -> None:
+    async def _plan_ahead(self, waiting: int) -> None:
         """Hand out chunks until enough wait; those of the first tables first."""
-        waiting = sum(row.waiting for row in await self._dumps.tables(self.dump))
         for table in list(self._tables.values()):  # One that is finished meanwhile leaves.
             if not self._targets().isdisjoint(self._after.get(table.plan.job.target, ())):
                 continue
@@ -279,16 +307,11 @@ class StreamProcess:
                 self.workers.wake()
 
     def _targets(self) -> set[str]:
-        return {table.plan.job.target for table in self._tables.values()}
-
-    async def _look(self) -> None:
-        """Finish tables that are complete; give up those that cannot be."""
-        rows = {row.number: row for row in await self._dumps.tables(self.dump)}
-        for table in list(self._tables.values()):
-            if table.state is TableState.COPYING and not rows[table.number].waiting + rows[table.number].leased:
-                await self._judge(table)
+        """Of the tables that are not there yet."""
+        return {row.target for row in self._unprepared} | {table.plan.job.target for table in self._tables.values()}
 
     async def _judge(self, table: CopiedTable) -> None:
+        """Finish a table that is complete; give up one that cannot be."""
         there = [row.chunk for row in await self._dumps.chunks.all(self.dump, table.number)]
         match table.offsets.verdict(there):
             case GivenUp(error):

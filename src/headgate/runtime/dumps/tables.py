@@ -9,7 +9,7 @@ from functools import partial
 from headgate.connectors.api.bulk import By, Indexes, Inventory, Job, Links, Reader, StorageError, StorageGone, Writer
 from headgate.core.chunks.left import Excuse, Left, difference, excused
 from headgate.core.chunks.offsets import unplanned
-from headgate.core.chunks.outcome import TableState
+from headgate.core.chunks.outcome import TableState, unnamed
 from headgate.errors import HeadgateError
 from headgate.hidden import error_said, hide
 from headgate.runtime.dumps.locks import LockManager
@@ -123,13 +123,17 @@ def begun(rows: Sequence[TableRow]) -> list[TableRow]:
 
 async def remove(writer: Writer, rows: Sequence[TableRow]) -> str:
     """Remove the tables that were being built next to their targets. Returns what could not be removed."""
-    left = []
+    left: dict[str, list[str]] = {}  # The tables, by what was wrong: a server that refuses one often refuses all.
     for row in begun(rows):
         try:
             await writer.drop(plan_of(row).job)
         except HeadgateError as error:
-            left.append(f"{row.target}: {error_said(error)}")
-    return f"{LEFT}: {'; '.join(left)}" if left else ""
+            left.setdefault(unnamed(error_said(error), row.target), []).append(row.target)
+    texts = [f"{', '.join(names[:SHOWN])}{' and more' * (len(names) > SHOWN)}: {why}" for why, names in left.items()]
+    return f"{LEFT}: {'; '.join(texts)}" if texts else ""
+
+
+SHOWN = 5  # Tables of which one thing is said.
 
 
 LEFT = "what was built may be left in the target"

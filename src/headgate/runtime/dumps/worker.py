@@ -194,7 +194,8 @@ class Worker:
 
     async def _plan(self, number: int) -> Plan:
         if number not in self._plans:
-            self._plans = {row.number: plan_of(row) for row in await self._dumps.tables(self._dump)}
+            plans = {row.number: plan_of(row) for row in await self._dumps.tables(self._dump)}
+            self._plans = {number: plan for number, plan in plans.items() if plan.into is not None}
         return self._plans[number]
 
     async def _copy(self, plan: Plan, leased: Leased, flow: _Flow) -> int:
