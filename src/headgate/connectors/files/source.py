@@ -32,7 +32,9 @@ from headgate.text import counted
 MARK_BYTES = 1024  # Enough to tell one file from another.
 PIECE_BYTES = 1 << 20  # Of a line that is too long, which is passed over.
 KEPT_BYTES = 1 << 16  # Of such a line.
-LEAST_READ_BYTES = 1 << 18  # A read asks for twice what the last one used, so that little is read and not used.
+# A read asks for a little more than the last one used, so that little is read and not used; or for twice as much, if that
+# was less than a batch.
+LEAST_READ_BYTES = 1 << 18
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +96,8 @@ class FilesSource:
             before = self._place
             taken = await asyncio.to_thread(self._take, before)
             self._place = taken.place
-            self._read_bytes = min(self._most_bytes, max(2 * taken.size_bytes, LEAST_READ_BYTES))
+            wanted = taken.size_bytes * (9 if len(taken.records) >= self._options.batch else 16) // 8
+            self._read_bytes = min(self._most_bytes, max(wanted, LEAST_READ_BYTES))
             if taken.records:
                 return taken.batch()
             if taken.place != before:
@@ -153,7 +156,7 @@ class FilesSource:
         if rest and has_ended and len(data) < size and len(lines) < most:
             lines.append(rest)
         used = min(len(data), sum(map(len, lines)) + len(lines))  # The last one may lack its line feed.
-        mark = _mark((before + data[:used])[-MARK_BYTES:])
+        mark = _mark((before + data[max(0, used - MARK_BYTES) : used])[-MARK_BYTES:])
         offsets = functools.cache(functools.partial(_offsets, lines, place.offset))
         return Taken(Place(place.file, place.offset + used, mark), _decoded(lines), used, offsets)
 
