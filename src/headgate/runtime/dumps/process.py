@@ -43,6 +43,7 @@ from headgate.store.dump_rows import Attempt, AttemptRow, TableRow
 from headgate.store.dumps import Dumps
 
 TICK_S = 0.2
+PREPARE_S = 0.1
 BUILDING_S = 1.0
 CLAIM_S = 15.0  # A process that died is known to be dead after its lease.
 CLAIMED_S = 2.0  # How often a claim is renewed while something else takes long.
@@ -185,6 +186,16 @@ class StreamProcess:
         self._unprepared.extend(row for row in wanted if not row.chunks)
         self.workers.start(snapshot)
 
+    async def _prepare_some(self) -> None:
+        """Have the next tables ready, while the workers copy those before them: the first one alone, so that there is
+        something to copy; then as many as there is time for before a look at the workers."""
+        until_s = monotonic() + (PREPARE_S if self._tables else 0.0)
+        while self._unprepared:
+            await self._prepare(self._unprepared.popleft())
+            if self._is_changed or monotonic() >= until_s:
+                break
+        self._is_changed = True
+
     async def _prepare(self, row: TableRow) -> None:
         """Have a table ready for its rows."""
         assert self._ready is not None
@@ -231,9 +242,8 @@ class StreamProcess:
                     return False
                 self.workers.set(state)
                 wanted, renewed_s = state.wanted, monotonic()
-            if self._unprepared:  # The workers copy the tables before it meanwhile.
-                await self._prepare(self._unprepared.popleft())
-                self._is_changed = True
+            if self._unprepared:
+                await self._prepare_some()
             if self._tables and (self._is_changed or is_due):
                 self._is_changed = False
                 await self._go_on(is_handing_out=wanted is DumpWanted.RUN)
