@@ -32,8 +32,8 @@ from headgate.text import counted
 MARK_BYTES = 1024  # Enough to tell one file from another.
 PIECE_BYTES = 1 << 20  # Of a line that is too long, which is passed over.
 KEPT_BYTES = 1 << 16  # Of such a line.
-# A read asks for a little more than the last one used, so that little is read and not used; or for twice as much, if that
-# was less than a batch.
+# A read asks for a little more than the last one used, so that little is read and not used; or for twice as much, if
+# that was less than a batch.
 LEAST_READ_BYTES = 1 << 18
 
 
