@@ -12,11 +12,13 @@ import asyncpg
 import pytest
 
 from headgate.connectors.api.bulk import StorageError
+from headgate.connectors.postgres.reader import PostgresReader
 from headgate.connectors.postgres.writer import PostgresWriter
 from headgate.core.chunks.locks import ATTEMPTS, LOST, State
 from headgate.core.chunks.offsets import FIRST_ROWS
-from headgate.core.chunks.outcome import DumpWanted
+from headgate.core.chunks.outcome import DumpWanted, TableState
 from headgate.errors import NotFound, Refused, StoreError
+from headgate.ids import new_id
 from headgate.runtime.dumps import control
 from headgate.runtime.dumps import process as processes
 from headgate.runtime.dumps.locks import LockManager
@@ -89,6 +91,50 @@ async def test_workers_may_be_processes(bench: Bench) -> None:
     assert await bench.equal()
     names = {row.worker for row in await bench.dumps.chunks.history(dump)}
     assert not any(name.startswith(processes.process_name()) for name in names)
+
+
+async def test_a_pool_that_joins_before_there_is_a_snapshot_reads_in_it_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.make()
+    dump = await bench.create("items")
+    process, begin = bench.process(dump), PostgresReader.begin
+
+    async def changed_since(reader: PostgresReader) -> str | None:
+        await asyncio.sleep(1.0)  # Who joins is there first.
+        snapshot = await begin(reader)
+        await bench.at(bench.source, "UPDATE items SET note = 'later'")
+        return snapshot
+
+    monkeypatch.setattr(PostgresReader, "begin", changed_since)
+    monkeypatch.setattr(process.workers, "start", lambda snapshot: None)  # Those who join copy everything.
+    async with bench.running(process) as task:
+        while not task.done():
+            await join(bench.dumps, dump, Storages(bench.source, bench.target), 2)
+            await asyncio.sleep(0.02)
+        assert await task == "completed"
+    assert await bench.at(bench.target, "SELECT count(*) FROM items WHERE note = 'later'") == [(0,)]
+
+
+async def test_nothing_is_copied_for_another_run_nor_into_a_table_that_is_not_ready(bench: Bench) -> None:
+    await bench.make()
+    dump = await bench.create("items")
+    async with bench.running(bench.process(dump)) as task:
+        await bench.until_done(dump, 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    state, locks = await bench.dumps.state(dump), LockManager(bench.dumps.chunks, dump)
+    assert state is not None
+    assert state.snapshot
+    assert (leased := await locks.lease("of this run", state.snapshot)) is not None
+    assert await locks.give_back(leased)
+    assert await locks.lease("of another", "its snapshot") is None
+    (row,) = await bench.dumps.tables(dump)
+    await bench.dumps.set_table(dump, row.number, TableState.FAILED, json.loads(row.job), "refused")
+    assert await locks.lease("of this run", state.snapshot) is None
+    assert await bench.dumps.claim(dump, new_id(), "another") is not None
+    await bench.dumps.set_table(dump, row.number, TableState.COPYING, json.loads(row.job), "")
+    assert await locks.lease("of the run before", state.snapshot) is None
 
 
 async def test_a_second_pool_that_joins_shares_the_chunks_and_the_rate(bench: Bench) -> None:
@@ -381,14 +427,17 @@ async def test_a_chunk_that_kills_one_worker_after_another_is_left_and_the_other
                 return len(await bench.dumps.chunks.all(dump)) >= 3
 
             await until(are_planned)
-    locks = LockManager(bench.dumps.chunks, dump)
+    state, locks = await bench.dumps.state(dump), LockManager(bench.dumps.chunks, dump)
+    assert state is not None
+    assert state.snapshot is not None
+    snapshot = state.snapshot
     for number in range(ATTEMPTS):
-        leased = await locks.lease(f"worker {number}")
+        leased = await locks.lease(f"worker {number}", snapshot)
         assert leased is not None
         assert leased.chunk.number == 1
         await bench.at(bench.url, "UPDATE headgate.dump_chunk SET until = now() WHERE state = 'leased'")
-    assert await locks.lease("next") is None, "the chunk is given up"
-    leased = await locks.lease("next")
+    assert await locks.lease("next", snapshot) is None, "the chunk is given up"
+    leased = await locks.lease("next", snapshot)
     assert leased is not None
     assert leased.chunk.number == 2
     states = [(row.chunk.state, row.chunk.error) for row in await bench.dumps.chunks.all(dump)]

@@ -54,10 +54,11 @@ class Chunks:
                     return True
         return False
 
-    async def step_next(self, dump: UUID, step: Step) -> ChunkRow | None:
-        """Step the first chunk that can be taken. Returns it as it is saved; None: there is none."""
+    async def step_next(self, dump: UUID, snapshot: str, step: Step) -> ChunkRow | None:
+        """Step the first chunk that can be taken by who reads in this snapshot. Returns it as it is saved; None: there
+        is none."""
         async with self._database.transaction(_LATER) as connection:
-            for row in await connection.fetch(sql("dumps/lock_next"), dump):
+            for row in await connection.fetch(sql("dumps/lock_next"), dump, snapshot):
                 found = _chunk(row)
                 if (stepped := step(found, row["now_s"])) is not None:
                     await _save(connection, dump, found.table, stepped)

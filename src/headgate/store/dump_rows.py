@@ -96,7 +96,7 @@ class DumpState:
     wanted: DumpWanted
     rate: str | None
     pools: tuple[str, ...]  # Pools of workers at work: they share the rate.
-    snapshot: str | None
+    snapshot: str | None  # "": the source has none. None: the process that runs it has not begun to read.
     is_run: bool
 
 

@@ -168,8 +168,8 @@ class Dumps:
         """Run it no longer."""
         await self._database.execute(sql("dumps/release"), dump, owner)
 
-    async def set_snapshot(self, dump: UUID, snapshot: str | None, *, fuzzy: bool) -> None:
-        """The snapshot that it reads, and whether it has read another before."""
+    async def set_snapshot(self, dump: UUID, snapshot: str, *, fuzzy: bool) -> None:
+        """The snapshot that it reads ("": the source has none), and whether it has read another before."""
         await self._database.execute(sql("dumps/set_snapshot"), dump, snapshot, fuzzy)
 
     # The plan.

@@ -23,8 +23,9 @@ class LockManager:
         self._chunks = chunks
         self._dump = dump
 
-    async def lease(self, worker: str) -> Leased | None:
-        """The next chunk for a worker; None: there is none now. A lease that ran out ends here."""
+    async def lease(self, worker: str, snapshot: str) -> Leased | None:
+        """The next chunk for a worker that reads in this snapshot; None: there is none now. A lease that ran out ends
+        here."""
 
         def take(row: ChunkRow, now_s: float) -> Stepped:
             chunk, attempts = row.chunk, tuple[Attempt, ...]()
@@ -35,7 +36,7 @@ class LockManager:
                 chunk = locks.lease(chunk, worker, now_s)
             return Stepped(chunk, attempts)
 
-        found = await self._chunks.step_next(self._dump, take)
+        found = await self._chunks.step_next(self._dump, snapshot, take)
         return Leased(found.table, found.chunk) if found is not None and found.chunk.worker == worker else None
 
     async def renew(self, leased: Leased) -> bool:

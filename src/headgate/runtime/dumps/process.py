@@ -169,7 +169,7 @@ class StreamProcess:
         if is_copied and options.whole is None:
             return
         self._reader, self._writer = self._storages.read(), self._storages.write()
-        snapshot = await self._reader.begin()
+        snapshot = await self._reader.begin() or ""  # Without one each chunk is read as it is at that moment.
         await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=not is_copied and any(row.done for row in rows))
         if options.whole is not None:
             whole, around = options.whole, options.around

@@ -52,7 +52,7 @@ class Restoring:
         self._error: BaseException | None = None
         self._left: list[Left] = []
 
-    async def begin(self, snapshot: str | None, planned: Collection[str], bare: Mapping[str, bool]) -> None:
+    async def begin(self, snapshot: str, planned: Collection[str], bare: Mapping[str, bool]) -> None:
         """Learn the definitions, and make those that the rows need. `planned` are the tables whose rows are copied, and
         `bare` those that have nothing to copy, some with rows; nothing waits for any other."""
         self._reader = self._storages.read(snapshot)

@@ -119,10 +119,10 @@ class Worker:
         self._plans: dict[int, Plan] = {}
         self._reader: Reader | None = None
         self._writer: Writer | None = None
-        self._snapshot: str | None = None
+        self._snapshot = ""
 
-    async def run(self, snapshot: str | None) -> None:
-        """Copy chunks until cancelled, or until a storage is gone."""
+    async def run(self, snapshot: str) -> None:
+        """Copy chunks that are to be read in this snapshot, until cancelled, or until a storage is gone."""
         self._snapshot = snapshot
         try:
             while True:
@@ -143,7 +143,7 @@ class Worker:
 
     async def _lease(self) -> Leased | None:
         """The next chunk. A worker that is stopped while it asks gives back what it gets."""
-        asking = asyncio.ensure_future(self._locks.lease(self.name))
+        asking = asyncio.ensure_future(self._locks.lease(self.name, self._snapshot))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -213,7 +213,7 @@ class Worker:
 
     def _sessions(self) -> tuple[Reader, Writer]:
         if self._reader is None:
-            self._reader = self._storages.read(self._snapshot)
+            self._reader = self._storages.read(self._snapshot or None)
         if self._writer is None:
             self._writer = self._storages.write()
         return self._reader, self._writer

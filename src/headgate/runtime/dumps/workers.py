@@ -63,7 +63,7 @@ class WorkersManager:
         ]
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, snapshot: str | None) -> None:
+    def start(self, snapshot: str) -> None:
         """Begin to copy."""
         if self._processes_url is not None:
             self._tasks = [
@@ -150,14 +150,17 @@ class WorkersManager:
 
 
 async def join(dumps: Dumps, dump: UUID, storages: Storages, count: int, transform: Transform | None = None) -> None:
-    """Work on a dump that another process plans, until it is over or no process plans it."""
+    """Work on a dump that another process plans, until it is over, or no process plans it, or another one does, which
+    reads in another snapshot."""
     state = await dumps.state(dump)
     if state is None or not _goes_on(state):
         return
+    snapshot = state.snapshot
     workers = WorkersManager(dumps, dump, storages, count, transform=transform)
-    workers.start(state.snapshot)
+    if snapshot is not None:
+        workers.start(snapshot)
     try:
-        while state is not None and _goes_on(state) and not workers.ended:
+        while state is not None and _goes_on(state) and state.snapshot == snapshot and not workers.ended:
             workers.set(state)
             await asyncio.sleep(LOOK_S)
             with suppress(StoreError):
