@@ -2,8 +2,8 @@
 
 The garbage collector does not walk what was made at the start (`settle`); what lives for a while and dies in a circle
 is collected when an incarnation has been given up (`collect`). What was freed lies scattered between what is in use,
-and C's allocator gives back only the end of its heap by itself. So a node trims: when it has collected, and every few
-minutes (`give_back`), because a database that is away leaves its marks as well.
+and C's allocator gives back only the end of its heap by itself. So a node trims: when it has collected, and every
+minute (`give_back`), because a database that is away leaves its marks as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ctypes
 import gc
 import linecache
 
-TRIM_S = 300.0  # It takes a few milliseconds, in which threads that need memory wait.
+TRIM_S = 60.0  # It takes a few milliseconds, in which threads that need memory wait.
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # The C library of Linux has it; others may not.
 
@@ -33,7 +33,7 @@ def collect() -> None:
 
 
 async def give_back() -> None:
-    """Trim every few minutes, until cancelled."""
+    """Trim every minute, until cancelled."""
     while True:
         await asyncio.sleep(TRIM_S)
         await asyncio.to_thread(_give_back)
