@@ -6,18 +6,27 @@ as often as it weighs, and which is shuffled again when it is used up. So a shor
 has them in proportion.
 
 One node, the *steady* one, is never killed and never stopped, so that its memory can be watched from the beginning to
-the end: it is drained, and cut off from the registry.
+the end: it is drained, and cut off from the registry. What a node holds follows the most that it ever had to do. So in
+a storm whose memory is judged the others are killed at once a few times before it is first looked at: what grows later
+has grown, and is not the day on which the steady node was alone for the first time.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, TypeAlias
+
+from tests.storm.verdict import JUDGED_AFTER_S
 
 STEADY, OTHERS = "a", ("b", "c")
 REGISTRY, SINK = "registry", "sink"
+ALONE_AT_S = (150.0, 300.0, 450.0)  # When the steady node is left alone with all streams,
+ALONE_S = 25.0  # for so long,
+BEHIND_S = 8.0  # of which the sinks are away for some, so that it has to catch up.
 
 Standby: TypeAlias = Literal["none", "sync", "async"]
 """Whether the registry has a standby that is promoted now and then, and whether commits wait for it."""
@@ -96,6 +105,26 @@ def plan(
 ) -> Iterator[Fault]:
     """The faults of this seed, in order. `gap_s` is the mean time between two of them; `named` are kinds that are left
     out otherwise."""
+    drawn = _drawn(seed, seconds, gap_s, lease_s, standby, named, datasources, programs)
+    return heapq.merge(drawn, _alone() if seconds >= JUDGED_AFTER_S else (), key=attrgetter("at_s"))
+
+
+def _alone() -> Iterator[Fault]:
+    for at_s in ALONE_AT_S:
+        yield from (Fault(at_s, "kill", name, ALONE_S, 0) for name in OTHERS)
+        yield Fault(at_s + BEHIND_S, "sink-pause", SINK, BEHIND_S, 0)
+
+
+def _drawn(
+    seed: int,
+    seconds: float,
+    gap_s: float,
+    lease_s: float,
+    standby: Standby,
+    named: Collection[str],
+    datasources: Sequence[str],
+    programs: Sequence[str],
+) -> Iterator[Fault]:
     chance = random.Random(seed)
     targets: dict[Where, Sequence[str]] = {
         "other": OTHERS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from tests.storm.plan import KINDS, STEADY, Fault, plan
-from tests.storm.verdict import check_memory
+from tests.storm.plan import ALONE_AT_S, KINDS, STEADY, Fault, plan
+from tests.storm.verdict import JUDGED_AFTER_S, STEADY_AFTER_S, check_memory
 
 GIVEN: dict[str, Any] = {
     "seconds": 1000.0,
@@ -37,6 +37,19 @@ def test_a_plan_has_every_kind_of_fault_in_proportion_and_ends_in_time() -> None
 
 def test_the_steady_node_is_neither_killed_nor_stopped() -> None:
     assert {fault.kind for fault in faults() if fault.target == STEADY} == {"cut-short", "cut-long", "drain"}
+
+
+def test_the_steady_node_has_been_alone_with_all_streams_before_its_memory_is_judged() -> None:
+    def together(found: list[Fault]) -> list[float]:
+        kills = [fault for fault in found if fault.kind == "kill" and fault.at_s < STEADY_AFTER_S]
+        pairs = [(one, other) for one, other in pairwise(kills) if one.target != other.target]
+        return [one.at_s for one, other in pairs if other.at_s + 10.0 < one.at_s + one.hold_s]
+
+    for seed in range(10):
+        found = faults(seed, seconds=JUDGED_AFTER_S)
+        assert all(before.at_s <= after.at_s for before, after in pairwise(found))
+        assert set(ALONE_AT_S) <= set(together(found))
+        assert not set(ALONE_AT_S) & {fault.at_s for fault in faults(seed)}, "a short storm is not judged"
 
 
 def test_without_a_standby_nothing_is_promoted_and_without_programs_none_is_killed() -> None:
