@@ -99,7 +99,9 @@ class Batches:
         ]
         self._fail(culprits)
         if self._keys.are_used:
-            await self._keys.look(streams)
+            await self._keys.look(
+                [*streams, *(self._stream_of(batch, one.index) for one in culprits if self._prepared.splits)]
+            )
         kept: Sequence[int] = range(len(mapped.records))
         made: dict[Culprit, Letter] = {}
         while True:
@@ -150,6 +152,10 @@ class Batches:
         streams = SourceStreams(self._prepared.mapping.key, batch.streams)
         meta = batch.meta or [None] * len(batch.records)
         return [streams.of(meta[mapped.origin(number)[0]]) for number in range(len(mapped.records))]
+
+    def _stream_of(self, batch: Batch, index: int) -> SourceStream:
+        """The stream that a payload is of."""
+        return SourceStreams(self._prepared.mapping.key).of(batch.meta[index] if batch.meta else None)
 
     def _outgoing(
         self,
@@ -250,7 +256,7 @@ class Batches:
             if record is not None:
                 key = self._keys.of_record(record, streams[culprit.number or 0] if streams else None)
             else:
-                stream = SourceStreams(mapping.key).of(meta) if self._prepared.splits else None
+                stream = self._stream_of(batch, culprit.index) if self._prepared.splits else None
                 key = self._keys.of(mapping.key_of(payload, meta), stream)
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)
@@ -271,7 +277,7 @@ class Batches:
         place = place_of(batch, index, element)
         if not self._prepared.splits or not batch.meta:
             return place
-        return f"stream {one_line(SourceStreams().of(batch.meta[index]), 100)!r}, {place}"
+        return f"stream {one_line(self._stream_of(batch, index), 100)!r}, {place}"
 
     def _log(self, culprits: Sequence[Culprit]) -> None:
         first = min(culprits, key=lambda one: one.index)
