@@ -212,12 +212,11 @@ async def test_the_streams_of_a_source_of_others_become_tables(faker: Installed,
     batches = await read_all(make("airbyte", **options))
     await poured([*batches, *batches], empty_url)
     assert await keys_in(connection) == {"raw.users": ["id"], "raw.products": ["id"], "raw.purchases": ["id"]}
-    found = records(batches)
     for stream in ("users", "products", "purchases"):
         pairs = [pair for batch in batches for pair in zip(batch.records, batch.meta or [], strict=True)]
         named = {record["id"] for record, meta in pairs if meta["stream"] == stream}
+        assert named
         assert {row["id"] for row in await connection.fetch(f"SELECT id FROM raw.{stream}")} == named
-    assert len(found) > 100
     await connection.close()
 
 

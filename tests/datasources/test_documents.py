@@ -412,7 +412,7 @@ def test_what_is_said_of_dead_letters_is_checked(letters: dict[str, Any], path: 
 def test_a_secret_that_cannot_be_decrypted_is_told_from_one_that_is_not_there() -> None:
     sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "t"}
     absent = problems_with({"source": SOURCE, "sink": sink}, {})["datasources.orders.sink.url"]
-    sealed = problems_with({"source": SOURCE, "sink": sink}, {"warehouse": Unread()})["datasources.orders.sink.url"]
+    sealed = problems_with({"source": SOURCE, "sink": sink}, {"warehouse": None})["datasources.orders.sink.url"]
     assert "does not exist" in absent.message
     assert "cannot be decrypted" in sealed.message
     assert "HEADGATE_MASTER_KEY" in sealed.hint

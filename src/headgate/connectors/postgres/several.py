@@ -102,6 +102,10 @@ class Tables:
             raise _two_streams(name, _said(stream), _said(whose))
         return self._writings[name]
 
+    def knows(self, stream: SourceStream) -> bool:
+        """Whether the table of a stream is there, and was looked at."""
+        return self.of(stream).name in self._looked
+
     # Getting ready.
 
     async def ready(self, connection: Connection, grant: Grant | None, pieces: list[Piece], cut: Cut) -> list[Piece]:

@@ -168,6 +168,8 @@ class PostgresSink:
             return self._tables.only.key_kinds(key)
         if stream is None:
             return ()
+        if self._tables.knows(stream):
+            return self._tables.of(stream).key_kinds(key)
         with steer_worker(self._address, self._options.table):
             async with self._session() as connection:
                 return await self._tables.key_kinds(connection, key, stream)
