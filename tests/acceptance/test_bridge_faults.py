@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -20,6 +21,8 @@ from tests.waiting import until
 TAP = Path(__file__).parent.parent / "connectors" / "bridge_tap.py"
 INSTALLED = "/api/connectors/installed"
 COUNT = 3000
+SLOW = 1500  # Some seconds of each stream.
+TABLES = {"users": "raw.users", "public-orders": "raw.public_orders"}
 WRONG = [
     "tap-test",
     "npm:tap-test",
@@ -120,6 +123,50 @@ async def test_a_tap_is_installed_and_goes_on_from_its_state_when_its_node_is_ki
     assert headgate(again.home, "connectors", "remove", "singer:tap-test", "--yes").returncode == 0
     assert again.call("GET", INSTALLED)["items"] == []
     await connection.close()
+
+
+@pytest.mark.asyncio
+async def test_the_tables_of_two_streams_and_the_position_agree_after_each_kill(
+    start_node: Callable[..., NodeProcess], url: str, tmp_path: Path
+) -> None:
+    """Rows are inserted and not upserted: one that is written twice would be there twice."""
+    make_wheel(tmp_path)
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE SCHEMA raw")
+    node = start_node(environment={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)})
+    assert install(node, "singer:tap-test") is None
+    node.call("PUT", "/api/secrets/warehouse", {"value": url})
+    config = {"count": SLOW, "streams": list(TABLES), "in_turns": True}
+    source = {"type": "singer", "tap": "tap-test", "config": config, "tuning": {"pause_s": 0.002}}
+    sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "raw.{stream}"}
+    node.apply({"orders": {"source": source, "sink": sink}})
+    for turn in range(1, 4):
+        await until(lambda: _is_at(connection, turn * SLOW // 4))  # noqa: B023
+        node.end(signal.SIGKILL)
+        stands = await _stands(connection)
+        assert stands["users"] < SLOW - 1, "it was killed in the middle"
+        for stream, table in TABLES.items():
+            rows = await connection.fetch(f"SELECT id FROM {table} ORDER BY id")
+            assert [row["id"] for row in rows] == list(range(stands[stream] + 1)), (stream, stands)
+        node = start_node()
+    await until(lambda: _is_at(connection, SLOW - 1))
+    for stream, table in TABLES.items():
+        rows = await connection.fetch(f"SELECT id, text FROM {table} ORDER BY id")
+        assert [tuple(row) for row in rows] == [(id, f"{stream} {id}") for id in range(SLOW)]
+    await connection.close()
+
+
+async def _stands(connection: asyncpg.Connection) -> dict[str, int]:
+    """Where each stream stands, by the position."""
+    if await connection.fetchval("SELECT to_regclass('headgate_position')") is None:
+        return {}
+    found = json.loads(await connection.fetchval("SELECT position FROM headgate_position WHERE epoch > 0") or "{}")
+    return dict(found.get("state") or {})
+
+
+async def _is_at(connection: asyncpg.Connection, id: int) -> bool:
+    stands = await _stands(connection)
+    return len(stands) == len(TABLES) and min(stands.values()) >= id
 
 
 async def _has(connection: asyncpg.Connection, count: int) -> bool:

@@ -1,7 +1,7 @@
 """A tap for tests: it speaks Singer, and does wrong what its configuration says. It runs with nothing installed.
 
 `count` records with the ids from 0 on; a state after every `state_every` of them, and at the end; it goes on after the
-id in its state.
+id in its state. Several streams are read one after another, or in turns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from itertools import zip_longest
 
 SCHEMA = {
     "type": "object",
@@ -119,13 +121,20 @@ def main() -> None:
         with open(given.catalog) as file:
             chosen = [one for one in json.load(file)["streams"] if one["metadata"][-1]["metadata"]["selected"]]
         streams = [one["tap_stream_id"] for one in chosen]
-    for stream in streams:
-        read(stream, config, state)
+    several = [reading(stream, config, state) for stream in streams]
+    if config.get("in_turns"):
+        for _ in zip_longest(*several):
+            pass
+    else:
+        for one in several:
+            for _ in one:
+                pass
     if config.get("last_state", True):
         say(type="STATE", value=state)
 
 
-def read(stream: str, config: dict[str, object], state: dict[str, object]) -> None:
+def reading(stream: str, config: dict[str, object], state: dict[str, object]) -> Iterator[None]:
+    """One record at a time."""
     count, every = int(str(config.get("count", 23))), int(str(config.get("state_every", 5)))
     say(type="SCHEMA", stream=stream, schema=SCHEMA, key_properties=["id"])
     for id in range(int(str(state.get(stream, -1))) + 1, count):
@@ -137,6 +146,7 @@ def read(stream: str, config: dict[str, object], state: dict[str, object]) -> No
         state[stream] = id
         if every and (id + 1) % every == 0:
             say(type="STATE", value=state)
+        yield
 
 
 if __name__ == "__main__":

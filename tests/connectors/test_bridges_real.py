@@ -23,20 +23,23 @@ import asyncpg
 import pytest
 
 from headgate.connectors import plugins
-from headgate.connectors.api import Batch, Position, Source
+from headgate.connectors.api import Batch, Outgoing, Position, Progress, Source
 from headgate.connectors.bridges import dlt, gathered, installed
 from headgate.connectors.bridges.installed import Home, Installed
 from headgate.connectors.bridges.installing import Work, install
 from headgate.connectors.bridges.requirement import wanted_from_texts
+from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
+from headgate.core.source_streams import SourceStreams
 from headgate.errors import Cause, ConfigError, ConnectorError, EndOfStream
 from headgate.testing.contract import SourceContract
-from headgate.testing.factories import make_context
+from headgate.testing.factories import make_context, make_grant
 from tests.connectors.bridge_home import HERE, put
 from tests.connectors.http_server import Asked, Said, Serve, serve
 
 __all__ = ["serve"]  # A fixture.
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headgate-tests" / "bridges"
+COLUMNS = {"users": ["id", "name", "born"], "lines": ["number", "line", "price"]}
 PACKAGES = {
     "tap": ("singer:meltanolabs-tap-postgres==0.10.0", []),
     "airbyte": ("airbyte:airbyte-source-faker==7.2.1", []),
@@ -107,6 +110,29 @@ def records(batches: list[Batch]) -> list[Any]:
     return [record for batch in batches for record in batch.records]
 
 
+async def poured(batches: list[Batch], url: str) -> None:
+    """Into a table for each stream, as a node does it without a mapping."""
+    sink = PostgresSink(PostgresOptions(url=url, table="raw.{stream}", mode="upsert"), make_context())
+    await sink.open(make_grant())
+    try:
+        for number, batch in enumerate(batches, 1):
+            named = SourceStreams(known=batch.streams)
+            streams = [named.of(meta) for meta in batch.meta or []]
+            await sink.write(Outgoing(batch.records, Progress(0, number, batch.position), streams=streams))
+    finally:
+        await sink.close()
+
+
+async def keys_in(connection: asyncpg.Connection) -> dict[str, list[str]]:
+    """Of each table of the schema `raw`."""
+    rows = await connection.fetch(
+        "SELECT c.conrelid::regclass::text AS name, array(SELECT attname::text FROM pg_attribute"
+        " WHERE attrelid = c.conrelid AND attnum = ANY (c.conkey)) AS key FROM pg_constraint c"
+        " WHERE c.contype = 'p' AND c.connamespace = 'raw'::regnamespace"
+    )
+    return {row["name"]: row["key"] for row in rows}
+
+
 # Singer.
 
 
@@ -141,6 +167,30 @@ async def test_a_tap_of_others_reads_a_table_and_goes_on_from_its_state(tap: Ins
         make("singer", tap="tap-postgres", config={"host": "h", "password": "hunter2"})
 
 
+async def test_the_tables_of_a_tap_of_others_become_tables(tap: Installed, empty_url: str) -> None:
+    connection = await asyncpg.connect(empty_url)
+    await connection.execute(
+        "CREATE SCHEMA raw; CREATE TABLE users (id int PRIMARY KEY, name text, born date);"
+        "CREATE TABLE lines (number int, line int, price numeric(12, 2), PRIMARY KEY (number, line));"
+        "INSERT INTO users SELECT i, 'user ' || i, NULL FROM generate_series(1, 9) i;"
+        "INSERT INTO lines SELECT i / 5, i % 5, i / 2.0 FROM generate_series(0, 49) i"
+    )
+    parts = re.fullmatch(r"postgresql://(\w+)@/(\w+)\?host=(.*)&port=(\d+)", empty_url)
+    assert parts is not None
+    address = f"postgresql+psycopg2://{parts[1]}:none@localhost/{parts[2]}?host={parts[3]}&port={parts[4]}"
+    secrets = {"sqlalchemy_url": address}
+    streams = ["public-users", "public-lines"]
+    batches = await read_all(make("singer", tap="tap-postgres", secrets=secrets, streams=streams))
+    await poured([*batches, *batches], empty_url)  # Each record twice, as after a crash.
+    assert await keys_in(connection) == {"raw.public_users": ["id"], "raw.public_lines": ["number", "line"]}
+    for copy, original in (("raw.public_users", "users"), ("raw.public_lines", "lines")):
+        compared = f"SELECT {', '.join(COLUMNS[original])} FROM {{}} ORDER BY 1, 2"
+        assert await connection.fetch(compared.format(copy)) == await connection.fetch(compared.format(original))
+    type = "SELECT atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'raw.public_users'::regclass"
+    assert await connection.fetchval(f"{type} AND attname = 'born'") == "date"  # Though no record has one.
+    await connection.close()
+
+
 # Airbyte.
 
 
@@ -153,6 +203,21 @@ async def test_a_source_of_others_says_its_spec_and_its_records(faker: Installed
     assert sorted(record["id"] for record in found) == list(range(1, 21))
     assert isinstance(found[0]["updated_at"], datetime)
     assert "stream /users" in batches[-1].position["state"]
+
+
+async def test_the_streams_of_a_source_of_others_become_tables(faker: Installed, empty_url: str) -> None:
+    connection = await asyncpg.connect(empty_url)
+    await connection.execute("CREATE SCHEMA raw")
+    options = {"source": "source-faker", "config": {"count": 20}, "tuning": {"records_per_slice": 5, "parallelism": 1}}
+    batches = await read_all(make("airbyte", **options))
+    await poured([*batches, *batches], empty_url)
+    assert await keys_in(connection) == {"raw.users": ["id"], "raw.products": ["id"], "raw.purchases": ["id"]}
+    for stream in ("users", "products", "purchases"):
+        pairs = [pair for batch in batches for pair in zip(batch.records, batch.meta or [], strict=True)]
+        named = {record["id"] for record, meta in pairs if meta["stream"] == stream}
+        assert named
+        assert {row["id"] for row in await connection.fetch(f"SELECT id FROM raw.{stream}")} == named
+    await connection.close()
 
 
 async def test_a_source_built_on_the_cdk_goes_on_from_its_state(
@@ -239,6 +304,25 @@ async def test_without_an_order_the_state_comes_at_the_end_and_types_are_kept(
         connection.execute(f"INSERT INTO orders VALUES ({COUNT}, '1.00', '2024-05-01 00:01:00.000000')")
     again = records(await read_all(sql_table(url), batches[-1].position))
     assert [record["id"] for record in again] == [COUNT]
+
+
+async def test_the_tables_of_a_database_that_dlt_reads_become_tables(
+    dlt_package: Installed, tmp_path: Path, empty_url: str
+) -> None:
+    url = make_table(tmp_path / "orders.db")
+    with sqlite3.connect(tmp_path / "orders.db") as file:
+        file.execute("CREATE TABLE lines (number INTEGER, line INTEGER, text TEXT, PRIMARY KEY (number, line))")
+        file.executemany("INSERT INTO lines VALUES (?, ?, ?)", [(at // 3, at % 3, str(at)) for at in range(9)])
+    source = make("dlt", resource="dlt.sources.sql_database:sql_database", secrets={"credentials": url})
+    batches = await read_all(source)
+    connection = await asyncpg.connect(empty_url)
+    await connection.execute("CREATE SCHEMA raw")
+    await poured([*batches, *batches], empty_url)
+    assert await keys_in(connection) == {"raw.orders": ["id"], "raw.lines": ["number", "line"]}
+    assert [row["id"] for row in await connection.fetch("SELECT id FROM raw.orders ORDER BY id")] == list(range(COUNT))
+    rows = await connection.fetch("SELECT number, line, text FROM raw.lines ORDER BY 1, 2")
+    assert [tuple(row) for row in rows] == [(at // 3, at % 3, str(at)) for at in range(9)]
+    await connection.close()
 
 
 async def test_a_source_with_a_cursor_over_http_goes_on_after_a_restart(dlt_package: Installed, serve: Serve) -> None:

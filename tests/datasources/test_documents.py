@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.connectors import plugins
+from headgate.connectors.api import Options
 from headgate.core.letters import StopAfter
 from headgate.datasources.documents import (
     MOST_PROBLEMS,
@@ -20,7 +21,8 @@ from headgate.datasources.documents import (
     read_yaml,
     write_yaml,
 )
-from headgate.datasources.prepared import prepare
+from headgate.datasources.prepared import check, prepare
+from headgate.datasources.references import Unread
 from headgate.errors import ConfigError, Problem
 from headgate.store.database import Database
 from headgate.store.datasources import Datasources
@@ -321,6 +323,32 @@ def test_an_unknown_connector_is_named_with_those_that_are_meant() -> None:
 def test_a_sink_that_needs_a_key_asks_for_one() -> None:
     sink = {"type": "postgres", "url": "postgresql://x/y", "table": "t", "mode": "upsert"}
     assert problems_with({"source": SOURCE, "sink": sink})["datasources.orders.mapping.key"].hint == "key: id"
+
+
+def test_a_table_for_each_stream_needs_a_source_that_names_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = {"type": "postgres", "url": "postgresql://x/y", "table": "raw.{stream}", "mode": "upsert"}
+    found = problems_with({"source": SOURCE, "sink": sink})
+    hint = "name one table"
+    said = f"has {{stream}}, and {SOURCE['type']} names no streams"
+    assert found == {"datasources.orders.sink.table": Problem("datasources.orders.sink.table", said, hint)}
+    monkeypatch.setattr("headgate.connectors.bridges.installed._home", None)
+    tap = {"type": "singer", "tap": "tap-test"}
+    document = read_all({"datasources": {"orders": {"source": tap, "sink": sink}}})["orders"]
+    assert prepare(document.content, {}).splits  # No key: each stream has its own.
+    assert not prepare(replace(document.content, sink={**sink, "table": "t"}, mapping={"key": "id"}), {}).splits
+    secret = {**document.content.sink, "url": {"$secret": "warehouse"}}
+    assert check(replace(document.content, sink=secret), {"warehouse": Unread()}).problems == []
+    blackhole = plugins.get("blackhole")
+    assert blackhole.sink is not None
+    other = replace(blackhole, sink=replace(blackhole.sink, options=_WithTable))
+    real = plugins.get
+    monkeypatch.setattr(plugins, "get", lambda name: other if name == "blackhole" else real(name))
+    found = problems_with({"source": tap, "sink": {"type": "blackhole", "table": "{stream}"}})
+    assert found["datasources.orders.sink.table"].message == "has {stream}, and blackhole cannot write streams apart"
+
+
+class _WithTable(Options):
+    table: str
 
 
 def test_a_sink_that_cannot_delete_refuses_a_mapping_that_asks_it_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Collection
 from collections.abc import Mapping as TypeMapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError, field_validator
 
@@ -35,6 +35,9 @@ from headgate.text import parse_duration
 Load: TypeAlias = Callable[[str, Guard], Function]
 """Finds the function that a mapping names, if it may be reached."""
 
+T = TypeVar("T")
+
+STREAM = "{stream}"  # In the name of a table: one for each stream that the source names.
 OF_NODES = ("streams", "assignment")  # Options about streams that nodes run.
 RENAMED = {"partitions": "streams"}  # Options that had another name.
 KEPT_S = (3600, 3650 * 86400)  # How long letters may be kept.
@@ -162,6 +165,12 @@ class Prepared:
         return SinkSide(self.sink, self.sink_options, self.sink_guard, self.field_types, self.sink_given)
 
     @property
+    def splits(self) -> bool:
+        """Whether the sink writes each stream that the source names apart."""
+        by_stream = self.sink_kind.by_stream
+        return by_stream is not None and bool(by_stream(self.sink_options))
+
+    @property
     def stop_after(self) -> StopAfter:
         """How many dead letters are too many."""
         letters = self.options.dead_letters
@@ -259,10 +268,12 @@ def check(
     sink, sink_options, sink_given = _side("sink", content.sink, secrets, f"{at}sink", problems)
     options = _own_options(content, path, problems)
     mapping = _mapping(content, f"{at}mapping", problems, guard, load)
-    if mapping is not None and not mapping.key and _needs_key(sink, sink_options, secrets):
+    splits = _splits(sink, sink_options, secrets)
+    if mapping is not None and not mapping.key and not splits and _needs_key(sink, sink_options, secrets):
         problems.append(Problem(f"{at}mapping.key", "is missing: this sink identifies records by key", "key: id"))
     if mapping is not None and mapping.can_delete and not _can_delete(sink, sink_options, secrets):
         problems.append(Problem(f"{at}mapping.delete", "this sink cannot delete records", "leave it out"))
+    problems += _not_split(source, sink, splits, content.sink, f"{at}sink")
     if content.source.get("type") == PUSH:
         said, hint = "does not go with push: programs make its streams", "leave it out"
         problems += [Problem(f"{at}{name}", said, hint) for name in OF_NODES if name in content.options]
@@ -341,7 +352,27 @@ def _can_delete(sink: Connector | None, options: Any, secrets: Secrets) -> bool:
     return sink is None or sink.sink is None or _asked(sink.sink.can_delete, options, secrets, unknown=True)
 
 
-def _asked(question: Callable[[Any], bool], options: Any, secrets: Secrets, *, unknown: bool) -> bool:
+def _splits(sink: Connector | None, options: Any, secrets: Secrets) -> str:
+    """The option that asks for each stream that the source names to be written apart; empty: none does."""
+    by_stream = None if sink is None or sink.sink is None else sink.sink.by_stream
+    return "" if by_stream is None else _asked(by_stream, options, secrets, unknown="")
+
+
+def _not_split(
+    source: Connector | None, sink: Connector | None, splits: str, given: TypeMapping[str, Any], path: str
+) -> list[Problem]:
+    """Why records cannot be written stream by stream, if that is asked for."""
+    names = source is not None and source.source is not None and source.source.names_streams
+    if splits and source is not None and not names:
+        return [Problem(f"{path}.{splits}", f"has {STREAM}, and {source.name} names no streams", "name one table")]
+    if sink is None or sink.sink is None or not names or STREAM not in str(given.get("table")):
+        return []
+    if sink.sink.by_stream is not None and sink.runs != "process":
+        return []
+    return [Problem(f"{path}.table", f"has {STREAM}, and {sink.name} cannot write streams apart", "name one table")]
+
+
+def _asked(question: Callable[[Any], T], options: Any, secrets: Secrets, *, unknown: T) -> T:
     """What a sink says of its options; `unknown` where they are not known."""
     if options is None:
         return unknown

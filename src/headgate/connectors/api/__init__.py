@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Shared,
         Sink,
         Source,
+        SourceStream,
         Totals,
         Unreadable,
     )
@@ -71,6 +72,7 @@ __all__ = [
     "SinkKind",
     "Source",
     "SourceKind",
+    "SourceStream",
     "Totals",
     "Unreadable",
     "Writer",

@@ -35,6 +35,7 @@ class SourceKind:
     options: OptionsModel
     build: Callable[[Any, Context], Source]
     knows_backlog: bool = False  # Is a `BacklogSource`: says how much waits to be read.
+    names_streams: bool = False  # The `meta` of each record says which of the source's streams it is of.
     in_parts: bool = False  # Can be read in parts: it is asked for its `parts`, and built once for each.
     is_marked: bool = False  # Is `Marked`: its data keep an id by which they are known.
     # In one line, what it means to continue after the second position in place of the first: what is skipped, or read
@@ -78,6 +79,9 @@ class SinkKind:
     is_marked: bool = False  # Is `Marked`, as a source may be.
     needs_key: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping must name a key.
     can_delete: Callable[[Any], bool] = field(default=lambda options: False)  # Whether the mapping may have `delete`.
+    # The option that asks for each stream that the source names to be written apart: `table`; empty, if these options
+    # do not ask for it. None: it cannot do that.
+    by_stream: Callable[[Any], str] | None = None
     reaches: Callable[[Any], Sequence[Place]] = places_in  # As of a source,
     probe: Callable[[Any, Guard], Awaitable[None]] | None = None  # and this, too.
     # The sockets in folders that options name. The process of a test may not be able to open them by itself.

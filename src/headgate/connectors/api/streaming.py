@@ -18,6 +18,10 @@ halves, and the others are written without it.
 A sink that *keeps letters* (`SinkKind.keeps_letters`, see `LetterSink`) commits dead letters with the position that
 passes them, and a replayed record with the outcome of its letter.
 
+A source may *name streams* (`SourceKind.names_streams`): the `meta` of each record says in `stream`, `key` and perhaps
+`namespace` which one it is of, and what identifies it there. A sink that *splits* (`SinkKind.by_stream`) gets them with
+the records.
+
 A sink that *forgets* (`SinkKind.forgets`, see `ForgettingSink`) removes what it has kept of streams that are gone. With
 its position a stream loses its fence. Therefore `open` of a transactional sink raises, and keeps nothing, once the
 grant has no trust left: the node that had the stream last has none by the time that it is forgotten, so an old run that
@@ -42,6 +46,7 @@ from headgate.core.figures import Backlog
 from headgate.core.letter_keys import KeyKind
 from headgate.core.letters import Letter, LetterOutcome
 from headgate.core.records import Totals, Unreadable
+from headgate.core.source_streams import SourceStream
 from headgate.core.streams import Position, Progress
 
 __all__ = [
@@ -67,6 +72,7 @@ __all__ = [
     "Shared",
     "Sink",
     "Source",
+    "SourceStream",
     "Totals",
     "Unreadable",
 ]
@@ -82,6 +88,7 @@ class Batch:
     event_time_s: float | None = None  # When the newest record happened, in Unix time; for lag.
     meta: list[Any] | None = None  # For each record, what the mapping sees as `meta`.
     place: Callable[[int], str] | None = None  # What the source calls the place of the record with this index.
+    streams: Sequence[SourceStream] = ()  # What a source that names streams knows of them; `meta` says which is whose.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +114,14 @@ class Outgoing:
     deletes: Sequence[int] = ()  # Which of the records are deletions of what has their key, rising.
     letters: Sequence[Letter] = ()  # To be kept with this position; only for a sink that keeps letters.
     replays: Sequence[UUID] = ()  # For each record, the letter that it replays; empty if this is no replay.
-    supersedes: Callable[[dict[str, Any]], bytes | None] | None = None  # The hash of a record's key, in an upsert.
+    # The hash of a record's key, in an upsert. Where there are `streams`, it is given the record's stream, too.
+    supersedes: Callable[..., bytes | None] | None = None
     # What the source calls the place of the record with this index: the same when it is read again, however batches are
     # cut, if the source has such places. For keys by which a repeat is known.
     places: Callable[[int], str] | None = None
+    # For each record, the stream that the source says it is of, with the stream's key; only for a sink that splits by
+    # them (`SinkKind.by_stream`).
+    streams: Sequence[SourceStream] = ()
 
 
 class Source(Protocol):
@@ -195,9 +206,10 @@ class LetterSink(Sink, Protocol):
         """Those of these that are open get this content: the same record, encrypted under another key. Nothing else of
         them changes, and their place among the others does not."""
 
-    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
+    async def key_kinds(self, key: Sequence[str], stream: SourceStream | None = None) -> Sequence[KeyKind]:
         """What it keeps the fields of a key in, so that the runtime can tell which records have one key for it. Empty:
-        that is not known. It is asked before each write, and must be cheap."""
+        that is not known. It is asked before each write, and must be cheap. A sink that splits by streams is asked for
+        each of them."""
 
 
 class ForgettingSink(Sink, Protocol):

@@ -65,17 +65,21 @@ PROMISE = "at least once; with a key into a sink that upserts, each row once"
 SINGER = Connector(
     name="singer",
     summary="Read from any Singer tap",
-    source=SourceKind(SingerOptions, _singer, tell_move=_tell_move, reaches=_reaches, promise=PROMISE),
+    source=SourceKind(
+        SingerOptions, _singer, names_streams=True, tell_move=_tell_move, reaches=_reaches, promise=PROMISE
+    ),
 )
 
 AIRBYTE = Connector(
     name="airbyte",
     summary="Read from any source of Airbyte that is a Python package",
-    source=SourceKind(AirbyteOptions, _airbyte, tell_move=_tell_move, reaches=_reaches, promise=PROMISE),
+    source=SourceKind(
+        AirbyteOptions, _airbyte, names_streams=True, tell_move=_tell_move, reaches=_reaches, promise=PROMISE
+    ),
 )
 
 DLT = Connector(
     name="dlt",
     summary="Read from any source or resource of dlt",
-    source=SourceKind(DltOptions, _dlt, tell_move=_tell_move, reaches=_reaches, promise=PROMISE),
+    source=SourceKind(DltOptions, _dlt, names_streams=True, tell_move=_tell_move, reaches=_reaches, promise=PROMISE),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api import Context
+from headgate.connectors.api import Context, SourceStream
 from headgate.connectors.bridges.child import Program, output_of
 from headgate.connectors.bridges.gathered import Gathered
 from headgate.connectors.bridges.messages import Shape, catalog_in, decoded, encoded_catalog
@@ -115,6 +115,11 @@ class AirbyteSource:
     def runs(self) -> Path:
         """Where programs have their folders."""
         return self._place.runs
+
+    @property
+    def streams(self) -> list[SourceStream]:
+        """Those that it has named."""
+        return [shape.stream() for shape in self._shapes.values()]
 
     async def check(self) -> None:
         """Ask the source itself."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.bridges.typed import Convert, converter, has_decimals, typed_names
+from headgate.connectors.api import SourceStream
+from headgate.connectors.bridges.typed import Convert, converter, field_types, has_decimals, typed_names
 from headgate.core.payloads import is_costly
 
 TURN_BYTES = 200_000  # Of JSON: some milliseconds of the event loop.
@@ -26,10 +27,15 @@ class Shape:
 
     def __init__(self, schema: object, meta: dict[str, Any]) -> None:
         self.meta = meta
+        self.types = field_types(schema)
         self._convert: Convert | None = converter(schema)
         self._is_exact = has_decimals(schema)
         self._decoder = _EXACT if self._is_exact else _PLAIN
         self._typed = typed_names(schema)
+
+    def stream(self) -> SourceStream:
+        """What is known of it."""
+        return SourceStream(self.meta["stream"], self.meta.get("namespace", ""), tuple(self.meta["key"]), self.types)
 
     def record(self, raw: msgspec.Raw | bytes) -> Any:
         """The record. Raises ValueError if it is none."""

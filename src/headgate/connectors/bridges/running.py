@@ -14,11 +14,11 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from headgate.connectors.api import Batch, Context, Position
+from headgate.connectors.api import Batch, Context, Position, SourceStream
 from headgate.connectors.bridges.child import Child, Program
 from headgate.connectors.bridges.gathered import HOLD_S, Gathered
 from headgate.connectors.bridges.installed import present_home
@@ -52,6 +52,10 @@ class Dialect(Protocol):
     @property
     def runs(self) -> Path:
         """Where programs have their folders."""
+
+    @property
+    def streams(self) -> list[SourceStream]:
+        """What is known of those that the program has named."""
 
     async def check(self) -> None:
         """Raise if the program says that it could not read."""
@@ -96,6 +100,10 @@ class BridgeSource:
         self._gathered, self._pending = Gathered(state=state_of(position)), deque()
 
     async def read(self) -> Batch:
+        batch = await self._next()
+        return replace(batch, streams=self._dialect.streams)
+
+    async def _next(self) -> Batch:
         clock = asyncio.get_running_loop().time
         while True:
             self._take_pending()

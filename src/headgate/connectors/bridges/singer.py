@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.connectors.api import Context
+from headgate.connectors.api import Context, SourceStream
 from headgate.connectors.bridges.child import Program, output_of
 from headgate.connectors.bridges.gathered import Gathered
 from headgate.connectors.bridges.messages import Shape, catalog_in, decoded, encoded_catalog
@@ -50,6 +50,11 @@ class Speech:
     def __init__(self, tap: str) -> None:
         self._tap = tap
         self._shapes: dict[str, Shape] = {}
+
+    @property
+    def streams(self) -> list[SourceStream]:
+        """Those that it has named."""
+        return [shape.stream() for shape in self._shapes.values()]
 
     def take(self, line: bytes, into: Gathered, said: Said) -> None:
         """One line."""

@@ -19,6 +19,7 @@ Convert: TypeAlias = Callable[[object], object]
 """A value as it came to one of the announced type, or to itself."""
 
 DEEPEST = 20
+_WORDS = {"boolean": "bool", "integer": "int", "number": "float", "object": "json", "array": "json"}
 _DECIMALS = frozenset({"big_number", "decimal", "singer.decimal"})
 
 
@@ -51,6 +52,25 @@ def typed_names(schema: object) -> frozenset[str]:
     if not isinstance(properties, dict):
         return frozenset()
     return frozenset(str(name) for name, one in properties.items() if converter(one, 1) is not None)
+
+
+def field_types(schema: object) -> dict[str, str]:
+    """The types of fields in words, for tables that are made while a field has no value yet."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    found = {str(name): _word_of(one) for name, one in properties.items()} if isinstance(properties, dict) else {}
+    return {name: word for name, word in found.items() if word}
+
+
+def _word_of(schema: object) -> str:
+    if not isinstance(schema, dict):
+        return ""
+    if _is_decimal(schema):
+        return "decimal"
+    types, format = [one for one in _types(schema) if isinstance(one, str)], _word(schema, "format")
+    if "string" in types or format:
+        as_bytes = "bytes" if schema.get("contentEncoding") == "base64" else "text"
+        return {"date-time": "timestamp", "date": "date", "uuid": "uuid"}.get(format, as_bytes)
+    return next((word for one in types if (word := _WORDS.get(one))), "")
 
 
 def _of_scalar(schema: Mapping[str, object]) -> Convert | None:

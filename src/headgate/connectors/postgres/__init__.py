@@ -55,7 +55,15 @@ def _writer(url: str) -> Writer:
 def _landing(options: PostgresOptions) -> Landing | None:
     from headgate.connectors.postgres.catalog import quoted_path
 
-    return Landing(options.url.get_secret_value(), quoted_path(options.table)) if options.mode == "upsert" else None
+    if options.mode != "upsert" or _by_stream(options):
+        return None
+    return Landing(options.url.get_secret_value(), quoted_path(options.table))
+
+
+def _by_stream(options: PostgresOptions) -> str:
+    from headgate.connectors.postgres.names import has_streams
+
+    return "table" if has_streams(options.table) else ""
 
 
 def _sockets(options: PostgresOptions) -> Sequence[LocalSocket]:
@@ -76,6 +84,7 @@ CONNECTOR = Connector(
         is_marked=True,
         needs_key=lambda options: options.mode == "upsert",
         can_delete=lambda options: options.mode == "upsert",
+        by_stream=_by_stream,
         probe=_probe,
         sockets=_sockets,
         promise="exactly once",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
-from uuid import UUID
 
 from headgate.connectors.api import KeyKind, Outgoing
 from headgate.connectors.postgres.culprits import Unit
@@ -135,17 +134,15 @@ def _spelled_key(values: Sequence[Any], kinds: Sequence[KeyKind]) -> tuple[str |
     return tuple(None if value is None else spelled(value, kind) for value, kind in zip(values, kinds, strict=True))
 
 
-def open_only(batch: Outgoing, open: Collection[UUID]) -> Outgoing:
-    """Of a replay the records whose letters are open."""
-    kept = [index for index, letter in enumerate(batch.replays) if letter in open]
-    if len(kept) == len(batch.records):
-        return batch
+def picked_of(batch: Outgoing, kept: Sequence[int]) -> Outgoing:
+    """Some of its records."""
     gone = set(batch.deletes)
     return replace(
         batch,
         records=[batch.records[index] for index in kept],
-        replays=[batch.replays[index] for index in kept],
-        deletes=[place for place, index in enumerate(kept) if index in gone],
+        replays=[batch.replays[index] for index in kept] if batch.replays else (),
+        deletes=[place for place, index in enumerate(kept) if index in gone] if gone else (),
+        streams=[batch.streams[index] for index in kept] if batch.streams else (),
     )
 
 

@@ -7,7 +7,7 @@ a block of PL/pgSQL, because a search by statements waits for hundreds of answer
 goes by statements (`core.isolation`).
 
 Constraints are checked as each range ends, those that are deferred, too. A row may refer to one that follows it in the
-batch, so those that a foreign key refused are tried again when all others are there.
+batch, perhaps in another table, so those that a foreign key refused are tried again when all others are there.
 
 The server's messages are not repeated: they may hold values. A reason is made of the error's code and of the names of
 its constraint and column.
@@ -202,21 +202,36 @@ async def _answers(connection: Connection, field: Field, texts: list[str]) -> li
 # Rows.
 
 
-async def refused_rows(connection: Connection, statements: Statements, units: Sequence[Unit]) -> list[Bad]:
-    """The records that the server refuses. The session is in a transaction, which is worth nothing afterwards."""
+async def refused_rows(connection: Connection, asked: Sequence[tuple[Statements, Sequence[Unit]]]) -> list[list[Bad]]:
+    """Of each table the records that the server refuses. The session is in a transaction, which is worth nothing
+    afterwards."""
     await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    found = [await _search_in_turns(connection, statements, units) for statements, units in asked]
+    is_better = True
+    while is_better:  # What one table refuses may wait for a row of another.
+        is_better = False
+        for number, (statements, units) in enumerate(asked):
+            again = [refusal.place for refusal in found[number] if refusal.code == FOREIGN_KEY]
+            still = await _search(connection, statements, [units[place] for place in again]) if again else []
+            if len(still) < len(again):
+                is_better = True
+                kept = [refusal for refusal in found[number] if refusal.code != FOREIGN_KEY]
+                found[number] = kept + [replace(one, place=again[one.place]) for one in still]
+    return [await _bad(connection, *one, some) for one, some in zip(asked, found, strict=True)]
+
+
+async def _search_in_turns(connection: Connection, statements: Statements, units: Sequence[Unit]) -> Sequence[_Refusal]:
     found = list[_Refusal]()
-    done = 0
     for first in _begins(units, statements.columns):
         some = units[first : first + _most(statements.columns)]
-        found += [replace(one, place=one.place + done) for one in await _search(connection, statements, some)]
-        done += len(some)
-    while again := [refusal.place for refusal in found if refusal.code == FOREIGN_KEY]:
-        still = await _search(connection, statements, [units[place] for place in again])
-        if len(still) == len(again):
-            break
-        kept = [refusal for refusal in found if refusal.code != FOREIGN_KEY]
-        found = kept + [replace(one, place=again[one.place]) for one in still]
+        found += [replace(one, place=one.place + first) for one in await _search(connection, statements, some)]
+    return found
+
+
+async def _bad(
+    connection: Connection, statements: Statements, units: Sequence[Unit], found: Sequence[_Refusal]
+) -> list[Bad]:
+    """The records, by the fields that are at fault."""
     fields = await _fields(connection, statements, found)
     name = statements.table.rpartition(".")[2]
     bad = []

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from headgate.connectors.api import Options, identity
 from headgate.connectors.postgres.declared import parse_type
+from headgate.connectors.postgres.names import LEAST_ROOM, STREAM, has_streams, room_in
 from headgate.core.hosts import hosts_of
 
 
@@ -33,7 +34,10 @@ class PostgresOptions(Options):
     url: SecretStr = identity(
         is_address=True, description="postgresql://user:password@host/database; or several hosts: host1:5432,host2:5432"
     )
-    table: str = identity(description="The table, with its schema if it is not on the search path.")
+    table: str = identity(
+        description="The table, with its schema if it is not on the search path. raw.{stream}: one for each stream that"
+        " the source names."
+    )
     mode: Literal["insert", "upsert"] = Field("insert", description="upsert: by the mapping's key.")
     create: bool = Field(True, description="Create the table when it is absent, from the first batch.")
     columns: dict[str, str] = Field({}, description="Types for columns that are made; others are guessed.")
@@ -57,6 +61,10 @@ class PostgresOptions(Options):
         parts = value.split(".")
         if "\0" in value or len(parts) > 2 or not all(parts):
             raise ValueError("must be a table's name, or schema.table")
+        if has_streams(value) and (parts[-1].count(STREAM) != 1 or (len(parts) > 1 and has_streams(parts[0]))):
+            raise ValueError("must have {stream} once, in the table's name")
+        if has_streams(value) and room_in(value) < LEAST_ROOM:
+            raise ValueError(f"leaves less than {LEAST_ROOM} characters for the name of a stream")
         return value
 
     @field_validator("columns")

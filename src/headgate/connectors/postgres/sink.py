@@ -23,19 +23,22 @@ from uuid import UUID
 
 from asyncpg import Connection
 
-from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress
+from headgate.connectors.api import Context, Grant, KeyKind, Letter, LetterOutcome, Outgoing, Progress, SourceStream
 from headgate.connectors.postgres import at_once, letters, positions
-from headgate.connectors.postgres.batches import open_only, split
+from headgate.connectors.postgres.catalog import quoted_path
 from headgate.connectors.postgres.culprits import savepoint
 from headgate.connectors.postgres.errors import steer_worker
 from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.pieces import Piece, by_stream, in_order
 from headgate.connectors.postgres.pool import Pool
 from headgate.connectors.postgres.positions import Kept, lock_key
 from headgate.connectors.postgres.session import CONNECT_S, address_of, close, make_pool, open_session, roll_back
+from headgate.connectors.postgres.several import Cut, Tables, changed, refuse_own
+from headgate.connectors.postgres.tables import Table
 from headgate.connectors.postgres.values import as_json_rows
-from headgate.connectors.postgres.walls import WalledSession, keep_out, leave_own_schema
-from headgate.connectors.postgres.writing import Writing, is_refusal
-from headgate.errors import Cause, ConnectorError, Refused
+from headgate.connectors.postgres.walls import WalledSession, leave_own_schema
+from headgate.connectors.postgres.writing import is_refusal
+from headgate.errors import BadRecords, Cause, ConnectorError
 
 __all__ = ["PostgresOptions", "PostgresSink", "lock_key"]
 
@@ -48,7 +51,7 @@ _REHEARSE = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000; SET LO
 
 
 class PostgresSink:
-    """Writes one stream into one table."""
+    """Writes one stream of ours into one table, or into one for each stream that its source names."""
 
     def __init__(self, options: PostgresOptions, context: Context) -> None:
         self._options = options
@@ -60,17 +63,20 @@ class PostgresSink:
         self._pool: Pool | None = None
         self._grant: Grant | None = None
         self._kept = Kept(has_totals=False, has_letters=False)
-        self._writing = Writing(options, context)
+        self._tables = Tables(options, context)
 
     async def check(self) -> None:
         """Connect, and see that the table is there or may be made."""
         with steer_worker(self._address, self._options.table):
             async with self._own_session() as connection:
                 await self._look(connection)
-                if not self._writing.table.columns:
+                only = self._tables.only
+                if only is None:
+                    await Table(self._options, self._context).declared(connection)
+                elif not only.table.columns:
                     if not self._options.create:
-                        raise self._writing.table.absent()
-                    await self._writing.table.declared(connection)
+                        raise only.table.absent()
+                    await only.table.declared(connection)
 
     async def open(self, grant: Grant) -> Progress | None:
         """Fence every older run; return where the data stand."""
@@ -99,13 +105,14 @@ class PostgresSink:
 
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
-        writing = Writing(self._options, self._context)
+        tables = Tables(self._options, self._context)
         with steer_worker(self._address, self._options.table, writes=self._pool is not None):
             async with self._session() if self._pool is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
-                await writing.table.look(connection)
-                while not await _rehearsed(connection, writing, batch):
+                if tables.only is not None:
+                    await tables.only.table.look(connection)
+                while not await _rehearsed(connection, tables, batch):
                     pass
                 await connection.execute("ROLLBACK")
 
@@ -120,11 +127,11 @@ class PostgresSink:
                 await self._context.shared.give_back(self._share)
 
     async def columns(self) -> Sequence[str]:
-        """Those that the table has now; none if there is no table yet."""
+        """Those that the table has now; none if there is no table yet, or if there are several."""
         with steer_worker(self._address, self._options.table):
             async with self._own_session() as connection:
                 await self._look(connection)
-                return list(self._writing.table.columns)
+                return [] if self._tables.only is None else list(self._tables.only.table.columns)
 
     async def outcomes(self) -> dict[UUID, LetterOutcome]:
         """Of all letters of this stream that are still there."""
@@ -155,9 +162,17 @@ class PostgresSink:
 
         await self._change_letters(rewrite)
 
-    async def key_kinds(self, key: Sequence[str]) -> Sequence[KeyKind]:
-        """As far as the table is known by now."""
-        return self._writing.key_kinds(key)
+    async def key_kinds(self, key: Sequence[str], stream: SourceStream | None = None) -> Sequence[KeyKind]:
+        """As far as the table is known by now. That of a stream is looked at when it is first asked for."""
+        if self._tables.only is not None:
+            return self._tables.only.key_kinds(key)
+        if stream is None:
+            return ()
+        if self._tables.knows(stream):
+            return self._tables.of(stream).key_kinds(key)
+        with steer_worker(self._address, self._options.table):
+            async with self._session() as connection:
+                return await self._tables.key_kinds(connection, key, stream)
 
     async def forget(self, installation: UUID, streams: Sequence[UUID]) -> None:
         """Remove positions and letters of streams that are gone. It need not be open."""
@@ -204,15 +219,14 @@ class PostgresSink:
         return await make_pool(self._url, self._guard)
 
     async def _keep_out(self, connection: Connection) -> None:
-        """No stream touches what is Headgate's own, or the server's."""
-        try:
-            await keep_out(connection, self._writing.table.path)
-        except Refused as error:
-            raise ConnectorError(error.message, cause=Cause.CONFIG, hint=error.hint) from None
+        """Stay outside of what is Headgate's own. Where there are several tables, this is about their schema."""
+        only = self._tables.only
+        await refuse_own(connection, quoted_path(self._options.table) if only is None else only.table.path)
 
     async def _look(self, connection: Connection) -> None:
         await self._keep_out(connection)
-        await self._writing.table.look(connection)
+        if self._tables.only is not None:
+            await self._tables.only.table.look(connection)
 
     def _must_keep_letters(self) -> None:
         if not self._kept.has_letters:
@@ -241,56 +255,74 @@ class PostgresSink:
 
     # Writing.
 
-    async def _written(self, connection: Connection, grant: Grant, batch: Outgoing) -> bool:
-        """Write the batch. False: something about the table or our ways has changed, and it is worth another try."""
-        parts = split(batch)
-        columns = await self._writing.columns(connection, grant, batch, parts)
+    async def _written(self, connection: Connection, grant: Grant, batch: Outgoing, cut: Cut = by_stream) -> bool:
+        """Write the batch. False: something about a table or our ways has changed, and it is worth another try."""
+        tables = self._tables
+        pieces = await tables.ready(connection, grant, tables.pieces(batch, cut), cut)
         try:
-            is_ours = await self._commit(connection, grant, batch, columns)
+            is_ours = await self._commit(connection, grant, batch, pieces, cut)
         except Exception as error:
-            if not is_refusal(error) or not await roll_back(connection, error):
+            is_bad = isinstance(error, BadRecords) and len(pieces) > 1
+            if not (is_bad or is_refusal(error)) or not await roll_back(connection, error):
+                raise
+            if len(pieces) > 1 and await tables.relink(connection):
+                return False  # Somebody has added a foreign key: its table comes later now.
+            if is_bad:
                 raise
             await positions.begin(connection, grant, _SEARCH)
-            bads = await self._writing.isolated(connection, batch, parts, columns, error)
+            misfits = await tables.isolated(connection, pieces, error)
             await connection.execute("ROLLBACK")
-            await self._writing.changed(connection, grant, batch, bads)
+            if misfits is None and (len(pieces) == 1 or cut is in_order):
+                raise
+            if misfits is None:  # All are good, in the order in which they came.
+                return await self._written(connection, grant, batch, in_order)
+            await changed(connection, grant, misfits)
             return False
         if not is_ours:
             raise positions.fenced(grant)
         return True
 
-    async def _commit(self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str]) -> bool:
-        supersedes = batch.supersedes is not None and self._writing.is_upsert and self._kept.has_letters
-        number = len(batch.records)
-        if not (batch.letters or batch.replays or batch.deletes) and (
-            number <= 1 or (self._writing.as_json and number <= at_once.MOST_ROWS)
+    async def _commit(
+        self, connection: Connection, grant: Grant, batch: Outgoing, pieces: Sequence[Piece], cut: Cut
+    ) -> bool:
+        supersedes = batch.supersedes is not None and self._tables.is_upsert and self._kept.has_letters
+        number, self._tables.at = len(batch.records), None
+        if not (batch.letters or batch.replays or batch.deletes or len(pieces) > 1) and (
+            number <= 1 or (pieces[0].writing.as_json and number <= at_once.MOST_ROWS)
         ):
-            done = await self._commit_at_once(connection, grant, batch, columns, supersedes and number > 0)
+            done = await self._commit_at_once(connection, grant, batch.progress, pieces, supersedes and number > 0)
             if done or (done is not None and not supersedes):
                 return done
-        return await self._commit_in_steps(connection, grant, batch, columns, supersedes)
+        return await self._commit_in_steps(connection, grant, batch, pieces, cut, supersedes)
 
     async def _commit_at_once(
-        self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
+        self, connection: Connection, grant: Grant, progress: Progress, pieces: Sequence[Piece], supersedes: bool
     ) -> bool | None:
         """None: it takes more than one statement, because records that others replace have to be tried, too."""
         insert = ""
         values: Sequence[Any] = ()
-        if batch.records:
-            rows = await self._writing.rows(columns, batch.records)
-            if self._writing.as_json:
-                statements = self._writing.statements(columns, batch)
+        if pieces and pieces[0].batch.records:
+            writing, batch, columns = pieces[0].writing, pieces[0].batch, pieces[0].columns
+            rows = await writing.rows(columns, batch.records)
+            if writing.as_json:
+                statements = writing.statements(columns, batch)
                 insert = statements.insert(f"${at_once.FIRST}::json", at_once.IF_MOVED)
-                last = self._writing.last(columns, rows, batch)
-                if len(last) < len(rows) and not await self._writing.are_earlier_good(connection, columns, batch):
+                last = writing.last(columns, rows, batch)
+                if len(last) < len(rows) and not await writing.are_earlier_good(connection, columns, batch):
                     return None
                 values = [as_json_rows(columns, last)]
             else:
-                insert, values = at_once.of_row(self._writing.table.path, tuple(columns)), rows[0]
-        return await at_once.write(connection, grant, batch.progress, self._kept, insert, values, supersedes=supersedes)
+                insert, values = at_once.of_row(writing.table.path, tuple(columns)), rows[0]
+        return await at_once.write(connection, grant, progress, self._kept, insert, values, supersedes=supersedes)
 
     async def _commit_in_steps(
-        self, connection: Connection, grant: Grant, batch: Outgoing, columns: list[str], supersedes: bool
+        self,
+        connection: Connection,
+        grant: Grant,
+        batch: Outgoing,
+        pieces: Sequence[Piece],
+        cut: Cut,
+        supersedes: bool,
     ) -> bool:
         also = letters.any_with_keys(f"'{grant.installation}'", f"'{grant.datasource}'") if supersedes else ""
         has_keys = await positions.begin(connection, grant, also) == "SELECT 1" and supersedes
@@ -298,19 +330,20 @@ class PostgresSink:
         if batch.replays and batch.letters:  # They come from another database.
             await letters.keep(connection, grant, batch.letters)
         if has_keys or batch.replays:
-            keys: list[bytes | None] = (
-                list(map(batch.supersedes, batch.records)) if has_keys and batch.supersedes else []
-            )
+            told = [batch.records, batch.streams] if batch.streams else [batch.records]
+            keys: list[bytes | None] = list(map(batch.supersedes, *told)) if has_keys and batch.supersedes else []
             if batch.replays and batch.letters:  # Of those it is not known whether they are older than others.
                 keys = letters.none_of(keys, batch.replays, batch.letters)
             locked = await letters.lock(connection, grant, batch.replays, [key for key in keys if key is not None])
             if gone := letters.superseded(locked, keys, batch.replays if keys else ()):
                 await letters.resolve(connection, grant, gone, "superseded")
             if batch.replays:
-                batch = open_only(batch, {letter.id for letter in locked})
-        await self._writing.put(connection, columns, batch)
+                still_open = {letter.id for letter in locked}
+                pieces = [piece.open_only(still_open) for piece in pieces]
+        await self._tables.put(connection, pieces, cut)
         if batch.replays:
-            await letters.resolve(connection, grant, list(set(batch.replays)), "replayed")
+            replayed = {id for piece in pieces for id in piece.batch.replays}
+            await letters.resolve(connection, grant, list(replayed), "replayed")
         elif batch.letters:
             await letters.keep(connection, grant, batch.letters)
         if not await positions.advance(connection, positions.position_of(grant, batch.progress), self._kept):
@@ -321,18 +354,21 @@ class PostgresSink:
         return True
 
 
-async def _rehearsed(connection: Connection, writing: Writing, batch: Outgoing) -> bool:
+async def _rehearsed(connection: Connection, tables: Tables, batch: Outgoing, cut: Cut = by_stream) -> bool:
     """Write rows inside a transaction that will not be committed. False: it is worth another try."""
-    parts = split(batch)
-    columns = await writing.columns(connection, None, batch, parts)
+    pieces = await tables.ready(connection, None, tables.pieces(batch, cut), cut)
     try:
         async with savepoint(connection):
-            await writing.put(connection, columns, batch)
+            await tables.put(connection, pieces, cut)
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except Exception as error:
         if not is_refusal(error):
             raise
-        bads = await writing.isolated(connection, batch, parts, columns, error)
-        await writing.changed(connection, None, batch, bads)
+        misfits = await tables.isolated(connection, pieces, error)
+        if misfits is None and (len(pieces) == 1 or cut is in_order):
+            raise
+        if misfits is None:
+            return await _rehearsed(connection, tables, batch, in_order)
+        await changed(connection, None, misfits)
         return False
     return True

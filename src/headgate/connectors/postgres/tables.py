@@ -46,11 +46,12 @@ PAUSE_S = 0.2
 MIDNIGHT = time()
 SYSTEM = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 MADE = "Made by Headgate"
+MADE_FOR = f"{MADE} for the stream"  # That a source names.
 ADDED = "Added by Headgate"
 
 _TYPES = {
     "text": "text", "int": "bigint", "float": "double precision", "decimal": "numeric", "bool": "boolean",
-    "timestamp": "timestamptz", "date": "date", "json": "jsonb",
+    "timestamp": "timestamptz", "date": "date", "json": "jsonb", "uuid": "uuid", "bytes": "bytea",
 }  # fmt: skip
 _STATE = """
 SELECT coalesce(starts_with(obj_description(c.oid, 'pg_class'), $2), false) AND pg_has_role(c.relowner, 'USAGE')
@@ -126,13 +127,15 @@ def widened(type: str, values: Iterable[object]) -> str | None:
 class Table:
     """One stream's table. `columns` is empty until it is there."""
 
-    def __init__(self, options: PostgresOptions, context: Context) -> None:
+    def __init__(self, options: PostgresOptions, context: Context, made_for: str = "") -> None:
         self._options = options
         self._context = context
+        self._made = f"{made_for or MADE}. It may add columns and widen types."  # Its comment, if it is made.
         self.path = quoted_path(options.table)
         self.columns: dict[str, Field] = {}
         self._policy: Policy | None = None
         self._fixed: set[str] = set()  # Columns that the server did not let us widen.
+        self.known: Mapping[str, str] = {}  # Types of fields that the source knows, for those without a value.
 
     async def look(self, connection: Connection) -> None:
         """Read the columns, as they are now."""
@@ -195,7 +198,7 @@ class Table:
             if await find(connection, self.path) is None:
                 await connection.execute(
                     f"CREATE TABLE {self.path} ({', '.join(lines)});"
-                    f"COMMENT ON TABLE {self.path} IS {literal(f'{MADE}. It may add columns and widen types.')}"
+                    f"COMMENT ON TABLE {self.path} IS {literal(self._made)}"
                 )
         if not connection.is_in_transaction():  # It is one in a rehearsal only.
             self._context.log.info("table created", table=self._options.table)
@@ -293,9 +296,13 @@ class Table:
     ) -> dict[str, str]:
         declared = await self.declared(connection)
         told = self._context.field_types
+        # A mapping may have made something else of a field that the source knows: its values go before that.
+        empty = [field for field in self.known if all(record.get(field) is None for record in records)]
+        known = {field: _TYPES.get(self.known[field]) for field in empty}
         return {
             field: declared.get(field)
             or _TYPES.get(told.get(field, ""))
+            or known.get(field)
             or type_for_values(record.get(field) for record in records)
             for field in fields
         }

@@ -27,7 +27,7 @@ from headgate.connectors.postgres.batches import (
     split,
     units_of,
 )
-from headgate.connectors.postgres.culprits import judged, refused_rows
+from headgate.connectors.postgres.culprits import Unit, judged, refused_rows
 from headgate.connectors.postgres.errors import DRIVERS, Fault, fault_of
 from headgate.connectors.postgres.judge import NOT_OF_TYPE, Field, judge_column
 from headgate.connectors.postgres.options import PostgresOptions
@@ -43,11 +43,11 @@ ROWS_AT_ONCE = 1_000  # What is made ready for it in one go. Values may be long,
 
 
 class Writing:
-    """One stream's rows."""
+    """The rows of one table."""
 
-    def __init__(self, options: PostgresOptions, context: Context) -> None:
-        self._name = options.table
-        self.table = Table(options, context)
+    def __init__(self, options: PostgresOptions, context: Context, made_for: str = "") -> None:
+        self.name = options.table
+        self.table = Table(options, context, made_for)
         self.is_upsert = options.mode == "upsert"
         self.as_json = self.is_upsert
         self._spells_keys = False
@@ -60,11 +60,17 @@ class Writing:
             await self._try_earlier(connection, columns, batch)
         await self._put(connection, columns, batch, rows, keys)
 
+    async def delete(self, connection: Connection, columns: list[str], batch: Outgoing) -> None:
+        """What is to be gone in the end."""
+        if batch.deletes:
+            _, keys = last_of(batch, self.key_kinds(batch.key))
+            await self._put(connection, columns, batch, (), keys)
+
     async def _put(
         self, connection: Connection, columns: list[str], batch: Outgoing, rows: Sequence[Any], keys: Sequence[Any]
     ) -> None:
         """Delete what has these keys, and write these rows."""
-        schema, _, table = self._name.rpartition(".")
+        schema, _, table = self.name.rpartition(".")
         statements, most = self.statements(columns, batch), _most_rows(columns)
         if keys and self.table.columns:
             for text in json_texts(batch.key, keys):
@@ -88,7 +94,7 @@ class Writing:
         return [key_kind(columns[field].type) for field in key] if all(field in columns for field in key) else ()
 
     def statements(self, columns: Sequence[str], batch: Outgoing) -> Statements:
-        return Statements(self._name, columns, self._key(batch))
+        return Statements(self.name, columns, self._key(batch))
 
     # Rows.
 
@@ -191,48 +197,40 @@ class Writing:
     async def _search_all(self, connection: Connection, columns: list[str], batch: Outgoing) -> None:
         """Try all records of the batch, one after another."""
         parts = split(batch)
-        if await self._judged(connection, batch, parts, [self.table.columns[column] for column in columns]):
+        if await self.judged(connection, batch, parts, columns):
             raise Unfit("a value needs a wider column")
         units = units_of(batch, columns, await self.rows(columns, parts.records), parts.indexes)
-        if found := await refused_rows(connection, self.statements(columns, batch), units):
+        (found,) = await refused_rows(connection, [(self.statements(columns, batch), units)])
+        if found:
             raise BadRecords(found)
 
     # Bad ones.
 
-    async def isolated(
-        self, connection: Connection, batch: Outgoing, parts: Split, columns: list[str], error: Exception
-    ) -> Sequence[Bad]:
-        """Find out whose fault it is that a batch was refused, in a transaction that is not committed.
-
-        Returns what a wider column would hold; if that is nothing, the batch is worth another try as it is.
-        """
-        fields = [self.table.columns[column] for column in columns if column in self.table.columns]
-        if bad := await self._judged(connection, batch, parts, fields):
-            return bad
-        if not self.as_json and not _is_servers(error):
+    def learns(self, error: Exception) -> bool:
+        """Whether a refusal has told of another way to write that may be taken."""
+        if not self.as_json and not is_servers(error):
             self.as_json = True  # A value needs converting: let PostgreSQL do it, from now on.
-            return ()
+            return True
         if isinstance(error, asyncpg.CardinalityViolationError) and self.is_upsert and not self._spells_keys:
             self._spells_keys = True  # `"017"` and 17 are one key here, and look like two.
-            return ()
-        if _is_servers(error):
-            was_json, self.as_json = self.as_json, True
-            units = units_of(
-                replace(batch, key=self._key(batch)), columns, await self.rows(columns, parts.records), parts.indexes
-            )
-            await connection.execute("SAVEPOINT headgate_search")
-            if found := await refused_rows(connection, self.statements(columns, batch), units):
-                self.as_json = was_json
-                raise BadRecords(found)
-            await connection.execute("ROLLBACK TO headgate_search")
-            if not was_json:
-                return ()
-        raise error
+            return True
+        return False
 
-    async def _judged(
-        self, connection: Connection, batch: Outgoing, parts: Split, fields: Sequence[Field]
+    async def to_search(self, batch: Outgoing, parts: Split, columns: list[str]) -> tuple[Statements, list[Unit]]:
+        """What a search tries, as JSON."""
+        was_json, self.as_json = self.as_json, True
+        try:
+            rows = await self.rows(columns, parts.records)
+        finally:
+            self.as_json = was_json
+        units = units_of(replace(batch, key=self._key(batch)), columns, rows, parts.indexes)
+        return self.statements(columns, batch), units
+
+    async def judged(
+        self, connection: Connection, batch: Outgoing, parts: Split, columns: Sequence[str]
     ) -> Sequence[Bad]:
         """The records with bad values, if there are any: raised, or returned if a wider column would hold them."""
+        fields = [self.table.columns[column] for column in columns if column in self.table.columns]
         found = {bad.index: bad for bad in null_keys(batch)} if self.is_upsert else {}
         if parts.records:
             rows = picked([field.name for field in fields], parts.records)
@@ -276,7 +274,7 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, (asyncpg.DatatypeMismatchError, *DRIVERS)) or fault_of(error) is Fault.DATA
 
 
-def _is_servers(error: Exception) -> bool:
+def is_servers(error: Exception) -> bool:
     """Whether the server has judged the values, and not the driver."""
     return (
         isinstance(error, asyncpg.PostgresError)

@@ -112,7 +112,8 @@ async def from_given(prepared: Prepared, context: Context, given: Sequence[Given
             for item in await _read_body(source, one):
                 yield replace(item, index=number - 1)
         else:
-            yield Item(one, _decoded(prepared, one.body), one.meta, number - 1)
+            record, meta = _named(prepared, _decoded(prepared, one.body), one.meta)
+            yield Item(one, record, meta, number - 1)
 
 
 async def _read_body(source: Source, given: Given) -> list[Item]:
@@ -124,6 +125,15 @@ async def _read_body(source: Source, given: Given) -> list[Item]:
         return [Item(given, Unreadable(given.body or b"", f"the source raised {type(error).__name__}"), given.meta)]
     metas = batch.meta or [None] * len(batch.records)
     return [Item(given, record, meta) for record, meta in zip(batch.records, metas, strict=True)]
+
+
+def _named(prepared: Prepared, found: Any, meta: Any) -> tuple[Any, Any]:
+    """The record and its `meta`: where each stream is written apart, a payload may say which one its record is of, as a
+    tap says it."""
+    match found:
+        case {"stream": str(stream), "record": record} if prepared.splits:
+            return record, {"stream": stream, "key": found.get("key") or found.get("key_properties") or []}
+    return found, meta
 
 
 def _decoded(prepared: Prepared, body: bytes) -> Any:

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import msgspec
 
-from headgate.connectors.api import Context, HasColumns, LetterSink, Outgoing, Progress
+from headgate.connectors.api import Context, HasColumns, LetterSink, Outgoing, Progress, SourceStream
 from headgate.connectors.guard import Guard
 from headgate.core.harness.results import Given, Result
 from headgate.core.mapping.document import Mapping, compile_mapping
 from headgate.core.records import Unreadable
+from headgate.core.source_streams import SourceStreams
 from headgate.datasources import functions
 from headgate.datasources.prepared import Prepared, prepare
 from headgate.errors import Bad, BadRecords, BatchRefused
@@ -119,8 +120,14 @@ class _Running:
         self._send(Stage("writing"))
         sink = cast(LetterSink, sides.build_sink(self._prepared, self._context))
         try:
-            rows = [_Row(row, is_delete=one.results[at].is_delete) for one in tried for at, row in enumerate(one.rows)]
-            refused = await _refused(sink, rows, self._prepared.mapping.key)
+            key = self._prepared.mapping.key
+            streams = SourceStreams(key) if self._prepared.splits else None
+            rows = [
+                _Row(row, one.results[at].is_delete, None if streams is None else streams.of(one.item.meta))
+                for one in tried
+                for at, row in enumerate(one.rows)
+            ]
+            refused = await _refused(sink, rows, key)
             first = 0
             for one in tried:
                 bad = {at - first: refused[at] for at in range(first, first + len(one.rows)) if at in refused}
@@ -160,6 +167,7 @@ class _Row:
 
     fields: dict[str, Any]
     is_delete: bool
+    stream: SourceStream | None  # If the sink splits by them.
 
 
 async def _refused(sink: LetterSink, rows: list[_Row], key: tuple[str, ...]) -> dict[int, Bad]:
@@ -174,7 +182,9 @@ async def _refused(sink: LetterSink, rows: list[_Row], key: tuple[str, ...]) -> 
             continue
         try:
             deletes = [number for number, index in enumerate(some) if rows[index].is_delete]
-            await sink.rehearse(Outgoing([rows[index].fields for index in some], Progress(0, 1, None), key, deletes))
+            streams = [stream for index in some if (stream := rows[index].stream) is not None]
+            records = [rows[index].fields for index in some]
+            await sink.rehearse(Outgoing(records, Progress(0, 1, None), key, deletes, streams=streams))
         except BadRecords as error:
             bad |= {some[one.index]: replace(one, index=some[one.index]) for one in error.bad}
             waiting.insert(0, some)

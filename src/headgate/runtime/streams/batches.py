@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, cast
 
-from headgate.connectors.api import Batch, Context, Letter, LetterSink, Outgoing, Progress, Sink
+from headgate.connectors.api import Batch, Context, Letter, LetterSink, Outgoing, Progress, Sink, SourceStream
 from headgate.core import isolation
 from headgate.core.letters import LONGEST, Contents, Facts
 from headgate.core.mapping.mapped import Mapped
 from headgate.core.records import Stage, Totals, add
+from headgate.core.source_streams import SourceStreams
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.runtime.streams.keys import Keys
@@ -83,23 +84,32 @@ class Batches:
 
     async def write(self, batch: Batch, mapped: Mapped, before: Progress) -> Written:
         """Make a batch durable, with its letters and its position."""
+        streams = self._streams(batch, mapped)
         culprits = [
             Culprit(
-                one.stage, one.index, one.element, None, place_of(batch, one.index, one.element), one.field, one.reason
+                one.stage,
+                one.index,
+                one.element,
+                None,
+                self._place(batch, one.index, one.element),
+                one.field,
+                one.reason,
             )
             for one in mapped.failed
         ]
         self._fail(culprits)
         if self._keys.are_used:
-            await self._keys.look()
+            await self._keys.look(
+                [*streams, *(self._stream_of(batch, one.index) for one in culprits if self._prepared.splits)]
+            )
         kept: Sequence[int] = range(len(mapped.records))
         made: dict[Culprit, Letter] = {}
         while True:
             progress = self._progress(batch, mapped, before, len(kept), len(culprits))
-            letters = await self._letters(batch, mapped, kept, culprits, made) if culprits else ()
-            outgoing = self._outgoing(batch, mapped, kept, progress, letters)
+            letters = await self._letters(batch, mapped, streams, kept, culprits, made) if culprits else ()
+            outgoing = self._outgoing(batch, mapped, streams, kept, progress, letters)
             bad, is_written = await self._try(outgoing, letters)
-            culprits += [_culprit(batch, mapped, kept[one.index], one) for one in bad]
+            culprits += [self._culprit(batch, mapped, kept[one.index], one) for one in bad]
             if not bad:
                 break
             self._fail(culprits)
@@ -107,7 +117,7 @@ class Batches:
             kept = [number for index, number in enumerate(kept) if index not in out]
             if is_written:
                 progress = self._progress(batch, mapped, before, len(kept), len(culprits))
-                letters = await self._letters(batch, mapped, kept, culprits, made)
+                letters = await self._letters(batch, mapped, streams, kept, culprits, made)
                 break
         if letters and not self._keeps_letters and not self._prepared.sink_kind.transactional:
             await persist(partial(self._desk.keep, letters, progress))
@@ -135,8 +145,26 @@ class Batches:
         totals = Totals(mapped.read, written, len(mapped.filtered), bad, skipped)
         return Progress(before.generation, before.commits + 1, batch.position, add(before.totals, totals))
 
+    def _streams(self, batch: Batch, mapped: Mapped) -> Sequence[SourceStream]:
+        """For each mapped record, the stream that it is of, if the sink splits by them."""
+        if not self._prepared.splits:
+            return ()
+        streams = SourceStreams(self._prepared.mapping.key, batch.streams)
+        meta = batch.meta or [None] * len(batch.records)
+        return [streams.of(meta[mapped.origin(number)[0]]) for number in range(len(mapped.records))]
+
+    def _stream_of(self, batch: Batch, index: int) -> SourceStream:
+        """The stream that a payload is of."""
+        return SourceStreams(self._prepared.mapping.key).of(batch.meta[index] if batch.meta else None)
+
     def _outgoing(
-        self, batch: Batch, mapped: Mapped, kept: Sequence[int], progress: Progress, letters: Sequence[Letter]
+        self,
+        batch: Batch,
+        mapped: Mapped,
+        streams: Sequence[SourceStream],
+        kept: Sequence[int],
+        progress: Progress,
+        letters: Sequence[Letter],
     ) -> Outgoing:
         key, supersedes = self._prepared.mapping.key, self._keys.supersedes
         kept_letters = letters if self._keeps_letters else ()
@@ -146,8 +174,11 @@ class Batches:
             deleted = set(mapped.deletes)
             records = [mapped.records[number] for number in kept]
             deletes = [index for index, number in enumerate(kept) if number in deleted]
+            streams = [streams[number] for number in kept] if streams else ()
         places = partial(_place_of_kept, batch, mapped, kept)
-        return Outgoing(records, progress, key, deletes, kept_letters, supersedes=supersedes, places=places)
+        return Outgoing(
+            records, progress, key, deletes, kept_letters, supersedes=supersedes, places=places, streams=streams
+        )
 
     # Culprits and letters.
 
@@ -155,6 +186,7 @@ class Batches:
         self,
         batch: Batch,
         mapped: Mapped,
+        streams: Sequence[SourceStream],
         kept: Sequence[int],
         culprits: Sequence[Culprit],
         made: dict[Culprit, Letter],
@@ -163,7 +195,7 @@ class Batches:
         if not culprits or self._prepared.options.on_error != "dead_letter":
             return ()
         ordered = sorted(culprits, key=lambda one: (one.index, one.element or 0))
-        await self._make(batch, mapped, ordered, made)
+        await self._make(batch, mapped, streams, ordered, made)
         # Which ones there are becomes known bit by bit, and their times tell their order.
         now_s = self._context.now_s()
         letters = [dated(made[one], now_s + place * APART_S) for place, one in enumerate(ordered)]
@@ -172,7 +204,8 @@ class Batches:
         latest: dict[bytes | None, tuple[int, int]] = {}  # Of each key that is written, the last record.
         for number in kept:
             index, element = mapped.origin(number)
-            latest[self._keys.of_record(mapped.records[number])] = (index, element or 0)
+            stream = streams[number] if streams else None
+            latest[self._keys.of_record(mapped.records[number], stream)] = (index, element or 0)
         return [
             replace(letter, outcome="superseded")
             if letter.key is not None and latest.get(letter.key, (-1, 0)) > (one.index, one.element or 0)
@@ -181,14 +214,19 @@ class Batches:
         ]
 
     async def _make(
-        self, batch: Batch, mapped: Mapped, ordered: Sequence[Culprit], made: dict[Culprit, Letter]
+        self,
+        batch: Batch,
+        mapped: Mapped,
+        streams: Sequence[SourceStream],
+        ordered: Sequence[Culprit],
+        made: dict[Culprit, Letter],
     ) -> None:
         """The letters that are not made yet, with turns for others in between."""
         size, work = sum(len(one.content) for one in made.values()), 0
         for one in ordered:
             if one in made:
                 continue
-            made[one] = letter = self._letter(batch, mapped, one)
+            made[one] = letter = self._letter(batch, mapped, streams, one)
             size, work = size + len(letter.content), work + LETTER_BYTES + len(letter.content)
             if size > MOST_BYTES:
                 text = f"{counted(len(ordered), 'record')} of one batch cannot be handled, which is too much to be kept"
@@ -197,7 +235,7 @@ class Batches:
                 work = 0
                 await asyncio.sleep(0)
 
-    def _letter(self, batch: Batch, mapped: Mapped, culprit: Culprit) -> Letter:
+    def _letter(self, batch: Batch, mapped: Mapped, streams: Sequence[SourceStream], culprit: Culprit) -> Letter:
         mapping = self._prepared.mapping
         payload, meta = batch.records[culprit.index], batch.meta[culprit.index] if batch.meta else None
         if culprit.element is not None:
@@ -215,7 +253,11 @@ class Batches:
         )
         key = None
         if culprit.stage != "source":
-            key = self._keys.of_record(record) if record is not None else self._keys.of(mapping.key_of(payload, meta))
+            if record is not None:
+                key = self._keys.of_record(record, streams[culprit.number or 0] if streams else None)
+            else:
+                stream = self._stream_of(batch, culprit.index) if self._prepared.splits else None
+                key = self._keys.of(mapping.key_of(payload, meta), stream)
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)
 
@@ -225,16 +267,22 @@ class Batches:
             first = min(culprits, key=lambda one: (one.index, one.element or 0))
             raise ConnectorError(str(first), cause=Cause.BAD_RECORD)
 
+    def _culprit(self, batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:
+        """A mapped record that the sink does not take."""
+        index, element = mapped.origin(number)
+        return Culprit("sink", index, element, number, self._place(batch, index, element), bad.field, bad.reason)
+
+    def _place(self, batch: Batch, index: int, element: int | None) -> str:
+        """What people are told of the place of a record: with its stream, if each is written apart."""
+        place = place_of(batch, index, element)
+        if not self._prepared.splits or not batch.meta:
+            return place
+        return f"stream {one_line(self._stream_of(batch, index), 100)!r}, {place}"
+
     def _log(self, culprits: Sequence[Culprit]) -> None:
         first = min(culprits, key=lambda one: one.index)
         text = "records discarded" if self._prepared.options.on_error == "skip" else "records dead-lettered"
         self._context.log.warning(text, count=len(culprits), first=str(first))
-
-
-def _culprit(batch: Batch, mapped: Mapped, number: int, bad: Bad) -> Culprit:
-    """A mapped record that the sink does not take."""
-    index, element = mapped.origin(number)
-    return Culprit("sink", index, element, number, place_of(batch, index, element), bad.field, bad.reason)
 
 
 def place_of(batch: Batch, index: int, element: int | None) -> str:
@@ -286,4 +334,5 @@ def part_of(outgoing: Outgoing, numbers: Sequence[int]) -> Outgoing:
         deletes=[indexes[number] for number in outgoing.deletes if number in indexes],
         replays=[outgoing.replays[number] for number in numbers] if outgoing.replays else (),
         places=(lambda index: called(numbers[index])) if called is not None else None,
+        streams=[outgoing.streams[number] for number in numbers] if outgoing.streams else (),
     )

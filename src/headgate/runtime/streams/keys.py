@@ -1,12 +1,16 @@
 """The keys of one run's records, as its sink keeps them: for upserts into a sink that keeps letters. Elsewhere nothing
-supersedes a letter, and no record has a key."""
+supersedes a letter, and no record has a key.
+
+Where the sink splits by streams, each stream has its own key, and its name is a part of the hash: the records 1 of two
+streams are not the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from headgate.connectors.api import LetterSink, Sink
+from headgate.connectors.api import LetterSink, Sink, SourceStream
 from headgate.core.letter_keys import KeyKind
 from headgate.datasources.prepared import Prepared
 from headgate.runtime.streams.letters import Desk
@@ -21,22 +25,32 @@ class Keys:
         self._key = prepared.mapping.key
         self._sink = sink
         self._desk = desk
-        self._kinds: Sequence[KeyKind] = ()
+        self._kinds: dict[SourceStream | None, Sequence[KeyKind]] = {}
 
-    async def look(self) -> None:
+    async def look(self, streams: Collection[SourceStream] = ()) -> None:
         """Ask the sink how it keeps keys. A table may have been made, or changed, since it was last asked."""
-        if self.are_used:
-            self._kinds = await cast("LetterSink", self._sink).key_kinds(self._key)
+        if not self.are_used:
+            return
+        sink = cast("LetterSink", self._sink)
+        if not streams:
+            self._kinds = {None: await sink.key_kinds(self._key)}
+            return
+        self._kinds = {one: await sink.key_kinds(one.key, one) for one in dict.fromkeys(streams) if one.name}
 
-    def of(self, values: Sequence[Any] | None) -> bytes | None:
+    def of(self, values: Sequence[Any] | None, stream: SourceStream | None = None) -> bytes | None:
         """Of the values of a key."""
-        return self._desk.key_hash(values, self._kinds) if self.are_used else None
+        if not self.are_used:
+            return None
+        kinds = self._kinds.get(stream, ())
+        if stream is None or not values:
+            return self._desk.key_hash(values, kinds)
+        return self._desk.key_hash([repr(stream.whole_name), *values], ["text", *kinds] if kinds else ())
 
-    def of_record(self, record: dict[str, Any]) -> bytes | None:
+    def of_record(self, record: dict[str, Any], stream: SourceStream | None = None) -> bytes | None:
         """Of a mapped record."""
-        return self.of([record.get(field) for field in self._key])
+        return self.of([record.get(field) for field in (self._key if stream is None else stream.key)], stream)
 
     @property
-    def supersedes(self) -> Callable[[dict[str, Any]], bytes | None] | None:
+    def supersedes(self) -> Callable[..., bytes | None] | None:
         """What tells the keys of records that supersede letters; None: they do not."""
         return self.of_record if self.are_used else None

@@ -16,13 +16,15 @@ mean the repair. A letter that fails again stays open, with the new reason. One 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections.abc import Mapping as TypeMapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from headgate.connectors.api import Context, Letter, LetterSink, Outgoing, Progress, Sink
+from headgate.connectors.api import Context, Letter, LetterSink, Outgoing, Progress, Sink, SourceStream
 from headgate.core.mapping.document import Mapping
+from headgate.core.source_streams import SourceStreams
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
 from headgate.runtime.streams.batches import Write, search
@@ -42,6 +44,7 @@ class _Mapped:
     records: list[dict[str, Any]] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
     replays: list[UUID] = field(default_factory=list)  # The letter of each record.
+    streams: list[SourceStream] = field(default_factory=list)  # And its stream, if the sink splits by them.
     filtered: list[UUID] = field(default_factory=list)
     failed: list[Again] = field(default_factory=list)
 
@@ -75,13 +78,23 @@ class Replays:
         letters = await self._desk.to_replay(self._version)
         if not letters:
             return None
-        await self._keys.look()
+        streams = self._streams(letters)
+        await self._keys.look(streams.values())
         strange = await self._strange(letters)
-        mapped = await self._map(letters, strange)
+        mapped = await self._map(letters, strange, streams)
         adopted = [Letter(one.id, b"", one.key) for one in letters if one.id in strange & {*mapped.replays}]
         progress = replace(before, commits=before.commits + 1)
         key, supersedes = self._prepared.mapping.key, self._keys.supersedes
-        outgoing = Outgoing(mapped.records, progress, key, mapped.deletes, adopted, mapped.replays, supersedes)
+        outgoing = Outgoing(
+            mapped.records,
+            progress,
+            key,
+            mapped.deletes,
+            adopted,
+            mapped.replays,
+            supersedes,
+            streams=mapped.streams,
+        )
         is_written = not outgoing.records
         while not is_written:
             bad, is_written = await self._try(outgoing)
@@ -104,7 +117,16 @@ class Replays:
             return set()
         return set(ids) - {letter.id for letter in await cast("LetterSink", self._sink).letters(ids)}
 
-    async def _map(self, letters: Sequence[ToReplay], strange: Collection[UUID]) -> _Mapped:
+    def _streams(self, letters: Sequence[ToReplay]) -> dict[UUID, SourceStream]:
+        """The stream that each letter's record is of, if the sink splits by them."""
+        if not self._prepared.splits:
+            return {}
+        streams = SourceStreams(self._prepared.mapping.key)
+        return {letter.id: streams.of(letter.contents.meta) for letter in letters}
+
+    async def _map(
+        self, letters: Sequence[ToReplay], strange: Collection[UUID], streams: TypeMapping[UUID, SourceStream]
+    ) -> _Mapped:
         mappings: dict[int | None, Mapping | str] = {None: self._prepared.mapping}
         found = _Mapped()
         for letter in letters:
@@ -117,7 +139,7 @@ class Replays:
             elif letter.id in strange and self._is_upsert and not letter.overwrites:
                 found.failed.append(self._again(letter.id, "sink", None, ELSEWHERE))
             else:
-                await self._map_one(letter, mapping, found)
+                await self._map_one(letter, mapping, streams.get(letter.id), found)
         return found
 
     async def _mapping(self, version: int) -> Mapping | str:
@@ -127,7 +149,7 @@ class Replays:
         except (NotFound, ConfigError) as error:
             return f"version {version} cannot be used: {error.message}"
 
-    async def _map_one(self, letter: ToReplay, mapping: Mapping, into: _Mapped) -> None:
+    async def _map_one(self, letter: ToReplay, mapping: Mapping, stream: SourceStream | None, into: _Mapped) -> None:
         contents = letter.contents
         mapped = await map_all(mapping, [contents.payload], [contents.meta])
         if mapped.failed:
@@ -140,7 +162,8 @@ class Replays:
         if not wanted:
             into.filtered.append(letter.id)
         chosen = (mapped.records[number] for number in wanted)
-        if self._is_upsert and not letter.overwrites and any(self._keys.of_record(one) != letter.key for one in chosen):
+        keys = (self._keys.of_record(one, stream) for one in chosen)
+        if self._is_upsert and not letter.overwrites and any(key != letter.key for key in keys):
             into.failed.append(self._again(letter.id, "sink", None, OTHER_KEY))
             return
         for number in wanted:
@@ -148,6 +171,8 @@ class Replays:
                 into.deletes.append(len(into.records))
             into.records.append(mapped.records[number])
             into.replays.append(letter.id)
+            if stream is not None:
+                into.streams.append(stream)
 
     async def _try(self, outgoing: Outgoing) -> tuple[Sequence[Bad], bool]:
         """Write them. Returns those that cannot be written, and whether the others have been."""
@@ -192,4 +217,5 @@ def _without(outgoing: Outgoing, letters: Collection[UUID]) -> Outgoing:
         deletes=[places[number] for number in outgoing.deletes if number in places],
         replays=[outgoing.replays[number] for number in kept],
         letters=[letter for letter in outgoing.letters if letter.id not in letters],
+        streams=[outgoing.streams[number] for number in kept] if outgoing.streams else (),
     )

@@ -1,0 +1,250 @@
+"""The tables that a sink writes into: one, or one for each stream that the source names.
+
+Of one table a batch is one piece, and nothing is looked for. Of several, each has what one has: its columns, how it is
+made and how it follows its records. All of them are written in the transaction that commits the position.
+
+A table belongs to one stream. What it is in this run is remembered, and what it was in others is in the comment of a
+table that Headgate made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from asyncpg import Connection
+
+from headgate.connectors.api import Context, Grant, KeyKind, Outgoing, SourceStream
+from headgate.connectors.postgres.batches import picked_of, split
+from headgate.connectors.postgres.culprits import refused_rows
+from headgate.connectors.postgres.names import MOST_TABLES, has_streams, mark_of, table_of
+from headgate.connectors.postgres.options import PostgresOptions
+from headgate.connectors.postgres.pieces import Piece, by_stream, in_order, parents_first, unnamed
+from headgate.connectors.postgres.tables import MADE_FOR
+from headgate.connectors.postgres.walls import keep_out
+from headgate.connectors.postgres.writing import Writing, is_servers
+from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Refused
+from headgate.text import one_line
+
+Cut: TypeAlias = Callable[[Sequence[SourceStream]], list[tuple[SourceStream, list[int]]]]
+Misfits: TypeAlias = list[tuple[Piece, Sequence[Bad]]]
+
+LONGEST_SAID = 100  # Characters of a stream's name, in a table's comment and in errors.
+_COMMENT = re.compile(rf"{MADE_FOR} (\"(?:[^\"\\]|\\.)*\") \(([0-9a-f]{{16}})\)")
+_WHOSE = "SELECT obj_description(to_regclass($1), 'pg_class')"
+_NUMBER = """
+SELECT count(*) FROM pg_description WHERE classoid = 'pg_class'::regclass AND objsubid = 0
+AND starts_with(description, $1) AND strpos(description, $2) > 0
+"""
+_LINKS = """
+WITH known AS (SELECT name, to_regclass(path)::oid AS oid FROM unnest($1::text[], $2::text[]) AS k (name, path))
+SELECT DISTINCT child.name, parent.name FROM pg_constraint c
+JOIN known child ON child.oid = c.conrelid JOIN known parent ON parent.oid = c.confrelid
+WHERE c.contype = 'f' AND c.conrelid <> c.confrelid
+"""
+
+
+class Tables:
+    """The tables of one sink."""
+
+    def __init__(self, options: PostgresOptions, context: Context) -> None:
+        self._options = options
+        self._context = context
+        self.is_upsert = options.mode == "upsert"
+        self.only = None if has_streams(options.table) else Writing(options, context)
+        self._writings: dict[str, Writing] = {}  # By the table's name.
+        self._whose: dict[str, SourceStream] = {}
+        self._looked: set[str] = set()  # Tables that are there, and belong to their streams.
+        self._links: set[tuple[str, str]] = set()  # Foreign keys, from table to table,
+        self._linked: set[str] = set()  # of these.
+        self.at: Writing | None = None  # The table that is being written.
+
+    # Cutting.
+
+    def pieces(self, batch: Outgoing, cut: Cut = by_stream) -> list[Piece]:
+        """The batch, table by table. Its columns are not known yet."""
+        if self.only is not None:
+            return [Piece(self.only, batch, range(len(batch.records)), split(batch), [])]
+        streams = batch.streams or [SourceStream("")] * len(batch.records)
+        if bad := unnamed(streams):
+            raise BadRecords(bad)
+        return [self._piece(stream, numbers, batch) for stream, numbers in cut(streams)]
+
+    def _piece(self, stream: SourceStream, numbers: Sequence[int], batch: Outgoing) -> Piece:
+        if self.is_upsert and not stream.key:
+            said = f"stream {_said(stream)} says no key, by which the sink could upsert"
+            raise ConnectorError(said, cause=Cause.CONFIG, hint="name one in mapping.key, or leave the stream out")
+        writing = self.of(stream)
+        writing.table.known = stream.types or writing.table.known
+        part = batch if len(numbers) == len(batch.records) else picked_of(batch, numbers)
+        part = replace(part, key=stream.key)
+        return Piece(writing, part, numbers, split(part), [])
+
+    def of(self, stream: SourceStream) -> Writing:
+        """What writes this stream."""
+        if self.only is not None:
+            return self.only
+        name = table_of(self._options.table, stream.name)
+        whose = self._whose.get(name)
+        if whose is None:
+            if len(self._whose) >= MOST_TABLES:
+                raise _too_many(stream)
+            options = self._options.model_copy(update={"table": name})
+            comment = (
+                f"{MADE_FOR} {json.dumps(str(stream)[:LONGEST_SAID])} ({mark_of(stream)}) of {self._options.table}"
+            )
+            self._writings[name] = Writing(options, self._context, comment)
+            self._whose[name] = stream
+        elif whose.whole_name != stream.whole_name:
+            raise _two_streams(name, _said(stream), _said(whose))
+        return self._writings[name]
+
+    def knows(self, stream: SourceStream) -> bool:
+        """Whether the table of a stream is there, and was looked at."""
+        return self.of(stream).name in self._looked
+
+    # Getting ready.
+
+    async def ready(self, connection: Connection, grant: Grant | None, pieces: list[Piece], cut: Cut) -> list[Piece]:
+        """Look at the tables, and make those that are absent. Returns the pieces in the order in which they go."""
+        bad: list[Bad] = []
+        for piece in pieces:
+            await self.look(connection, piece.writing)
+            try:
+                with piece.named():
+                    piece.columns = await piece.writing.columns(connection, grant, piece.batch, piece.parts)
+            except BadRecords as error:
+                bad += error.bad
+            await self.look(connection, piece.writing)  # If it was made now, perhaps by somebody else.
+        if bad:
+            raise BadRecords(sorted(bad, key=lambda one: one.index))
+        names = [piece.writing.name for piece in pieces]
+        if cut is in_order or len(set(names)) < 2:
+            return pieces
+        if not self._linked.issuperset(names):
+            await self.relink(connection)
+        if not self._links:
+            return pieces
+        ranks = {name: rank for rank, name in enumerate(parents_first(names, self._links))}
+        return sorted(pieces, key=lambda piece: ranks[piece.writing.name])
+
+    async def look(self, connection: Connection, writing: Writing) -> None:
+        """See whether the table of a stream is that stream's. The table of all has been looked at before."""
+        if self.only is not None:
+            return
+        await refuse_own(connection, writing.table.path)
+        if writing.name in self._looked:
+            return
+        await writing.table.look(connection)
+        stream = self._whose[writing.name]
+        if writing.table.columns:
+            found = _COMMENT.match(await connection.fetchval(_WHOSE, writing.table.path) or "")
+            if found is not None and found[2] != mark_of(stream):
+                raise _two_streams(writing.name, _said(stream), found[1])
+            self._looked.add(writing.name)
+        elif await connection.fetchval(_NUMBER, MADE_FOR, f" of {self._options.table}. ") >= MOST_TABLES:
+            raise _too_many(stream)
+
+    async def relink(self, connection: Connection) -> bool:
+        """Ask for the foreign keys between the tables. Returns whether there are others than before."""
+        before, names = self._links, list(self._writings)
+        rows = await connection.fetch(_LINKS, names, [self._writings[name].table.path for name in names])
+        self._links, self._linked = {(row[0], row[1]) for row in rows}, set(names)
+        return self._links != before
+
+    async def key_kinds(self, connection: Connection, key: Sequence[str], stream: SourceStream) -> Sequence[KeyKind]:
+        """What the table of a stream keeps a key in."""
+        writing = self.of(stream)
+        await self.look(connection, writing)
+        return writing.key_kinds(key)
+
+    # Writing.
+
+    async def put(self, connection: Connection, pieces: Sequence[Piece], cut: Cut = by_stream) -> None:
+        """All of it, into the transaction that is under way."""
+        if len(pieces) > 1 and cut is by_stream:
+            for piece in reversed(pieces):  # Children are gone before their parents.
+                self.at = piece.writing
+                with piece.named():
+                    await piece.writing.delete(connection, piece.columns, piece.batch)
+        for piece in pieces:
+            self.at = piece.writing
+            with piece.named():
+                await piece.writing.put(connection, piece.columns, piece.batch)
+        self.at = None
+
+    async def isolated(self, connection: Connection, pieces: Sequence[Piece], error: Exception) -> Misfits | None:
+        """Find out whose fault it is that a batch was refused, in a transaction that is not committed.
+
+        Returns what wider columns would hold; if that is nothing, the batch is worth another try as it is. None: no
+        record by itself is at fault.
+        """
+        misfits = await _misfits(connection, pieces)
+        if misfits:
+            return misfits
+        failed = [piece.writing for piece in pieces if self.at in (None, piece.writing)]
+        if [writing for writing in failed if writing.learns(error)]:
+            return []
+        if not is_servers(error):
+            return None
+        asked = [await piece.writing.to_search(piece.batch, piece.parts, piece.columns) for piece in pieces]
+        await connection.execute("SAVEPOINT headgate_search")
+        refused = await refused_rows(connection, asked)
+        bad = [one for piece, some in zip(pieces, refused, strict=True) for one in piece.renamed(some)]
+        if bad:
+            raise BadRecords(sorted(bad, key=lambda one: one.index))
+        await connection.execute("ROLLBACK TO headgate_search")
+        if all(writing.as_json for writing in failed):
+            return None
+        for writing in failed:
+            writing.as_json = True
+        return []
+
+
+async def _misfits(connection: Connection, pieces: Sequence[Piece]) -> Misfits:
+    """The records with values that do not fit: raised, or returned if wider columns would hold them."""
+    misfits: Misfits = []
+    bad: list[Bad] = []
+    for piece in pieces:
+        try:
+            with piece.named():
+                found = await piece.writing.judged(connection, piece.batch, piece.parts, piece.columns)
+        except BadRecords as error:
+            bad += error.bad
+        else:
+            misfits += [(piece, found)] if found else []
+    if bad:
+        raise BadRecords(sorted(bad, key=lambda one: one.index))
+    return misfits
+
+
+async def changed(connection: Connection, grant: Grant | None, misfits: Misfits) -> None:
+    """Widen what these records need. If that cannot be, they are bad."""
+    for piece, bad in misfits:
+        with piece.named():
+            await piece.writing.changed(connection, grant, piece.batch, bad)
+
+
+async def refuse_own(connection: Connection, path: str) -> None:
+    """No stream touches what is Headgate's own, or the server's."""
+    try:
+        await keep_out(connection, path)
+    except Refused as error:
+        raise ConnectorError(error.message, cause=Cause.CONFIG, hint=error.hint) from None
+
+
+def _said(stream: SourceStream) -> str:
+    return repr(one_line(stream, LONGEST_SAID))
+
+
+def _two_streams(table: str, one: str, other: str) -> ConnectorError:
+    said = f"the streams {one} and {other} would both be the table {table}"
+    return ConnectorError(said, cause=Cause.CONFIG, hint="read one of them with another datasource")
+
+
+def _too_many(stream: SourceStream) -> ConnectorError:
+    said = f"stream {_said(stream)} would be one of more than {MOST_TABLES:,} tables"
+    return ConnectorError(said, cause=Cause.CONFIG, hint="name the streams that are wanted, or read some elsewhere")

@@ -1,0 +1,426 @@
+"""Streams of a source that become tables: each its own, all in the transaction of the position."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from headgate.connectors.api import Grant, Letter, Outgoing, Progress, SourceStream
+from headgate.connectors.postgres import several
+from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
+from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced
+from headgate.testing.factories import make_context, make_grant
+
+MODES = ["insert", "upsert"]
+USERS = SourceStream("users", key=("id",))
+ORDERS = SourceStream("orders", key=("number",))
+LINES = SourceStream("order-lines", key=("number", "line"))
+
+
+async def rows(url: str, query: str, *values: Any) -> list[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [tuple(row) for row in await connection.fetch(query, *values)]
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def url(empty_url: str) -> str:
+    await rows(empty_url, "CREATE SCHEMA raw")
+    return empty_url
+
+
+def make_sink(url: str, mode: str = "upsert", **options: Any) -> PostgresSink:
+    return PostgresSink(
+        PostgresOptions(**{"url": url, "table": "raw.{stream}", "mode": mode, **options}), make_context()
+    )
+
+
+@asynccontextmanager
+async def opened(url: str, mode: str = "upsert", grant: Grant | None = None, **options: Any) -> AsyncIterator[Any]:
+    sink = make_sink(url, mode, **options)
+    await sink.open(grant or make_grant(epoch=1, stream=uuid4()))
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+def batch(*records: tuple[SourceStream, dict[str, Any]], commits: int = 1, **more: Any) -> Outgoing:
+    progress = Progress(0, commits, commits)
+    return Outgoing([one for _, one in records], progress, streams=[stream for stream, _ in records], **more)
+
+
+async def refused(sink: PostgresSink, *records: tuple[SourceStream, dict[str, Any]], **more: Any) -> list[Bad]:
+    with pytest.raises(BadRecords) as caught:
+        await sink.write(batch(*records, **more))
+    return list(caught.value.bad)
+
+
+async def position(url: str) -> Any:
+    found = await rows(url, "SELECT position::text FROM headgate_position WHERE epoch > 0")
+    return found[0][0] if found else None
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_each_stream_gets_its_own_table_with_the_position(url: str, mode: str) -> None:
+    async with opened(url, mode) as sink:
+        await sink.write(
+            batch(
+                (USERS, {"id": 1, "name": "ada"}),
+                (LINES, {"number": 7, "line": 1, "price": 1.5}),
+                (USERS, {"id": 2, "name": "bob"}),
+            )
+        )
+        await sink.write(batch((ORDERS, {"number": 7}), commits=2))
+    assert await rows(url, "SELECT * FROM raw.users ORDER BY id") == [(1, "ada"), (2, "bob")]
+    assert await rows(url, "SELECT number, line FROM raw.order_lines") == [(7, 1)]
+    assert await rows(url, "SELECT * FROM raw.orders") == [(7,)]
+    assert await position(url) == "2"
+
+
+async def test_each_stream_is_upserted_by_its_own_key(url: str) -> None:
+    async with opened(url) as sink:
+        first = [
+            (USERS, {"id": 1, "name": "ada"}),
+            (LINES, {"number": 1, "line": 1}),
+            (LINES, {"number": 1, "line": 2}),
+        ]
+        await sink.write(batch(*first))
+        await sink.write(batch((USERS, {"id": 1, "name": "eve"}), (LINES, {"number": 1, "line": 2}), commits=2))
+        gone = batch((LINES, {"number": 1, "line": 1}), (USERS, {"id": 3, "name": "x"}), deletes=[0], commits=3)
+        await sink.write(gone)
+    assert await rows(url, "SELECT * FROM raw.users ORDER BY id") == [(1, "eve"), (3, "x")]
+    assert await rows(url, "SELECT * FROM raw.order_lines") == [(1, 2)]
+    keys = "SELECT conrelid::regclass::text, cardinality(conkey) FROM pg_constraint WHERE contype = 'p' ORDER BY 1"
+    assert [one for one in await rows(url, keys) if one[0].startswith("raw.")] == [
+        ("raw.order_lines", 2),
+        ("raw.users", 1),
+    ]
+
+
+async def test_a_stream_without_a_key_cannot_be_upserted(url: str) -> None:
+    async with opened(url) as sink:
+        with pytest.raises(ConnectorError, match="stream 'logs' says no key") as caught:
+            await sink.write(batch((SourceStream("logs"), {"a": 1})))
+    assert caught.value.cause is Cause.CONFIG
+
+
+async def test_a_field_without_a_value_has_the_type_that_the_source_knows(url: str) -> None:
+    known = {"at": "timestamp", "price": "decimal", "data": "bytes", "id": "text", "odd": "no such word"}
+    stream = SourceStream("users", key=("id",), types=known)
+    async with opened(url) as sink:
+        await sink.write(batch((stream, {"id": 1, "at": None, "price": None, "data": None, "odd": None})))
+    types = (
+        "SELECT attname::text, atttypid::regtype::text FROM pg_attribute"
+        " WHERE attrelid = 'raw.users'::regclass AND attnum > 0"
+    )
+    assert dict(await rows(url, types)) == {
+        "id": "bigint",  # What is there goes before what was announced: a mapping may have made it.
+        "at": "timestamp with time zone",
+        "price": "numeric",
+        "data": "bytea",
+        "odd": "text",
+    }
+
+
+async def test_each_table_follows_its_own_records(url: str) -> None:
+    async with opened(url, columns={"name": "varchar(20)"}) as sink:
+        await sink.write(batch((USERS, {"id": 1}), (ORDERS, {"number": 1, "total": 1})))
+        await sink.write(batch((USERS, {"id": 2, "name": "x"}), (ORDERS, {"number": 2, "total": 1.5}), commits=2))
+    assert await rows(url, "SELECT * FROM raw.users ORDER BY id") == [(1, None), (2, "x")]
+    assert [float(one) for (one,) in await rows(url, "SELECT total FROM raw.orders ORDER BY number")] == [1.0, 1.5]
+
+
+async def test_a_table_that_is_there_is_used_and_none_is_made_if_none_may_be(url: str) -> None:
+    await rows(url, "CREATE TABLE raw.users (id int PRIMARY KEY, name text DEFAULT 'none')")
+    async with opened(url, create=False) as sink:
+        await sink.write(batch((USERS, {"id": 1})))
+        with pytest.raises(ConnectorError, match=r"table raw\.orders does not exist"):
+            await sink.write(batch((USERS, {"id": 2}), (ORDERS, {"number": 1}), commits=2))
+    assert await rows(url, "SELECT * FROM raw.users") == [(1, "none")]
+
+
+# Names that come from outside.
+
+
+async def test_two_streams_of_one_table_are_refused_and_never_mixed(url: str) -> None:
+    one, other = SourceStream("a-b", key=("id",)), SourceStream("a.b", key=("id",))
+    async with opened(url) as sink:
+        await sink.write(batch((one, {"id": 1})))
+        with pytest.raises(ConnectorError, match=r"streams 'a\.b' and 'a-b' would both be the table raw\.a_b"):
+            await sink.write(batch((one, {"id": 2}), (other, {"id": 3}), commits=2))
+    async with opened(url) as later:  # Another run has never heard of the first one.
+        with pytest.raises(ConnectorError, match=r"streams 'a\.b' and \"a-b\" would both be the table raw\.a_b"):
+            await later.write(batch((other, {"id": 3})))
+        with pytest.raises(ConnectorError, match="would both be the table"):
+            await later.rehearse(batch((other, {"id": 3})))
+    async with opened(url) as later:
+        with pytest.raises(ConnectorError, match="would both be the table"):
+            await later.write(batch((SourceStream("a-b", "elsewhere", ("id",)), {"id": 3})))
+    assert await rows(url, "SELECT id FROM raw.a_b") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "name", ['x"; DROP TABLE raw.users; --', "o'clock", "\\", "nul\0", "ä\ud800", "q" * 5000, "$h$"]
+)
+async def test_a_hostile_name_is_a_table_like_any_other(url: str, name: str) -> None:
+    stream = SourceStream(name, key=("id",))
+    for epoch in range(2):
+        async with opened(url) as sink:
+            await sink.write(batch((USERS, {"id": epoch}), (stream, {"id": epoch})))
+            assert await refused(sink, (USERS, {"id": 7}), (stream, {"id": None})) == [
+                Bad(1, "id", "is a part of the key, and must not be null")
+            ]
+    tables = await rows(
+        url, "SELECT relname::text FROM pg_class WHERE relnamespace = 'raw'::regnamespace AND relkind = 'r'"
+    )
+    assert len(tables) == 2
+    for (table,) in tables:
+        assert await rows(url, f'SELECT id FROM raw."{table}" ORDER BY id') == [(0,), (1,)]
+
+
+@pytest.mark.parametrize("name", ["headgate_position", "headgate_dead_letter", "pg_class"])
+async def test_no_stream_is_a_table_of_ours_or_of_the_server(url: str, name: str) -> None:
+    async with opened(url, table="{stream}") as sink:
+        with pytest.raises(ConnectorError, match="own") as caught:
+            await sink.write(batch((SourceStream(name, key=("id",)), {"id": 1})))
+    assert caught.value.cause is Cause.CONFIG
+
+
+async def test_the_schema_of_the_registry_is_out_of_reach(url: str) -> None:
+    await rows(url, "CREATE SCHEMA headgate")
+    for use in (
+        make_sink(url, table="headgate.{stream}").check,
+        lambda: make_sink(url, table="headgate.{stream}").open(make_grant()),
+    ):
+        with pytest.raises(ConnectorError, match="own schema"):
+            await use()
+
+
+async def test_a_source_cannot_make_tables_without_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "MOST_TABLES", 2)
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1}), (ORDERS, {"number": 1})))
+        with pytest.raises(ConnectorError, match="'order-lines' would be one of more than 2 tables"):
+            await sink.write(batch((LINES, {"number": 1, "line": 1}), commits=2))
+    async with opened(url) as later:  # Nor by and by.
+        await later.write(batch((USERS, {"id": 2})))
+        with pytest.raises(ConnectorError, match="more than 2 tables"):
+            await later.write(batch((LINES, {"number": 1, "line": 1}), commits=2))
+
+
+async def test_a_record_of_no_stream_is_named(url: str) -> None:
+    async with opened(url) as sink:
+        found = await refused(sink, (USERS, {"id": 1}), (SourceStream(""), {"id": 2}))
+    assert found == [Bad(1, None, "the source does not say which stream it is of")]
+
+
+# Bad records.
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_bad_records_of_all_streams_are_named_by_their_place_in_the_batch(url: str, mode: str) -> None:
+    await rows(url, "CREATE TABLE raw.users (id int PRIMARY KEY, age int CHECK (age > 0))")
+    await rows(url, "CREATE TABLE raw.orders (number int PRIMARY KEY, total int CHECK (total > 0))")
+    records = [
+        (USERS, {"id": 1, "age": 1}),
+        (ORDERS, {"number": 1, "total": 5}),
+        (ORDERS, {"number": 2, "total": "x"}),
+        (USERS, {"id": 2, "age": "y"}),
+        (ORDERS, {"number": 3, "total": -1}),
+        (USERS, {"id": 3, "age": -1}),
+        (ORDERS, {"number": 4, "total": 6}),
+    ]
+    async with opened(url, mode) as sink:
+        assert await refused(sink, *records) == [
+            Bad(2, "total", "an integer is expected, not text"),
+            Bad(3, "age", "an integer is expected, not text"),
+        ]
+        left = [one for at, one in enumerate(records) if at not in (2, 3)]
+        assert await refused(sink, *left) == [
+            Bad(2, "total", "breaks the constraint orders_total_check"),
+            Bad(3, "age", "breaks the constraint users_age_check"),
+        ]
+        assert await rows(url, "SELECT FROM raw.users UNION ALL SELECT FROM raw.orders") == []
+        await sink.write(batch(*[one for at, one in enumerate(left) if at not in (2, 3)]))
+    assert await rows(url, "SELECT id FROM raw.users") == [(1,)]
+    assert await rows(url, "SELECT number FROM raw.orders ORDER BY 1") == [(1,), (4,)]
+
+
+FAMILY = (
+    "CREATE TABLE raw.users (id int PRIMARY KEY, age int CHECK (age > 0))",
+    "CREATE TABLE raw.orders (number int PRIMARY KEY, owner int NOT NULL REFERENCES raw.users {}, total text)",
+)
+
+
+async def make_family(url: str, more: str = "") -> None:
+    for statement in FAMILY:
+        await rows(url, statement.format(more))
+
+
+@pytest.mark.parametrize("more", ["", "DEFERRABLE INITIALLY DEFERRED"])
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_child_may_come_before_its_parent(url: str, mode: str, more: str) -> None:
+    await make_family(url, more)
+    async with opened(url, mode) as sink:
+        await sink.write(batch((ORDERS, {"number": 1, "owner": 1}), (USERS, {"id": 1, "age": 1})))
+        # Two of one key: what a later one replaces is tried, too.
+        twice = [
+            (ORDERS, {"number": 2, "owner": 2}),
+            (ORDERS, {"number": 2, "owner": 2, "total": "x"}),
+            (USERS, {"id": 2, "age": 1}),
+        ]
+        await sink.write(batch(*twice[0 if mode == "upsert" else 1 :], commits=2))
+    assert await rows(url, "SELECT number, owner FROM raw.orders ORDER BY 1") == [(1, 1), (2, 2)]
+
+
+async def test_a_foreign_key_that_is_added_later_orders_the_tables_from_then_on(url: str) -> None:
+    await rows(url, FAMILY[0])
+    await rows(url, "CREATE TABLE raw.orders (number int PRIMARY KEY, owner int, total text)")
+    async with opened(url) as sink:
+        await sink.write(batch((ORDERS, {"number": 1, "owner": 1}), (USERS, {"id": 1, "age": 1})))
+        await rows(url, "ALTER TABLE raw.orders ADD FOREIGN KEY (owner) REFERENCES raw.users")
+        twice = [(ORDERS, {"number": 2, "owner": 2}), (ORDERS, {"number": 2, "owner": 2, "total": "x"})]
+        await sink.write(batch(*twice, (USERS, {"id": 2, "age": 1}), commits=2))
+    assert await rows(url, "SELECT number FROM raw.orders ORDER BY 1") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("more", ["", "DEFERRABLE INITIALLY DEFERRED"])
+@pytest.mark.parametrize("mode", MODES)
+async def test_only_the_child_of_a_parent_that_is_not_there_is_bad(url: str, mode: str, more: str) -> None:
+    await make_family(url, more)
+    records = [
+        (ORDERS, {"number": 1, "owner": 1}),
+        (ORDERS, {"number": 2, "owner": 9}),  # Nobody.
+        (ORDERS, {"number": 3, "owner": 2}),  # Of one that is refused.
+        (USERS, {"id": 1, "age": 1}),
+        (USERS, {"id": 2, "age": -1}),
+    ]
+    async with opened(url, mode) as sink:
+        found = await refused(sink, *records)
+        assert [(one.index, one.reason) for one in found] == [
+            (1, "breaks the constraint orders_owner_fkey"),
+            (2, "breaks the constraint orders_owner_fkey"),
+            (4, "breaks the constraint users_age_check"),
+        ]
+        await sink.write(batch(records[0], records[3]))
+    assert await rows(url, "SELECT number FROM raw.orders") == [(1,)]
+
+
+async def test_children_are_deleted_before_their_parents(url: str) -> None:
+    await make_family(url)
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1, "age": 1}), (ORDERS, {"number": 1, "owner": 1})))
+        await sink.write(batch((USERS, {"id": 1}), (ORDERS, {"number": 1}), deletes=[0, 1], commits=2))
+    assert await rows(url, "SELECT FROM raw.users UNION ALL SELECT FROM raw.orders") == []
+
+
+async def test_what_goes_only_in_the_order_of_the_records_goes_in_that_order(url: str) -> None:
+    await make_family(url)
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1, "age": 1}), (ORDERS, {"number": 1, "owner": 1})))
+        # The order is given to somebody else, and only then its old owner can go.
+        moved = [(USERS, {"id": 2, "age": 1}), (ORDERS, {"number": 1, "owner": 2}), (USERS, {"id": 1})]
+        await sink.rehearse(batch(*moved, deletes=[2], commits=2))
+        await sink.write(batch(*moved, deletes=[2], commits=2))
+        # A circle of foreign keys.
+        await rows(url, "ALTER TABLE raw.users ADD first int REFERENCES raw.orders")
+    async with opened(url) as sink:
+        circle = [
+            (USERS, {"id": 5, "age": 1, "first": None}),
+            (ORDERS, {"number": 5, "owner": 5}),
+            (USERS, {"id": 6, "age": 1, "first": 5}),
+            (ORDERS, {"number": 6, "owner": 6}),
+        ]
+        await sink.write(batch(*circle))
+    assert await rows(url, "SELECT id FROM raw.users ORDER BY 1") == [(2,), (5,), (6,)]
+    assert await rows(url, "SELECT number, owner FROM raw.orders ORDER BY 1") == [(1, 2), (5, 5), (6, 6)]
+
+
+# Positions and letters.
+
+
+async def test_a_run_that_is_fenced_writes_nothing_into_any_table(url: str) -> None:
+    stream = uuid4()
+    async with opened(url, grant=make_grant(epoch=1, stream=stream)) as sink:
+        await sink.write(batch((USERS, {"id": 1}), (ORDERS, {"number": 1})))
+        successor = make_sink(url)
+        found = await successor.open(make_grant(epoch=2, stream=stream))
+        assert found is not None
+        assert found.position == 1
+        with pytest.raises(Fenced):
+            await sink.write(batch((USERS, {"id": 2}), (ORDERS, {"number": 2}), commits=2))
+        with pytest.raises(Fenced):  # Nor does it make one.
+            await sink.write(batch((LINES, {"number": 2, "line": 1}), (USERS, {"id": 3}), commits=2))
+        await successor.write(batch((USERS, {"id": 4}), commits=2))
+        await successor.close()
+    assert await rows(url, "SELECT id FROM raw.users ORDER BY 1") == [(1,), (4,)]
+    assert await rows(url, "SELECT number FROM raw.orders") == [(1,)]
+
+
+async def test_a_stream_that_is_gone_leaves_its_rows_and_no_position(url: str) -> None:
+    grant = make_grant()
+    async with opened(url, grant=grant) as sink:
+        await sink.write(batch((USERS, {"id": 1})))
+    await make_sink(url).forget(grant.installation, [grant.stream])
+    assert await position(url) is None
+    assert await rows(url, "SELECT id FROM raw.users") == [(1,)]
+
+
+def key(record: dict[str, Any], stream: SourceStream | None = None) -> bytes | None:
+    assert stream is not None
+    return f"{stream.name} {[record.get(field) for field in stream.key]}".encode()
+
+
+def letter(stream: SourceStream, **record: Any) -> Letter:
+    return Letter(uuid4(), b"content", key(record, stream), remains=b"remains")
+
+
+async def outcomes(url: str) -> dict[UUID, str]:
+    return dict(await rows(url, "SELECT id, outcome FROM headgate_dead_letter"))
+
+
+async def test_a_record_supersedes_letters_of_its_own_stream_only(url: str) -> None:
+    of_user, of_order = letter(USERS, id=1), letter(ORDERS, number=1)
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 5}), (ORDERS, {"number": 5}), letters=[of_user, of_order]))
+        await sink.write(batch((USERS, {"id": 1}), (LINES, {"number": 1, "line": 1}), supersedes=key, commits=2))
+        assert await outcomes(url) == {of_user.id: "superseded", of_order.id: "open"}
+        replay = batch(
+            (ORDERS, {"number": 1}), (USERS, {"id": 1}), replays=[of_order.id, of_user.id], supersedes=key, commits=3
+        )
+        await sink.write(replay)
+    assert await outcomes(url) == {of_user.id: "superseded", of_order.id: "replayed"}
+    assert await rows(url, "SELECT number FROM raw.orders ORDER BY 1") == [(1,), (5,)]
+
+
+async def test_the_kinds_of_a_key_are_those_of_the_streams_table(url: str) -> None:
+    await rows(url, "CREATE TABLE raw.users (id int PRIMARY KEY)")
+    async with opened(url) as sink:
+        assert list(await sink.key_kinds(("id",), USERS)) == ["integer"]
+        assert list(await sink.key_kinds(("number",), ORDERS)) == []
+        await sink.write(batch((ORDERS, {"number": "x"})))
+        assert list(await sink.key_kinds(("number",), ORDERS)) == ["text"]
+
+
+async def test_a_rehearsal_leaves_nothing(url: str) -> None:
+    sink = make_sink(url)
+    await sink.check()
+    await sink.rehearse(batch((USERS, {"id": 1}), (ORDERS, {"number": 1}), (USERS, {"id": 2})))
+    with pytest.raises(BadRecords) as caught:
+        await sink.rehearse(
+            batch((USERS, {"id": 1}), (ORDERS, {"number": None}), (SourceStream("x", key=("id",)), {"id": 1}))
+        )
+    assert [one.index for one in caught.value.bad] == [1]
+    assert await sink.columns() == []
+    assert await rows(url, "SELECT to_regclass('raw.users'), to_regclass('raw.orders')") == [(None, None)]

@@ -1,0 +1,182 @@
+"""A source that names streams, on a real node: each stream gets its table, and letters know which one they are of."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headgate.connectors.api import Batch, Connector, Options, Position, SourceKind, SourceStream
+from headgate.core.records import Totals
+from tests.runtime.conftest import Harness
+from tests.runtime.test_dead_letters import Plug, open_letters, totals
+from tests.runtime.test_letters_in_postgres import replay, until_numbers
+from tests.runtime.test_sink_cleaning import left, work
+
+KEYS = {"users": ["id"], "orders": ["number"]}
+MAKE = (
+    "CREATE TABLE raw.users (id bigint PRIMARY KEY, age int CHECK (age > 0))",
+    "CREATE TABLE raw.orders (number bigint PRIMARY KEY, total int CHECK (total > 0))",
+)
+
+
+class Naming:
+    """A source that says of each record which stream it is of; one batch for each list."""
+
+    def __init__(self, *batches: list[tuple[str, dict[str, Any]]]) -> None:
+        self.batches = list(batches)
+
+    def connector(self) -> Connector:
+        kind = SourceKind(Options, lambda options, context: _Reading(self), names_streams=True)
+        return Connector("naming", "names", source=kind)
+
+
+class _Reading:
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._next = 0
+
+    async def check(self) -> None: ...
+
+    async def parts(self) -> list[str]:
+        return [""]
+
+    async def open(self, position: Position) -> None:
+        self._next = 0 if position is None else position + 1
+
+    async def read(self) -> Batch:
+        while self._next >= len(self._naming.batches):
+            await asyncio.sleep(0.01)
+        some, number = self._naming.batches[self._next], self._next
+        self._next += 1
+        known = [SourceStream("users", types={"born": "date"})]
+        meta = [{"stream": stream, "key": KEYS.get(stream, [])} for stream, _ in some]
+        return Batch(
+            [record for _, record in some], number, meta=meta, streams=known, place=lambda at: f"batch {number}, {at}"
+        )
+
+    async def ack(self, position: Position) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def document(hg: Harness, mapping: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    sink = {"type": "postgres", "url": hg.url, "table": "raw.{stream}", "mode": "upsert"}
+    return {"source": {"type": "naming"}, "mapping": mapping or {}, "sink": sink, **more}
+
+
+@pytest.fixture
+async def raw(hg: Harness) -> None:
+    await hg.sql("CREATE SCHEMA raw")
+
+
+async def rows(hg: Harness, query: str) -> list[Any]:
+    return [tuple(row) for row in await hg.sql(query)]
+
+
+async def until_rows(hg: Harness, query: str, *wanted: Any) -> None:
+    async def are_there() -> bool:
+        found = await hg.sql(
+            "SELECT to_regclass('raw.users') IS NOT NULL AND to_regclass('raw.orders') IS NOT NULL AS t"
+        )
+        return bool(found[0]["t"]) and await rows(hg, query) == list(wanted)
+
+    await hg.until_true(are_there)
+
+
+async def test_streams_become_tables_and_go_on_after_a_restart(hg: Harness, plug: Plug, raw: None) -> None:
+    source = Naming(
+        [("users", {"id": 1, "born": None}), ("orders", {"number": 1}), ("users", {"id": 2, "born": None})],
+    )
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"where": "meta.stream != 'logs'"}))
+    await until_rows(hg, "SELECT id FROM raw.users ORDER BY 1", (1,), (2,))
+    type = (
+        "SELECT atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'raw.users'::regclass AND attname = 'born'"
+    )
+    assert await rows(hg, type) == [("date",)]
+    await hg.node.registry.restart("orders", "tester")
+    source.batches.append([("orders", {"number": 1, "total": 5}), ("logs", {}), ("users", {"id": 3})])
+    await until_rows(hg, "SELECT id FROM raw.users ORDER BY 1", (1,), (2,), (3,))
+    assert await rows(hg, "SELECT number, total FROM raw.orders") == [(1, 5)]
+
+    async def are_counted() -> bool:
+        return await totals(hg) == Totals(6, 5, 1, 0)
+
+    await hg.until_true(are_counted)
+
+
+async def test_a_letter_names_its_stream_and_is_superseded_and_replayed_in_its_table(
+    hg: Harness, plug: Plug, raw: None
+) -> None:
+    for statement in MAKE:
+        await hg.sql(statement)
+    source = Naming(
+        [
+            ("users", {"id": 1, "age": -1}),  # Superseded by the next batch.
+            ("orders", {"number": 1, "total": -1}),  # A record 1 of another stream supersedes nothing.
+            ("users", {"id": 2, "age": "x"}),
+            ("users", {"id": 2, "age": 7}),  # Supersedes the one before it.
+            ("orders", {"number": 2, "total": 2}),
+        ]
+    )
+    plug(source.connector())
+    await hg.apply(orders=document(hg))
+    await until_numbers(hg, open=2, superseded=1)
+    assert await open_letters(hg) == [
+        ("stream 'users', batch 0, 0", "sink", "age", "breaks the constraint users_age_check"),
+        ("stream 'orders', batch 0, 1", "sink", "total", "breaks the constraint orders_total_check"),
+    ]
+    assert await rows(hg, "SELECT id, age FROM raw.users") == [(2, 7)]
+    assert await rows(hg, "SELECT number, total FROM raw.orders") == [(2, 2)]
+    source.batches.append([("users", {"id": 1, "age": 5})])
+    await until_numbers(hg, open=1, superseded=2)
+    await hg.sql("ALTER TABLE raw.orders DROP CONSTRAINT orders_total_check")
+    await replay(hg)
+    await until_numbers(hg, replayed=1, superseded=2)
+    assert await rows(hg, "SELECT id, age FROM raw.users ORDER BY 1") == [(1, 5), (2, 7)]
+    assert await rows(hg, "SELECT number, total FROM raw.orders ORDER BY 1") == [(1, -1), (2, 2)]
+
+
+async def test_a_record_that_cannot_be_mapped_has_the_key_of_its_stream(hg: Harness, plug: Plug, raw: None) -> None:
+    for statement in MAKE:
+        await hg.sql(statement.replace("number bigint", "id bigint"))
+    source = Naming([("users", {"id": "017", "age": "x"}), ("orders", {"id": "017", "age": "x"})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"set": {"id": "id", "age": "int(age)"}, "key": "id"}))
+    await until_numbers(hg, open=2)
+    source.batches.append([("users", {"id": 17, "age": 1})])
+    await until_numbers(hg, open=1, superseded=1)
+    ((place, stage, *_),) = await open_letters(hg)
+    assert (place, stage) == ("stream 'orders', batch 0, 1", "mapping")
+
+
+async def test_two_streams_of_one_table_stop_the_datasource_and_say_so(hg: Harness, plug: Plug, raw: None) -> None:
+    KEYS.update({"a-b": ["id"], "a b": ["id"]})
+    source = Naming([("a-b", {"id": 1})], [("a b", {"id": 2})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg))
+    state = await hg.until("orders", status="ERROR")
+    assert state["error"]["message"].startswith("the streams 'a b' and 'a-b' would both be the table raw.a_b")
+    assert await rows(hg, "SELECT id FROM raw.a_b") == [(1,)]
+
+
+async def test_a_datasource_that_is_deleted_leaves_its_tables_and_no_position(
+    hg: Harness, plug: Plug, raw: None
+) -> None:
+    plug(Naming([("users", {"id": 1}), ("orders", {"number": 1})]).connector())
+    await hg.apply(orders=document(hg))
+    await until_rows(hg, "SELECT id FROM raw.users", (1,))
+    stream = (await hg.node.streams.find("orders:0")).id
+    assert await left(hg, stream) == 1
+    await hg.node.registry.delete("orders", "tester", yes=True)
+
+    async def is_purged() -> bool:
+        await hg.node.registry.datasources.purge()
+        return not await hg.sql("SELECT FROM headgate.stream WHERE id = $1", stream)
+
+    await hg.until_true(is_purged)
+    assert await work(hg) == 1
+    assert await left(hg, stream) == 0
+    assert await rows(hg, "SELECT id FROM raw.users") == [(1,)]
