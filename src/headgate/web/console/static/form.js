@@ -191,7 +191,7 @@ export class Form {
   list(found, path) {
     const value = at(this.get(), path);
     const text = Array.isArray(value) ? value.join(", ") : value ?? "";
-    const input = make("input", { value: text, autocomplete: "off", spellcheck: false, placeholder: "one, two" });
+    const input = make("input", { value: text, autocomplete: "off", spellcheck: false, placeholder: path.at(-1) === "key" ? "id" : "one, two" });
     input.addEventListener("input", () => {
       const words = input.value.split(",").map((one) => one.trim()).filter(Boolean);
       this.write(path, words.length > 1 || Array.isArray(value) || path.at(-1) !== "key" ? (words.length ? words : undefined) : words[0]);
