@@ -27,8 +27,8 @@ def measured() -> dict[str, float]:
     """Run the test, which notes its time. Without a browser it is skipped, and there is no figure."""
     with tempfile.TemporaryDirectory() as folder:
         noted = Path(folder) / "results.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", "junit_family=xunit1", TEST, f"--junit-xml={noted}"]
-        subprocess.run(command, check=True)
+        options = ["-q", "-n", "0", "-o", "junit_family=xunit1", f"--junit-xml={noted}"]
+        subprocess.run([sys.executable, "-m", "pytest", *options, TEST], check=True)
         found = ElementTree.parse(noted).find(PROPERTY)
     return {} if found is None else {"from signing in to a running pipeline, s": float(found.attrib["value"])}
 
