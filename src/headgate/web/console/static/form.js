@@ -118,7 +118,7 @@ export class Form {
     const id = `field-${key.replaceAll(/[^\w-]/g, "-")}`;
     const wrong = make("p", { className: "problem", id: `${id}-wrong` });
     const note = schema.description ?? "";
-    const fallback = schema.default !== undefined && schema.default !== null && typeof schema.default !== "object" ? `Default: ${schema.default}.` : "";
+    const fallback = schema.default !== undefined && schema.default !== null && schema.default !== "" && typeof schema.default !== "object" ? `Default: ${schema.default}.` : "";
     const help = make("small", { id: `${id}-help`, textContent: [note, fallback].filter(Boolean).join(" ") });
     if (found.kind === "object") {
       const group = make("fieldset", { className: "group" }, make("legend", { textContent: name }), help, this.members(found.schema, path), wrong);
