@@ -20,6 +20,7 @@ ALL = (
         "scale",
         "rest",
         "console",
+        "newcomer",
         "streams",
         "push",
         "doors",

@@ -168,6 +168,20 @@ def test_a_field_that_no_record_has_is_told_and_one_that_some_have_is_not() -> N
     assert found == {("never_present", "mapping.set.y")}
 
 
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([{"email": 1}], "the field emial is not in the record (did you mean email?)"),
+        ([{"email": 1}, {"b": 2}], "the field emial is in none of 2 records (did you mean email?)"),
+        ([{"total": 1}], "the field emial is not in the record"),
+        (["text"], "the field emial is not in the record"),
+    ],
+)
+def test_a_field_that_is_mistyped_is_told_with_the_one_that_was_meant(records: list[Any], message: str) -> None:
+    tried = [Tried(record, [written(x=1)]) for record in records]
+    assert [one.message for one in warnings({"set": {"x": "emial"}}, (), tried)] == [message]
+
+
 def test_a_where_that_decides_nothing_is_told() -> None:
     no, yes = Tried({"a": 1}, [Result("filtered")]), Tried({"a": 1}, [written()])
     assert codes({"where": "a"}, [no]) == {("where_never", "mapping.where")}

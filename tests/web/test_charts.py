@@ -133,6 +133,7 @@ def test_scales_are_round_and_times_are_those_of_the_readers_clock(page: Page) -
     assert scale(7, "count") == [0, 2, 4, 6, 8]
     assert scale(1, "count") == [0, 1]
     assert scale(0.3, "per_s")[-1] >= 0.3
+    assert scale(0.05, "per_s") == [0, 0.1]  # Smaller steps would all be told as 0.1.
     assert scale(700, "seconds") == [0, 300, 600, 900]
     assert scale(3 * 86400 * 40, "seconds")[-1] >= 3 * 86400 * 40
     grid = {"from_s": FROM_S, "step_s": 3600, "points": 168}

@@ -77,6 +77,43 @@ def test_a_newcomer_makes_a_webhook_into_a_table_in_five_steps_and_nothing_runs_
 
 
 @needs_chromium
+def test_what_is_mistyped_in_a_new_datasource_is_told_in_the_step_that_asked_for_it(
+    node: NodeProcess, context: BrowserContext
+) -> None:
+    node.apply({"is-there": HOOK})
+    page, complaints = opened(context, node, "/new")
+    expect(page.locator("#wizard[data-ready]")).to_be_visible()
+    page.get_by_text("webhook", exact=True).click()
+    page.get_by_label("Name of the datasource").fill("Is There!")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#name-wrong")).to_contain_text("such as is-there")
+    page.get_by_label("Name of the datasource").fill("is-there")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#name-wrong")).to_contain_text("There is a datasource is-there already")
+    page.get_by_label("Name of the datasource").fill("is-new")
+    page.get_by_role("button", name="Next").click()
+    page.get_by_text("blackhole", exact=True).click()
+    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Add a field").first.click()
+    page.get_by_label("mapping.set: name").fill("cents")
+    page.get_by_label("mapping.set: value or expression").fill("rond(totl)")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#outcome [role=alert]")).to_contain_text("did you mean round?")
+    expect(page.locator("#mapping-options .problem").filter(has_text="rond")).to_be_visible()
+    page.get_by_label("mapping.set: value or expression").fill("round(totl)")
+    page.get_by_role("button", name="Next").click()
+    page.get_by_label("Payload", exact=False).fill('{"total": 1}')
+    page.get_by_role("button", name="Test", exact=True).last.click()
+    expect(page.locator(".caution").first).to_contain_text("totl is not in the record (did you mean total?)")
+    page.get_by_role("button", name="Back").click()
+    page.get_by_label("mapping.set: value or expression").fill("round(total)")
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_label("Payload", exact=False)).to_be_visible()
+    expect(page.locator(".results")).to_have_count(0)  # They are of another document.
+    assert complaints == []
+
+
+@needs_chromium
 def test_a_draft_is_edited_in_both_forms_tested_kept_as_a_fixture_published_and_rolled_back(
     node: NodeProcess, context: BrowserContext
 ) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headgate.cli import demo_broker
 from headgate.datasources.documents import Document, content_of, read_yaml
 from headgate.datasources.stakes import refused_secret
 from headgate.errors import HeadgateError, NotFound
-from headgate.store.demo_user import drop_demo_tables, held, remove_demo_user, url_of_demo_user
+from headgate.store.demo_user import drop_demo_tables, forget_left, held, remove_demo_user, url_of_demo_user
 
 if TYPE_CHECKING:
     from headgate.datasources.registry import Registry
@@ -50,24 +51,34 @@ def documents_for(node: str) -> dict[str, Document]:
     return found
 
 
-async def load_demo(registry: Registry, url: str, node: str) -> None:
-    """Load what is absent. One that asks the node is told where the node is now."""
-    found = await registry.secrets.read([SECRET, OWN])
+async def load_demo(registry: Registry, url: str, node: str, broker: str | None = None) -> None:
+    """Load what is absent. What says where the node or the broker is, is told where that is now."""
+    found = await registry.secrets.read([SECRET, OWN, demo_broker.SECRET])
     known = [found.get(SECRET), found.get(OWN)]
-    url = await url_of_demo_user(url, await registry.datasources.installation(), known)
+    installation = await registry.datasources.installation()
+    url = await url_of_demo_user(url, installation, known)
     if found.get(SECRET) != url:
         await registry.set_secret(SECRET, url, ACTOR)
-    documents = documents_for(node)
+    documents, again = documents_for(node), {STATUS}
+    if broker is not None and (more := await demo_broker.usable(registry, broker, installation, {SECRET: url})):
+        if found.get(demo_broker.SECRET) != broker:
+            await registry.set_secret(demo_broker.SECRET, broker, ACTOR)
+        documents, again = {**documents, **more}, {*again, *more}
     present = {found.name for found in await registry.datasources.all()}
-    ours = await made_by_demo(registry)
-    wanted = {name: one for name, one in documents.items() if name not in present or (name == STATUS and name in ours)}
+    ours = again.intersection(await made_by_demo(registry))
+    wanted = {name: one for name, one in documents.items() if name not in present or name in ours}
     await registry.adopt(wanted, ACTOR, is_admin=True)
+
+
+def names() -> list[str]:
+    """Of all the demo's datasources."""
+    return [*read_yaml(demo_text(), "demo.yaml"), demo_broker.WRITES, demo_broker.READS]
 
 
 async def made_by_demo(registry: Registry) -> list[str]:
     """Those of the demo's datasources that nobody else has changed."""
     found = []
-    for name in read_yaml(demo_text(), "demo.yaml"):
+    for name in names():
         datasource = await registry.datasources.find(name)
         if datasource is None:
             continue
@@ -79,24 +90,35 @@ async def made_by_demo(registry: Registry) -> list[str]:
 
 
 async def unload_demo(registry: Registry, database: Database, url: str) -> None:
-    """Remove what the demo has made: its datasources, and, if nobody else uses them, its secret, tables and user."""
+    """Remove what the demo has made: its datasources, and, if nobody else uses them, its secrets, tables and user."""
     for name in await made_by_demo(registry):
+        if name == demo_broker.WRITES:
+            await _tell_what_stays(registry)
         await registry.delete(name, ACTOR, yes=True)
-    names = list(read_yaml(demo_text(), "demo.yaml"))
     async with registry.datasources.change(ACTOR) as change:
         others = [user for user in await change.secret_users(SECRET) if user.status != "deleted"]
     if others:
         raise refused_secret(SECRET, others)
     async with asyncio.timeout(PATIENCE_S):
-        while await held(database, names):
+        while await held(database, names()):
             await asyncio.sleep(LOOK_S)
+    await forget_left(database, [demo_broker.WRITES])  # The broker's position stays, with what was written there.
     installation = await registry.datasources.installation()
     if await registry.secrets.known([OWN]):
         await drop_demo_tables(url, installation)
-    elif await remove_demo_user(database, url, installation, names):
+    elif await remove_demo_user(database, url, installation, names()):
         with contextlib.suppress(NotFound):
             await registry.delete_secret(SECRET, ACTOR, yes=True)
+    with contextlib.suppress(NotFound):
+        await registry.delete_secret(demo_broker.SECRET, ACTOR)
     log.info("the demo is removed")
+
+
+async def _tell_what_stays(registry: Registry) -> None:
+    datasource = await registry.get(demo_broker.WRITES)
+    published = await registry.datasources.version(datasource.id, datasource.published_version)
+    if published is not None and (stays := demo_broker.what_stays(published.content.sink)):
+        log.info("something of the demo stays in its broker", what=stays)
 
 
 async def unload_and_tell(registry: Registry, database: Database, url: str) -> None:

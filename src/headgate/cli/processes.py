@@ -83,7 +83,7 @@ LAST_PORT = 65535
 log = structlog.get_logger()
 
 
-async def up_many(settings: Settings, count: int, *, demo: bool | None, search_port: bool) -> None:
+async def up_many(settings: Settings, count: int, *, demo: bool | None, broker: str | None, search_port: bool) -> None:
     """Run this many nodes until told to stop."""
     if not settings.auth:
         check_no_auth(settings.host)
@@ -96,7 +96,7 @@ async def up_many(settings: Settings, count: int, *, demo: bool | None, search_p
         ports = _reserve(settings.host, settings.port, count, search=search_port, stack=stack)
         is_tls = certificate_of(settings) is not None
         children = [_Child(f"{name}-{number}", port, is_tls=is_tls) for number, port in enumerate(ports, 1)]
-        parent = _Parent(settings, children, demo=demo)
+        parent = _Parent(settings, children, demo=demo, broker=broker)
         url = await database_url(settings, stack, _server_settings(count))
         if not await started(parent.prepare(url, stack), parent.stop):
             return
@@ -147,10 +147,10 @@ class _Child:
 class _Parent:
     """Keeps the children running."""
 
-    def __init__(self, settings: Settings, children: list[_Child], *, demo: bool | None) -> None:
+    def __init__(self, settings: Settings, children: list[_Child], *, demo: bool | None, broker: str | None) -> None:
         self._settings = settings
         self._children = children
-        self._demo = demo
+        self._demo, self._broker = demo, broker
         self._unloading: asyncio.Task[None] | None = None  # Of the demo, while the children run.
         self._code = 0
         self._token: Kept | None = None
@@ -181,7 +181,7 @@ class _Parent:
         if (file := settings.registry_file) is not None:
             await RegistryFile(file, registry).load()
         if self._demo:
-            await load_demo(registry, url, self._children[0].url)
+            await load_demo(registry, url, self._children[0].url, self._broker)
         elif self._demo is False:
             self._unloading = asyncio.create_task(unload_and_tell(registry, database, url))
 

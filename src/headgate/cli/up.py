@@ -57,13 +57,20 @@ def up(
     demo: Annotated[
         bool | None, typer.Option("--demo/--no-demo", help="Load datasources to look at; or remove them again.")
     ] = None,
+    demo_broker: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A broker for the demo: redis://, mqtt://, amqp:// or nats://. Absent: none."),
+    ] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Only on loopback.")] = False,
 ) -> None:
     """Run a node; without a database, with an embedded PostgreSQL in HEADGATE_HOME."""
     from headgate.config import load
+    from headgate.errors import ConfigError
     from headgate.runtime.log_shipper import LogShipper
     from headgate.telemetry import logs
 
+    if demo_broker is not None and not demo:
+        raise ConfigError("--demo-broker is a part of the demo", hint="say --demo, too")
     settings = load(
         database=database,
         host=host,
@@ -81,14 +88,16 @@ def up(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if processes == 1:
-            runner.run(_up(settings, shipper, demo=demo, search_port=port is None))
+            runner.run(_up(settings, shipper, demo=demo, broker=demo_broker, search_port=port is None))
         else:
             from headgate.cli.processes import up_many
 
-            runner.run(up_many(settings, processes, demo=demo, search_port=port is None))
+            runner.run(up_many(settings, processes, demo=demo, broker=demo_broker, search_port=port is None))
 
 
-async def _up(settings: Settings, shipper: LogShipper, *, demo: bool | None, search_port: bool) -> None:
+async def _up(
+    settings: Settings, shipper: LogShipper, *, demo: bool | None, broker: str | None, search_port: bool
+) -> None:
     from headgate.cli.demo import load_demo, unload_and_tell
     from headgate.runtime import memory
     from headgate.runtime.node import Node
@@ -142,7 +151,7 @@ async def _up(settings: Settings, shipper: LogShipper, *, demo: bool | None, sea
             homes.settle(settings.home, str(node.installation))
             token = await first_token(settings.home, node.tokens) if settings.auth else None
             if demo:
-                await load_demo(node.registry, url, address)
+                await load_demo(node.registry, url, address, broker)
             elif demo is False:
                 stack.callback(asyncio.create_task(unload_and_tell(node.registry, node.database, url)).cancel)
             stack.callback(homes.remove, settings.home, address)

@@ -13,7 +13,7 @@ from headgate.errors import Refused, StoreError
 from headgate.store.database import Database, refusals_in_words, sql, store_errors
 from headgate.text import one_line
 
-DEMO = ("demo_clicks", "demo_orders", "demo_poison", "demo_status")
+DEMO = ("demo_broker", "demo_clicks", "demo_orders", "demo_poison", "demo_status")
 SHARED = ("headgate_position", "headgate_dead_letter")  # Of every sink in the database.
 TABLES = (*DEMO, *SHARED)
 
@@ -85,6 +85,12 @@ async def _make(connection: asyncpg.Connection, user: str, password: str) -> Non
 async def held(database: Database, names: Sequence[str]) -> int:
     """How many streams of deleted datasources of these names a node may still hold."""
     return int(await database.fetchval(sql("demo/held"), list(names)))
+
+
+async def forget_left(database: Database, names: Sequence[str]) -> None:
+    """What deleted datasources of these names have left in their sinks stays there."""
+    streams = [row["stream"] for row in await database.fetch(sql("demo/list"), list(names))]
+    await database.execute(sql("demo/forget"), streams)
 
 
 async def drop_demo_tables(url: str, installation: UUID) -> None:

@@ -62,14 +62,17 @@ function roundUp(least, steps) {
   return (steps.find((step) => step * power >= least * 0.999999) ?? 10) * power;
 }
 
-// From zero to a little above the greatest value, in a few round steps. Counts of things have no half ones.
+// What a step is at least: counts of things have no half ones, and rates are told in tenths.
+const LEAST = { count: 1, per_s: 0.1 };
+
+// From zero to a little above the greatest value, in a few round steps.
 export function scaleOf(most, unit) {
   const { steps, above } = UNITS[unit];
   const least = (most > 0 ? most : 1) / TICKS;
   const isLong = above && most > above[0];
   let step = isLong ? (above[1].find((one) => one * above[0] >= least) ?? 0) * above[0] : roundUp(least, steps);
   if (isLong && !step) step = roundUp(least / 86400, steps) * 86400;
-  if (unit === "count") step = Math.max(1, step);
+  step = Math.max(LEAST[unit] ?? 0, step);
   const number = Math.max(1, Math.ceil((most || step) / step - 1e-9));
   return Array.from({ length: number + 1 }, (_, index) => index * step);
 }

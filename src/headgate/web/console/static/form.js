@@ -118,7 +118,7 @@ export class Form {
     const id = `field-${key.replaceAll(/[^\w-]/g, "-")}`;
     const wrong = make("p", { className: "problem", id: `${id}-wrong` });
     const note = schema.description ?? "";
-    const fallback = schema.default !== undefined && schema.default !== null && typeof schema.default !== "object" ? `Default: ${schema.default}.` : "";
+    const fallback = schema.default !== undefined && schema.default !== null && schema.default !== "" && typeof schema.default !== "object" ? `Default: ${schema.default}.` : "";
     const help = make("small", { id: `${id}-help`, textContent: [note, fallback].filter(Boolean).join(" ") });
     if (found.kind === "object") {
       const group = make("fieldset", { className: "group" }, make("legend", { textContent: name }), help, this.members(found.schema, path), wrong);
@@ -191,7 +191,7 @@ export class Form {
   list(found, path) {
     const value = at(this.get(), path);
     const text = Array.isArray(value) ? value.join(", ") : value ?? "";
-    const input = make("input", { value: text, autocomplete: "off", spellcheck: false, placeholder: "one, two" });
+    const input = make("input", { value: text, autocomplete: "off", spellcheck: false, placeholder: path.at(-1) === "key" ? "id" : "one, two" });
     input.addEventListener("input", () => {
       const words = input.value.split(",").map((one) => one.trim()).filter(Boolean);
       this.write(path, words.length > 1 || Array.isArray(value) || path.at(-1) !== "key" ? (words.length ? words : undefined) : words[0]);

@@ -21,7 +21,7 @@ async function send() {
   try {
     const answer = await fetch(form.dataset.hook, { method: "POST", headers: HEADERS, body: body.value, signal: AbortSignal.timeout(ANSWER_MS) });
     const text = await answer.json().catch(() => ({}));
-    if (answer.status === 202) tell(true, "202: it is durable, and waits in the inbox for the mapping.");
+    if (answer.status === 202) tell(true, "202: it is durable. What becomes of it is counted above.");
     else tell(false, `${answer.status}: ${[text.detail ?? text.title ?? "it was refused", text.hint].filter(Boolean).join(" · ")}`);
   } catch {
     tell(false, "The node does not answer.");

@@ -15,7 +15,7 @@ const wizard = document.getElementById("wizard");
 const find = (id) => document.getElementById(id);
 const nameField = find("name");
 const draft = {};
-let [step, furthest, tested, form] = [1, 1, "", null];
+let [step, furthest, tested, shown, form] = [1, 1, "", "", null]; // `shown`: the document whose results are on the page.
 
 const name = () => nameField.value.trim();
 const path = () => `/api/datasources/${encodeURIComponent(name())}`;
@@ -37,6 +37,7 @@ function show(wanted) {
   wizard.querySelector(`[data-step="${step}"]`).querySelector("input:checked, input, textarea, button")?.focus({ preventScroll: true });
   if (step >= 3) draw();
   if (step >= 4) judge();
+  if (shown !== JSON.stringify(draft)) find("trial").querySelector("[data-results]").replaceChildren();
 }
 
 function draw() {
@@ -46,20 +47,48 @@ function draw() {
   find("mapping-options").replaceChildren(form.mapping());
 }
 
+// A name that is like what was typed, in words.
+function suggestion() {
+  const near = name().toLowerCase().replace(/[^a-z0-9_-]+/g, "-").replace(/^[-_]+|-+$/g, "").slice(0, 100);
+  return NAME.test(near) ? `, such as ${near}` : "";
+}
+
 // What keeps the reader from going on; empty: nothing.
 function lacking() {
   if (step === 1 && !draft.source) return "Choose a source.";
-  if (step === 1 && !NAME.test(name())) return "Give it a name: lower case, digits, - and _.";
+  if (step === 1 && !NAME.test(name())) return `Give it a name of lower case letters, digits, - and _${suggestion()}.`;
   if (step === 2 && !draft.sink) return "Choose a sink.";
   const side = { 1: "source", 2: "sink" }[step];
   const empty = side && (schema.$defs[`${side}-${draft[side].type}`]?.required ?? []).find((one) => draft[side][one] === undefined);
   return empty ? `${empty} is missing.` : "";
 }
 
-function next() {
-  const text = lacking();
+async function taken() {
+  if (step !== 1 || !(await call("GET", path())).ok) return "";
+  return `There is a datasource ${name()} already; choose another name.`;
+}
+
+// What is wrong with what this step has asked for. It is shown at its field.
+async function blamed() {
+  const part = { 1: "source", 2: "sink", 3: "mapping" }[step];
+  if (!part) return "";
+  const { ok, said } = await call("POST", `${path()}/document`, { document: draft });
+  const wrong = ok ? said.problems.filter((one) => one.path.split(".")[0] === part) : [];
+  form.blame(wrong);
+  return wrong.length ? inWords(wrong[0]) : "";
+}
+
+function inWords(one) {
+  return [one.path && `${one.path}:`, one.message, one.hint && `(${one.hint})`].filter(Boolean).join(" ");
+}
+
+async function next() {
+  const from = step;
+  const text = lacking() || (await taken());
+  const wrong = text || (await blamed());
+  if (step !== from) return;
   find("name-wrong").textContent = step === 1 && draft.source ? text : "";
-  if (text) return failed(text);
+  if (wrong) return failed(wrong);
   told("");
   failed("");
   show(step + 1);
@@ -94,7 +123,7 @@ async function judge() {
   form.blame(said.problems);
   find("problems").replaceChildren(...said.problems.map((one) => {
     const item = document.createElement("li");
-    item.textContent = [one.path, one.message, one.hint && `(${one.hint})`].filter(Boolean).join(" ");
+    item.textContent = inWords(one);
     return item;
   }));
   const isTested = tested === JSON.stringify(draft);
@@ -138,7 +167,7 @@ function tell(one) {
     const call = `curl -X POST ${location.origin}/hooks/${one.name} -H 'Authorization: Bearer TOKEN' -d '{"id": 1}'`;
     const code = Object.assign(document.createElement("code"), { textContent: call });
     code.dataset.command = "";
-    parts.push(Object.assign(document.createElement("p"), { textContent: "Send it a record:" }));
+    parts.push(Object.assign(document.createElement("p"), { textContent: "Send it a record, here or on its page:" }));
     const box = Object.assign(document.createElement("p"), { className: "command" });
     box.append(code);
     parts.push(box);
@@ -157,6 +186,7 @@ new Trial(find("trial"), {
   name,
   document: () => draft,
   seen: (said, document) => {
+    shown = document;
     tested = said.trouble ? "" : document;
     judge();
   },
