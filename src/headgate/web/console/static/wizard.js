@@ -167,7 +167,7 @@ function tell(one) {
     const call = `curl -X POST ${location.origin}/hooks/${one.name} -H 'Authorization: Bearer TOKEN' -d '{"id": 1}'`;
     const code = Object.assign(document.createElement("code"), { textContent: call });
     code.dataset.command = "";
-    parts.push(Object.assign(document.createElement("p"), { textContent: "Send it a record, here or on its page:" }));
+    parts.push(Object.assign(document.createElement("p"), { textContent: "Send it a record on its page, or with this command:" }));
     const box = Object.assign(document.createElement("p"), { className: "command" });
     box.append(code);
     parts.push(box);
