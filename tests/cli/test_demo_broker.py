@@ -88,6 +88,10 @@ def names(node: NodeProcess) -> set[str]:
     return {one["name"] for one in node.call("GET", "/api/datasources")["items"]}
 
 
+def secrets(node: NodeProcess) -> set[str]:
+    return {one["name"] for one in node.call("GET", "/api/secrets")["items"]}
+
+
 def test_orders_go_through_a_broker_and_a_killed_node_loses_none(tmp_path: Path, database: str, broker: str) -> None:
     home = tmp_path / "home"
     node = NodeProcess.start(home, database=database, flags=("--demo", "--demo-broker", broker))
@@ -111,10 +115,27 @@ def test_orders_go_through_a_broker_and_a_killed_node_loses_none(tmp_path: Path,
         node = NodeProcess.start(home, database=database, flags=("--no-demo",), token=token)
         wait_until(lambda: "the demo is removed" in node.log())
         assert names(node) == set()
-        assert "demo-broker" not in json.dumps(node.call("GET", "/api/secrets"))
+        assert secrets(node) == set()
         assert "something of the demo stays in its broker" in node.log()
     finally:
         node.end(signal.SIGKILL)
+
+
+def test_another_broker_takes_the_place_of_the_first_without_a_failure(tmp_path: Path, database: str) -> None:
+    with ExitStack() as stack:
+        first, other = a_redis(stack), a_mosquitto(stack)
+        node = NodeProcess.start(tmp_path, database=database, flags=("--demo", "--demo-broker", first))
+        stack.callback(node.end, signal.SIGKILL)
+        token = node.token
+        node.wait_for("demo-from-broker", lambda d: d["metrics"]["records_written"] > 5)
+        assert node.end(signal.SIGTERM) == 0, node.log()
+        flags = ("--demo", "--demo-broker", other)
+        node = NodeProcess.start(tmp_path, database=database, flags=flags, token=token)
+        stack.callback(node.end, signal.SIGKILL)
+        before = node.wait_for("demo-from-broker", lambda d: d["running_version"] == 2)["metrics"]["records_written"]
+        node.wait_for("demo-from-broker", lambda d: d["metrics"]["records_written"] > before + 5)
+        assert "quarantined" not in node.log()
+        assert {"demo-redis", "demo-mqtt"} < secrets(node)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +157,7 @@ def test_a_broker_that_cannot_be_used_costs_one_line(tmp_path: Path, database: s
         assert len(said) == 1
         assert why in said[0]
         assert PASSWORD not in node.log()
-        assert "demo-broker" not in json.dumps(node.call("GET", "/api/secrets"))
+        assert secrets(node) == {"demo-database"}
     finally:
         node.end(signal.SIGKILL)
 

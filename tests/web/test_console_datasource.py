@@ -144,6 +144,7 @@ def test_a_draft_is_edited_in_both_forms_tested_kept_as_a_fixture_published_and_
     expect(page.get_by_role("button", name="Plan and publish")).to_be_disabled()
     page.get_by_role("button", name="Save draft").click()
     expect(page.locator("#outcome [role=status]")).to_contain_text("Saved as the draft v2")
+    expect(page.locator("#which")).to_have_text("The draft, v2.")
     page.get_by_role("button", name="Plan and publish").click()
     dialog = page.get_by_role("dialog", name="Publish edited?")
     expect(dialog).to_contain_text("mapping.where: nothing")

@@ -53,7 +53,7 @@ def documents_for(node: str) -> dict[str, Document]:
 
 async def load_demo(registry: Registry, url: str, node: str, broker: str | None = None) -> None:
     """Load what is absent. What says where the node or the broker is, is told where that is now."""
-    found = await registry.secrets.read([SECRET, OWN, demo_broker.SECRET])
+    found = await registry.secrets.read([SECRET, OWN])
     known = [found.get(SECRET), found.get(OWN)]
     installation = await registry.datasources.installation()
     url = await url_of_demo_user(url, installation, known)
@@ -61,8 +61,9 @@ async def load_demo(registry: Registry, url: str, node: str, broker: str | None 
         await registry.set_secret(SECRET, url, ACTOR)
     documents, again = documents_for(node), {STATUS}
     if broker is not None and (more := await demo_broker.usable(registry, broker, installation, {SECRET: url})):
-        if found.get(demo_broker.SECRET) != broker:
-            await registry.set_secret(demo_broker.SECRET, broker, ACTOR)
+        secret = demo_broker.broker_of(broker).secret
+        if (await registry.secrets.read([secret])).get(secret) != broker:
+            await registry.set_secret(secret, broker, ACTOR)
         documents, again = {**documents, **more}, {*again, *more}
     present = {found.name for found in await registry.datasources.all()}
     ours = again.intersection(await made_by_demo(registry))
@@ -109,8 +110,9 @@ async def unload_demo(registry: Registry, database: Database, url: str) -> None:
     elif await remove_demo_user(database, url, installation, names()):
         with contextlib.suppress(NotFound):
             await registry.delete_secret(SECRET, ACTOR, yes=True)
-    with contextlib.suppress(NotFound):
-        await registry.delete_secret(demo_broker.SECRET, ACTOR)
+    for one in demo_broker.brokers():
+        with contextlib.suppress(NotFound):
+            await registry.delete_secret(one.secret, ACTOR)
     log.info("the demo is removed")
 
 

@@ -27,7 +27,6 @@ from headgate.runtime.streams import sides
 from headgate.runtime.streams.shared import SharedThings
 
 NAME = "headgate-demo"  # Of the stream, topic or queue.
-SECRET = "demo-broker"
 FILE = "demo_broker.yaml"
 WRITES, READS = "demo-to-broker", "demo-from-broker"
 CHECK_S = 15.0  # The rest of the demo waits for it.
@@ -44,6 +43,16 @@ class Broker:
     sink: Mapping[str, Any]
     stays: str
     before: str = ""  # What has to be there first: Headgate declares nothing.
+
+    @property
+    def type(self) -> str:
+        """Of its connector."""
+        return str(self.source["type"])
+
+    @property
+    def secret(self) -> str:
+        """Of its URL. Not one for all: a version that runs must not be given the URL of another kind."""
+        return f"demo-{self.type}"
 
 
 def brokers() -> list[Broker]:
@@ -88,9 +97,9 @@ def broker_of(url: str) -> Broker:
 
 def documents_of(broker: Broker, installation: UUID) -> dict[str, Document]:
     """The two datasources, for this kind of broker."""
-    url = {"url": {"$secret": SECRET}}
+    url = {"url": {"$secret": broker.secret}}
     source, sink = {**broker.source, **url}, {**broker.sink, **url}
-    if source["type"] == "mqtt":  # Of two clients with one name the broker ends the older.
+    if broker.type == "mqtt":  # Of two clients with one name the broker ends the older.
         source["client_id"] = f"{NAME}-{installation.hex[:8]}"
     found = dict(read_yaml(demo_text(), FILE))
     reads, writes = found[READS].content, found[WRITES].content
@@ -111,7 +120,7 @@ async def usable(registry: Registry, url: str, installation: UUID, secrets: Mapp
         found = documents_of(broker, installation)
         async with asyncio.timeout(CHECK_S):
             for document in found.values():
-                await _check(registry, document, {**secrets, SECRET: url})
+                await _check(registry, document, {**secrets, broker.secret: url})
     except TimeoutError:
         why = f"it does not answer within {CHECK_S:.0f} s"
     except Exception as error:
@@ -131,4 +140,4 @@ async def _check(registry: Registry, document: Document, secrets: Mapping[str, s
 
 def what_stays(document: Mapping[str, Any]) -> str:
     """What the sink with these options leaves in its broker."""
-    return next((one.stays for one in brokers() if one.sink["type"] == document.get("type")), "")
+    return next((one.stays for one in brokers() if one.type == document.get("type")), "")

@@ -84,6 +84,7 @@ async function keep() {
   saved = JSON.stringify(draft);
   isTouched = false;
   hash = said.hash;
+  document.getElementById("which").textContent = `The draft, v${said.number}.`;
   told(`Saved as the draft v${said.number}. Nothing runs it yet.`);
   state();
 }

@@ -53,7 +53,7 @@ export class Trial {
   async run() {
     this.button.disabled = true;
     this.button.ariaBusy = "true";
-    this.results.replaceChildren(make("p", { className: "muted", textContent: "Testing in a process that can do nothing…" }));
+    this.results.replaceChildren(make("p", { className: "muted", textContent: "Testing, in a process that can change nothing…" }));
     const document = JSON.stringify(this.given());
     const answer = await call("POST", `/api/datasources/${encodeURIComponent(this.name())}/test`, this.asked());
     this.button.disabled = false;

@@ -83,10 +83,8 @@ function inWords(one) {
 }
 
 async function next() {
-  const from = step;
   const text = lacking() || (await taken());
   const wrong = text || (await blamed());
-  if (step !== from) return;
   find("name-wrong").textContent = step === 1 && draft.source ? text : "";
   if (wrong) return failed(wrong);
   told("");
@@ -167,7 +165,7 @@ function tell(one) {
     const call = `curl -X POST ${location.origin}/hooks/${one.name} -H 'Authorization: Bearer TOKEN' -d '{"id": 1}'`;
     const code = Object.assign(document.createElement("code"), { textContent: call });
     code.dataset.command = "";
-    parts.push(Object.assign(document.createElement("p"), { textContent: "Send it a record, here or on its page:" }));
+    parts.push(Object.assign(document.createElement("p"), { textContent: "Send it a record on its page, or with this command:" }));
     const box = Object.assign(document.createElement("p"), { className: "command" });
     box.append(code);
     parts.push(box);
@@ -198,7 +196,8 @@ for (const side of ["source", "sink"]) {
   }
 }
 find("use-own").addEventListener("click", useOwn);
-find("next").addEventListener("click", next);
+let going = Promise.resolve(); // One click after the other: each asks the server first.
+find("next").addEventListener("click", () => (going = going.then(next, next)));
 find("back").addEventListener("click", () => show(step - 1));
 find("run").addEventListener("click", run);
 find("steps").addEventListener("click", (event) => {
