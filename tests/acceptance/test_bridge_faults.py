@@ -140,9 +140,12 @@ async def test_the_tables_of_two_streams_and_the_position_agree_after_each_kill(
     source = {"type": "singer", "tap": "tap-test", "config": config, "tuning": {"pause_s": 0.002}}
     sink = {"type": "postgres", "url": {"$secret": "warehouse"}, "table": "raw.{stream}"}
     node.apply({"orders": {"source": source, "sink": sink}})
-    for turn in range(1, 4):
+    for turn, locked in enumerate(TABLES.values(), 1):
         await until(lambda: _is_at(connection, turn * SLOW // 4))  # noqa: B023
+        await connection.execute(f"BEGIN; LOCK TABLE {locked} IN SHARE ROW EXCLUSIVE MODE")
+        await until(lambda: _waits(connection))  # Perhaps it has written the other table by then.
         node.end(signal.SIGKILL)
+        await connection.execute("ROLLBACK")
         stands = await _stands(connection)
         assert stands["users"] < SLOW - 1, "it was killed in the middle"
         for stream, table in TABLES.items():
@@ -162,6 +165,12 @@ async def _stands(connection: asyncpg.Connection) -> dict[str, int]:
         return {}
     found = json.loads(await connection.fetchval("SELECT position FROM headgate_position WHERE epoch > 0") or "{}")
     return dict(found.get("state") or {})
+
+
+async def _waits(connection: asyncpg.Connection) -> bool:
+    """Whether a write waits for a table."""
+    query = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = ANY ($1::text[]::regclass[]))"
+    return bool(await connection.fetchval(query, list(TABLES.values())))
 
 
 async def _is_at(connection: asyncpg.Connection, id: int) -> bool:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+import structlog
 
 from headgate.connectors.api import Batch, Connector, Options, Position, SourceKind, SourceStream
+from headgate.connectors.bounds import WireGuard
+from headgate.connectors.guard import OPEN
 from headgate.core.records import Totals
+from headgate.datasources.documents import read_all
+from headgate.runtime.harness.jobs import run_job
+from headgate.runtime.harness.wire import Case, Job, Outcome
 from tests.runtime.conftest import Harness
 from tests.runtime.test_dead_letters import Plug, open_letters, totals
 from tests.runtime.test_letters_in_postgres import replay, until_numbers
@@ -180,3 +187,28 @@ async def test_a_datasource_that_is_deleted_leaves_its_tables_and_no_position(
     assert await work(hg) == 1
     assert await left(hg, stream) == 0
     assert await rows(hg, "SELECT id FROM raw.users") == [(1,)]
+
+
+async def test_a_payload_says_which_stream_its_record_is_of(hg: Harness, plug: Plug, raw: None) -> None:
+    for statement in MAKE:
+        await hg.sql(statement)
+    plug(Naming().connector())
+    content = read_all({"datasources": {"orders": document(hg)}})["orders"].content
+    payload = [
+        {"stream": "users", "key": ["id"], "record": {"id": 1, "age": 1}},
+        {"stream": "orders", "key_properties": ["number"], "record": {"number": 1, "total": -1}},
+        {"id": 7},
+    ]
+    told: list[Any] = []
+    case = Case(payload=msgspec.json.encode(payload))
+    everywhere = WireGuard.of(OPEN)
+    job = Job("orders", content, {}, everywhere, everywhere, everywhere, cases=[case], is_rehearsed=True)
+    await run_job(job, (OPEN, OPEN), structlog.get_logger(), told.append)
+    results = [one.results[0] for one in told if isinstance(one, Outcome)]
+    assert [(one.outcome, one.reason) for one in results] == [
+        ("written", None),
+        ("dead_lettered", "breaks the constraint orders_total_check"),
+        ("dead_lettered", "the source does not say which stream it is of"),
+    ]
+    assert results[0].after == {"id": 1, "age": 1}
+    assert await rows(hg, "SELECT FROM raw.users") == []
