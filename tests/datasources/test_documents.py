@@ -58,12 +58,13 @@ BREAKS = ["\n\n", "\r", "\u2028", "\x85", "\ufeff"]
 tricky = st.sampled_from(DATES_AND_NUMBERS + WORDS_AND_SIGNS + BREAKS)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64) | words | tricky
 scalars |= st.floats(allow_nan=False, allow_infinity=False)
+keys = (words | tricky).filter(lambda key: key != "$secret")  # What follows that must be a name.
 values = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | tricky, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=8,
 )
-parts = st.dictionaries((words | tricky).filter(lambda key: key != "$secret"), values, max_size=4)
+parts = st.dictionaries(keys, values, max_size=4)
 options = parts.map(lambda found: {k: v for k, v in found.items() if k not in ("enabled", "source", "mapping", "sink")})
 names = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,12}", fullmatch=True)
 
