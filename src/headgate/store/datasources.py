@@ -264,10 +264,10 @@ class Datasources:
         found: UUID = row["installation"]
         return found
 
-    async def revision(self) -> int:
-        """That of the last change of any datasource."""
+    async def moment(self) -> tuple[int, int]:
+        """The revision of the last change of any datasource; and a mark, for `changed`."""
         (row,) = await self._database.fetch(sql("registry/read"))
-        return int(row["revision"])
+        return row["revision"], row["mark"]
 
     async def find(self, name: str) -> Datasource | None:
         """By name, or by id as text."""
@@ -279,6 +279,13 @@ class Datasources:
     async def all(self) -> list[Datasource]:
         """All, by name."""
         return await made_of(await self._database.fetch(sql("datasources/list")), _datasource)
+
+    async def changed(self, mark: int) -> tuple[list[Datasource], set[UUID]]:
+        """Those that have changed since a mark, they or what is published of them; and which have been deleted. It may
+        be too many, if a transaction takes long, and never is too few."""
+        rows = await self._database.fetch(sql("datasources/changed"), mark)
+        there = [row for row in rows if not row["deleted"]]
+        return await made_of(there, _datasource), {row["id"] for row in rows if row["deleted"]}
 
     async def entries_since(self, revision: int) -> list[Entry]:
         """What changed after this revision, for reconciling; deleted ones included."""
@@ -298,9 +305,9 @@ class Datasources:
         """All versions, oldest first."""
         return [_version(row) for row in await self._database.fetch(sql("versions/list"), datasource)]
 
-    async def published(self) -> dict[UUID, Version]:
-        """The published version of every datasource."""
-        found = await made_of(await self._database.fetch(sql("versions/list_published")), _version)
+    async def published(self, datasources: Sequence[UUID] | None = None) -> dict[UUID, Version]:
+        """The published version of every datasource, or of each of these."""
+        found = await made_of(await self._database.fetch(sql("versions/list_published"), datasources), _version)
         return {version.datasource: version for version in found}
 
     async def with_draft(self) -> set[UUID]:

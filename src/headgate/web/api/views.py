@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from headgate.clock import unix_s
-from headgate.core.access import ANYONE, Caller, may
+from headgate.core.access import Caller, may
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, judged
 from headgate.datasources.planned import Difference
@@ -123,15 +122,6 @@ async def summaries(node: Node, caller: Caller, nodes: Sequence[NodeRow] | None 
         if sees(caller, facts.datasource.name):
             found.append(summary(facts, has_draft=has_draft))
     return found
-
-
-async def overview(node: Node) -> datasources.Overview:
-    """Every datasource and every node, for all who look."""
-    nodes = await node.nodes.all()
-    shares = [
-        datasources.Share(name=one.name, streams=one.streams, registry_problem=one.registry_problem) for one in nodes
-    ]
-    return datasources.Overview(datasources=await summaries(node, ANYONE, nodes), nodes=shares, at_s=unix_s())
 
 
 async def notices(node: Node, caller: Caller) -> list[str]:

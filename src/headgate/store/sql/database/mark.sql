@@ -1,0 +1,2 @@
+-- The oldest transaction that is under way: what this one does not see, that one or a later one has written or will write.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::xid
