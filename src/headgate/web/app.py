@@ -52,6 +52,7 @@ from headgate.web.doors.push import PushDoor
 from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.doors.wire import SocketProtocol
+from headgate.web.feeds import Feeds
 from headgate.web.figures import collector_of
 from headgate.web.headers import Guarded
 from headgate.web.lines import Lines
@@ -89,6 +90,7 @@ class App:
             "gate": gate,
             "collector": self.collector,
             "overviews": self.overviews,
+            "feeds": Feeds(node),
             "live_pages": LivePages(),
             "verifications": dumps.Verifications(),
         }

@@ -38,9 +38,9 @@ MOST_PAUSE_S = 2.0  # look, unless so very much changes that what is shown would
 ALIVE_S = 2.0  # A console takes a node that is silent for 6 s for lost.
 LINGER_S = 10.0  # It is read on for a while after the last has left: who comes back finds it there.
 AWAY_AFTER = 2  # Readings that fail, one after another.
-SELDOM_S = 15.0  # While nobody looks.
+SELDOM_S = 10.0  # While nobody looks.
 SELDOM_SHARE = 200.0  # Then it may cost a two-hundredth of a core,
-MOST_SELDOM_S = 60.0  # unless what has changed meanwhile would take long to read.
+MOST_SELDOM_S = 20.0  # unless what has changed meanwhile would take long to read.
 MOST_OLD_S = 2.0  # What is older is not shown.
 
 # The figures that people compare over all datasources. The others change with every batch, and are shown for one.

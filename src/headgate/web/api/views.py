@@ -166,6 +166,15 @@ def line(row: logs.Kept) -> datasources.Line:
     return datasources.Line(id=row.id, at=found.at, level=found.level, text=found.text, fields=dict(found.fields))
 
 
+def named_line(row: logs.Named) -> datasources.NamedLine:
+    """A log line, with whose it is."""
+    found = row.line
+    fields = dict(found.fields)
+    return datasources.NamedLine(
+        id=row.id, at=found.at, level=found.level, text=found.text, fields=fields, name=row.name
+    )
+
+
 def difference(found: Difference) -> datasources.Difference:
     """A place at which two documents differ."""
     return datasources.Difference(path=found.path, before=found.before, after=found.after)
