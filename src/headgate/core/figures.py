@@ -172,6 +172,17 @@ def lag_s(totals: Totals, reported: Reported, now_s: float, inbox: InboxBacklog 
     return max(0.0, now_s - since_s)
 
 
+def is_steady(totals: Totals, reported: Reported, now_s: float, *, moves: bool) -> bool:
+    """Whether the figures stay as they are, however late it becomes, until more is moved or reported. Of what waits in
+    the database this knows nothing."""
+    if (reported.waiting_since_s, reported.writing_since_s, reported.backlog_since_s) != (None, None, None):
+        return False
+    if not moves or not reported.samples:
+        return True
+    last = reported.samples[-1]
+    return now_s - last.at_s >= STALE_S and (totals.read, totals.written) == (last.read, last.written)
+
+
 def sampled(samples: Sequence[Sample], totals: Totals, now_s: float) -> tuple[Sample, ...]:
     """The samples after one more was taken. Of a stream at rest two are enough, so that nothing is written again."""
     taken = Sample(now_s, totals.read, totals.written)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from headgate.core.figures import HEALTHS, InboxBacklog
+from headgate.core.figures import HEALTHS, InboxBacklog, is_steady
 from headgate.core.push import PUSH
 from headgate.datasources.prepared import DatasourceOptions
 from headgate.store.datasources import Datasource, Version
@@ -163,6 +163,17 @@ def _stuck(state: StreamState, facts: Facts) -> str:
 
 def _name(state: StreamState) -> str:
     return str(state.index) if state.label is None else state.label
+
+
+def is_settled(facts: Facts) -> bool:
+    """Whether neither health nor figures change by the passing of time alone."""
+    if facts.published is not None and "expect" in facts.published.content.options:
+        return False
+    if facts.inbox is not None and facts.inbox.oldest_at_s is not None:
+        return False
+    return all(
+        is_steady(one.totals, one.reported, facts.now_s, moves=one.worker_status == "RUNNING") for one in facts.states
+    )
 
 
 def unmet(facts: Facts) -> list[str]:

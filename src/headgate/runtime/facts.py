@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from headgate.clock import unix_s
@@ -12,9 +13,11 @@ from headgate.connectors.webhook import CONNECTOR as WEBHOOK
 from headgate.core.figures import Figures, InboxBacklog, Reported, figures, together
 from headgate.core.push import PUSH
 from headgate.core.records import NOTHING, add
-from headgate.datasources.health import Facts
+from headgate.datasources.health import Facts, is_settled
+from headgate.datasources.listing import Listed
 from headgate.runtime.streams.handle import Handle
 from headgate.slices import SLICE, sliced
+from headgate.store.database import Horizon
 from headgate.store.datasources import Datasource, Version
 from headgate.store.listed import Unable
 from headgate.store.nodes import Node as NodeRow
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from headgate.runtime.node import Node
 
 EMPTY = InboxBacklog(0, 0, None)
+T = TypeVar("T")
 
 
 def stream_figures(row: StreamState, facts: Facts) -> Figures:
@@ -91,17 +95,21 @@ class _Around:
 
 async def _around(node: Node, datasource: UUID | None = None, nodes: Sequence[NodeRow] | None = None) -> _Around:
     states = node.registry.states
-    unable: dict[UUID, list[Unable]] = {}
-    for row in await node.streams.unable(datasource):
-        unable.setdefault(row.datasource, []).append(row)
     return _Around(
         node=node,
         live=_live(node),
         nodes=[one for one in (await node.nodes.all() if nodes is None else nodes) if not one.ended],
         listing=await states.all() if datasource is None else await states.one(datasource),
         inboxes=await node.inbox.unread(node.inboxes.acked, datasource),
-        unable=unable,
+        unable=await _unable(node, datasource),
     )
+
+
+async def _unable(node: Node, datasource: UUID | None = None) -> dict[UUID, list[Unable]]:
+    found: dict[UUID, list[Unable]] = {}
+    for row in await node.streams.unable(datasource):
+        found.setdefault(row.datasource, []).append(row)
+    return found
 
 
 async def all_facts(node: Node, nodes: Sequence[NodeRow] | None = None) -> AsyncIterator[tuple[Facts, bool]]:
@@ -121,3 +129,92 @@ async def one_facts(node: Node, found: Datasource) -> Facts:
 
 def _live(node: Node) -> dict[UUID, Handle]:
     return {handle.stream: handle for handle in node.manager.handles()} if node.manager else {}
+
+
+def _different(before: Mapping[UUID, object], now: Mapping[UUID, object]) -> set[UUID]:
+    return {id for id in before.keys() | now.keys() if before.get(id) != now.get(id)}
+
+
+def _put(kept: dict[UUID, T], id: UUID, one: T | None) -> None:
+    if one is None:
+        kept.pop(id, None)
+    else:
+        kept[id] = one
+
+
+class KeptFacts:
+    """What is known of each datasource, from look to look.
+
+    Facts are put together again only where they may differ from those of the look before: something was written in the
+    database, a stream of this node has moved, or they change by the passing of time alone. Elsewhere, health and
+    figures are what they were.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._mark: Horizon | None = None  # Of the last look at the states; None: all of them are read.
+        self._states = Listing({}, {})
+        self._listed: Mapping[UUID, Listed] = {}
+        self._seen: tuple[object, ...] = ()  # What every datasource depends on.
+        self._unable: Mapping[UUID, Sequence[Unable]] = {}
+        self._inboxes: Mapping[UUID, InboxBacklog] = {}
+        self._footprints: dict[UUID, tuple[UUID, tuple[object, ...]]] = {}  # Of the streams of this node.
+        self._due: set[UUID] = set()  # What has to be put together again, also if a look ends early.
+        self._restless: set[UUID] = set()  # They change with the time.
+
+    def forget(self) -> None:
+        """Read all of it again: the registry may be another one than it was."""
+        self._mark = None
+
+    async def look(self, nodes: Sequence[NodeRow]) -> tuple[Sequence[Listed], AsyncIterator[tuple[Facts, bool]]]:
+        """All datasources; and of those that may have changed the facts, with whether there is a draft."""
+        node = self._node
+        listed, _, unable, inboxes = await asyncio.gather(
+            node.registry.listing.all(),
+            self._read_states(nodes),
+            _unable(node),
+            node.inbox.unread(node.inboxes.acked),
+        )
+        around = _Around(node, _live(node), [one for one in nodes if not one.ended], self._states, inboxes, unable)
+        self._due |= self._restless | _different(self._unable, unable) | _different(self._inboxes, inboxes)
+        self._due |= self._moved(around.live)
+        self._unable, self._inboxes = unable, inboxes
+        known, self._listed = self._listed, {one.datasource.id: one for one in listed}
+        self._due |= {id for id, one in self._listed.items() if known.get(id) is not one}
+        return listed, self._facts(around)
+
+    async def _read_states(self, nodes: Sequence[NodeRow]) -> None:
+        """What has changed since the last look. A node that has come or gone has written nothing into states."""
+        heard = [node.id for node in nodes if self._node.watcher.is_heard(node.id)]
+        seen = (self._node.incarnation, heard, [(one.id, one.name, one.draining, one.ended) for one in nodes])
+        if seen != self._seen:
+            self._mark = None
+        mark = self._mark
+        changes = await self._node.registry.states.since(mark)
+        if changes.changed is None:
+            self._states = changes.listing
+            self._due |= self._listed.keys()
+        else:
+            for id in changes.changed:
+                _put(self._states.states, id, changes.listing.states.get(id))
+                _put(self._states.others, id, changes.listing.others.get(id))
+            self._due |= changes.changed
+        self._mark, self._seen = changes.mark, seen
+
+    def _moved(self, live: Mapping[UUID, Handle]) -> set[UUID]:
+        """The datasources of which a stream has moved here, or has come or gone."""
+        before = self._footprints
+        self._footprints = {id: (handle.datasource, handle.footprint()) for id, handle in live.items()}
+        moved = {one[0] for id, one in self._footprints.items() if before.get(id) != one}
+        return moved | {before[id][0] for id in before.keys() - live.keys()}
+
+    async def _facts(self, around: _Around) -> AsyncIterator[tuple[Facts, bool]]:
+        due = [self._listed[id] for id in self._due & self._listed.keys()]
+        self._due &= self._listed.keys()
+        self._restless &= self._listed.keys()
+        async for some in sliced(due, SLICE):
+            for one in some:
+                facts = around.facts(one.datasource, one.published)
+                (self._restless.discard if is_settled(facts) else self._restless.add)(one.datasource.id)
+                yield facts, one.has_draft
+                self._due.discard(one.datasource.id)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -72,6 +73,14 @@ _AWAY = (
 _REFUSES_WRITES = (asyncpg.ReadOnlySQLTransactionError, asyncpg.DiskFullError)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How far a look has seen: all that transactions before this number have written, in this history of the server."""
+
+    lineage: str
+    xid: int
 
 
 class Row(Protocol):

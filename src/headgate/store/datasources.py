@@ -18,7 +18,7 @@ from headgate.core.reconcile import Entry
 from headgate.core.removals import LEFT_ALONE_S
 from headgate.ids import as_id, new_id, stream_id
 from headgate.slices import made_of
-from headgate.store.database import Database, Row, Session, sql
+from headgate.store.database import Database, Horizon, Row, Session, sql
 from headgate.store.events import Event, append
 
 LEFT_ALONE = timedelta(seconds=LEFT_ALONE_S)
@@ -177,7 +177,7 @@ class Change:
         return int(number)
 
     async def reject(self, datasource: UUID, number: int, reason: str) -> bool:
-        """Mark a published version as tried and failed. False if it is not the published one any more."""
+        """Horizon a published version as tried and failed. False if it is not the published one any more."""
         status = await self._connection.execute(sql("versions/reject"), datasource, number, reason)
         await self._touch(datasource)
         return bool(status != "UPDATE 0")
@@ -264,10 +264,10 @@ class Datasources:
         found: UUID = row["installation"]
         return found
 
-    async def revision(self) -> int:
-        """That of the last change of any datasource."""
-        (row,) = await self._database.fetch(sql("registry/read"))
-        return int(row["revision"])
+    async def moment(self) -> tuple[int, Horizon]:
+        """The revision of the last change of any datasource; and a mark, for `changed`."""
+        (row,) = await self._database.fetch(sql("registry/moment"))
+        return row["revision"], Horizon(row["lineage"], row["xid"])
 
     async def find(self, name: str) -> Datasource | None:
         """By name, or by id as text."""
@@ -279,6 +279,13 @@ class Datasources:
     async def all(self) -> list[Datasource]:
         """All, by name."""
         return await made_of(await self._database.fetch(sql("datasources/list")), _datasource)
+
+    async def changed(self, mark: Horizon) -> tuple[list[Datasource], set[UUID]]:
+        """Those that have changed since a mark, they or what is published of them; and which have been deleted. It may
+        be too many, if a transaction takes long, and never is too few."""
+        rows = await self._database.fetch(sql("datasources/changed"), mark.xid)
+        there = [row for row in rows if not row["deleted"]]
+        return await made_of(there, _datasource), {row["id"] for row in rows if row["deleted"]}
 
     async def entries_since(self, revision: int) -> list[Entry]:
         """What changed after this revision, for reconciling; deleted ones included."""
@@ -298,9 +305,9 @@ class Datasources:
         """All versions, oldest first."""
         return [_version(row) for row in await self._database.fetch(sql("versions/list"), datasource)]
 
-    async def published(self) -> dict[UUID, Version]:
-        """The published version of every datasource."""
-        found = await made_of(await self._database.fetch(sql("versions/list_published")), _version)
+    async def published(self, datasources: Sequence[UUID] | None = None) -> dict[UUID, Version]:
+        """The published version of every datasource, or of each of these."""
+        found = await made_of(await self._database.fetch(sql("versions/list_published"), datasources), _version)
         return {version.datasource: version for version in found}
 
     async def with_draft(self) -> set[UUID]:

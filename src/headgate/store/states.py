@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -12,7 +12,7 @@ import msgspec
 from headgate.core.figures import LastFailure, Reported
 from headgate.core.records import NOTHING, Totals
 from headgate.slices import made_of
-from headgate.store.database import Database, Row, sql
+from headgate.store.database import Database, Horizon, Row, Session, sql
 from headgate.store.rows import totals_in
 
 _ONE_MOMENT = "; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
@@ -81,6 +81,16 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What has changed since an earlier look. It may be too much, if a transaction takes long, and never is too
+    little."""
+
+    mark: Horizon  # For the next look.
+    changed: set[UUID] | None  # Datasources, deleted ones among them. None: all.
+    listing: Listing  # Of these.
+
+
+@dataclass(frozen=True, slots=True)
 class Resting:
     """A stream that no node runs, as its last node left it."""
 
@@ -141,11 +151,25 @@ class States:
         """The states of one datasource, each stream by itself."""
         return await self._list(datasource, is_whole=True)
 
-    async def _list(self, datasource: UUID | None, *, is_whole: bool) -> Listing:
-        # Both are read at one moment: a stream that comes to rest in between must be in one of them, and not in both.
+    async def since(self, mark: Horizon | None) -> Changes:
+        """The same, of those datasources of which something has changed since the mark. None, or a mark of another
+        history: of all."""
         async with self._database.transaction(_ONE_MOMENT) as connection:
-            listed = await connection.fetch(sql("states/list"), datasource, is_whole)
-            summed = await connection.fetch(sql("states/others"), datasource, is_whole)
+            (row,) = await connection.fetch(sql("database/mark"))
+            now, changed = Horizon(**row), None
+            if mark is not None and mark.lineage == now.lineage:
+                changed = {row["datasource"] for row in await connection.fetch(sql("states/changed"), mark.xid)}
+            return Changes(now, changed, await self._read(connection, changed, is_whole=False))
+
+    async def _list(self, datasource: UUID | None, *, is_whole: bool) -> Listing:
+        async with self._database.transaction(_ONE_MOMENT) as connection:
+            return await self._read(connection, None if datasource is None else (datasource,), is_whole=is_whole)
+
+    async def _read(self, connection: Session, which: Collection[UUID] | None, *, is_whole: bool) -> Listing:
+        # Both are read at one moment: a stream that comes to rest in between must be in one of them, and not in both.
+        datasources = None if which is None else list(which)
+        listed = await connection.fetch(sql("states/list"), datasources, is_whole)
+        summed = await connection.fetch(sql("states/others"), datasources, is_whole)
         states: dict[UUID, list[StreamState]] = {}
         for state in await made_of(listed, _state):
             states.setdefault(state.datasource, []).append(state)

@@ -37,7 +37,6 @@ from headgate.web.api import (
     support,
     taps,
     tokens,
-    views,
 )
 from headgate.web.api.datasources import DatasourcesApi
 from headgate.web.auth import Gate, Needs
@@ -53,8 +52,10 @@ from headgate.web.doors.push import PushDoor
 from headgate.web.doors.turns import Turns
 from headgate.web.doors.webhooks import WebhookDoor
 from headgate.web.doors.wire import SocketProtocol
+from headgate.web.feeds import Feeds
 from headgate.web.figures import collector_of
 from headgate.web.headers import Guarded
+from headgate.web.lines import Lines
 from headgate.web.openapi import describe
 from headgate.web.overview import Overviews
 from headgate.web.problems import HANDLERS, MEDIA_TYPE, encode, problem
@@ -83,12 +84,13 @@ class App:
         }
 
         self.collector = collector_of(node, self.door, self.push, self.groups)
-        self.overviews = Overviews(lambda: views.overview(node))
+        self.overviews = Overviews(Lines(node).overview)
         state = {
             "node": node,
             "gate": gate,
             "collector": self.collector,
             "overviews": self.overviews,
+            "feeds": Feeds(node),
             "live_pages": LivePages(),
             "verifications": dumps.Verifications(),
         }

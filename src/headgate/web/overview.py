@@ -5,9 +5,9 @@ what differs: of each datasource that changed its name and the fields that did, 
 token may not see is left out of the text, not read apart: all who see the same share the same bytes, zipped or not. A
 page of the console sees a part of it (`windows.py`).
 
-While nobody looks it is read now and then all the same, for who opens the first page next: with thousands of
-datasources a reading takes longer than somebody wants to wait for a page. It says how old it is, and is live a moment
-later.
+A snapshot is made of the one before and of what has changed since (`lines.py`), so it costs what has changed, however
+many datasources there are. While nobody looks one is taken now and then all the same, for who opens the first page
+next: the first one takes longer than somebody wants to wait for a page, and so does one after much has changed.
 
 While the database is away nothing can be read. Who looks is told so by the end of the stream, and by a 503 when it asks
 again.
@@ -17,30 +17,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 import structlog
 
 from headgate.clock import boot_s
-from headgate.core.access import Bounds, Caller, may
+from headgate.core.access import ANYONE, Bounds, Caller, may
 from headgate.errors import StoreError
 from headgate.slices import SLICE, sliced
 from headgate.web import sse
 from headgate.web.bodies.datasources import Overview, Summary
 from headgate.web.subjects import sees
-from headgate.web.windows import Row, Window, Windows
+from headgate.web.windows import Changes, Row, Window, Windows
 
 EVERY_S = 1.0
-SHARE = 20.0  # The next snapshot waits for this many times the processor time of the last: 5 % of a core for all who
-MOST_PAUSE_S = 5.0  # look, unless there are so very many datasources that what is shown would be old.
+SHARE = 30.0  # The next snapshot waits for this many times the processor time of the last: 3 % of a core for all who
+MOST_PAUSE_S = 2.0  # look, unless so very much changes that what is shown would be old.
 ALIVE_S = 2.0  # A console takes a node that is silent for 6 s for lost.
 LINGER_S = 10.0  # It is read on for a while after the last has left: who comes back finds it there.
 AWAY_AFTER = 2  # Readings that fail, one after another.
-SELDOM_S = 20.0  # While nobody looks.
-SELDOM_SHARE = 200.0  # Then it may cost a two-hundredth of a core.
-MOST_OLD_S = 900.0  # What is older is not shown.
+SELDOM_S = 10.0  # While nobody looks.
+SELDOM_SHARE = 200.0  # Then it may cost a two-hundredth of a core,
+MOST_SELDOM_S = 20.0  # unless what has changed meanwhile would take long to read.
+MOST_OLD_S = 2.0  # What is older is not shown.
 
 # The figures that people compare over all datasources. The others change with every batch, and are shown for one.
 SHOWN = (
@@ -70,31 +71,42 @@ class Snapshot:
     windows: Windows
 
     def __init__(
-        self, overview: Overview, rows: dict[str, Row], changed: dict[str, bytes], before: Snapshot | None
+        self,
+        overview: Overview,
+        lines: Mapping[str, Summary],
+        rows: Mapping[str, Row],
+        changes: Changes,
+        before: Snapshot | None,
     ) -> None:
         self.number = 1 if before is None else before.number + 1
         self.taken_at_s = boot_s()
-        self._rows = rows  # By name.
-        self._changed = changed  # What differs from before, as JSON.
+        self._lines = lines  # By name.
+        self._rows = rows
+        self._news = changes
         self._nodes = nodes = _encoded(overview.nodes)
         self._at_s = _encoded(overview.at_s)
-        old = before or self
-        self._gone = [name for name in old._rows if name not in rows]
-        self._are_nodes_new = old._nodes != nodes
-        self.windows = Windows(rows, changed, nodes, self._at_s, None if before is None else before.windows)
+        self._are_nodes_new = before is not None and before._nodes != nodes
+        self.windows = Windows(rows, changes, nodes, self._at_s, None if before is None else before.windows)
         self._texts: dict[tuple[str, Bounds | None], bytes] = {}
 
     @classmethod
     async def take(cls, overview: Overview, before: Snapshot | None) -> Snapshot:
-        """Compare everything, and let others have the loop in between."""
-        rows: dict[str, Row] = {}
-        changed: dict[str, bytes] = {}
-        async for some in sliced(overview.datasources, SLICE):
+        """Compare those that are not the same objects, and let others have the loop in between."""
+        known, kept = ({}, {}) if before is None else (before._lines, before._rows)
+        lines = {one.name: one for one in overview.datasources}
+        made: dict[str, Row] = {}
+        async for some in sliced([one for one in overview.datasources if known.get(one.name) is not one], SLICE):
             for one in some:
-                row = rows[one.name] = _row(one)
-                if before is not None and row != (old := before._rows.get(one.name)):
-                    changed[one.name] = _encoded(_difference(old, row))
-        return cls(overview, rows, changed, before)
+                made[one.name] = _row(one)
+        rows = {name: made.get(name) or kept[name] for name in lines}
+        changed = {} if before is None else {name: row for name, row in made.items() if row != kept.get(name)}
+        gone = kept.keys() - lines.keys()
+        changes = Changes(
+            {name: _encoded(_difference(kept.get(name), row)) for name, row in changed.items()},
+            {name: kept[name] for name in (*changed, *gone) if name in kept},
+            gone,
+        )
+        return cls(overview, lines, rows, changes, before)
 
     def whole(self, caller: Caller) -> bytes:
         """All that this caller sees, as JSON. It is rendered once for all whose tokens have the same bounds."""
@@ -120,8 +132,8 @@ class Snapshot:
         return self._text(rows, (), caller, is_whole=True)
 
     def _changes(self, caller: Caller) -> bytes:
-        changed = [row for name, row in self._changed.items() if sees(caller, name)]
-        gone = [name for name in self._gone if sees(caller, name)]
+        changed = [text for name, text in self._news.texts.items() if sees(caller, name)]
+        gone = sorted(name for name in self._news.gone if sees(caller, name))
         if not changed and not gone and not (self._are_nodes_new and may(caller, "see_all")):
             return sse.ALIVE
         return sse.event(self._text(changed, gone, caller, is_whole=False))
@@ -161,7 +173,8 @@ class Overviews:
         self._lookers = 0
         self._left_s = 0.0  # When the last one left.
         self._latest: Snapshot | None = None  # None: nobody has looked for a while, or the database is away.
-        self._last: Snapshot | None = None  # The one before, for who comes next. It may be old.
+        self._last: Snapshot | None = None  # The last one that was taken. The next one is made of it.
+        self._taking = asyncio.Lock()
         self._next = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
@@ -176,16 +189,21 @@ class Overviews:
             worked_s = time.thread_time()
             if self._reading is None:
                 try:
-                    self._last = await Snapshot.take(await self._read(), None)
+                    (await self._take()).windows.rows(ANYONE, Window())  # What the first page shows is in order then.
                 except StoreError:
                     log.debug("the overview is not kept while the database is away")
                 except Exception:
                     log.exception("the overview could not be read")
             worked_s = time.thread_time() - worked_s
-            await asyncio.sleep(max(SELDOM_S, min(SELDOM_SHARE * worked_s, MOST_OLD_S / 2)))
+            await asyncio.sleep(max(SELDOM_S, min(SELDOM_SHARE * worked_s, MOST_SELDOM_S)))
+
+    async def _take(self) -> Snapshot:
+        async with self._taking:
+            self._last = await Snapshot.take(await self._read(), self._last)
+            return self._last
 
     async def soon(self, within_s: float) -> Snapshot | None:
-        """The same; or one that is not too old, at once; or nothing if it takes longer, and it is read on."""
+        """The same; or nothing if it takes longer, and it is read on."""
         if self._latest is None and self._last is not None and boot_s() - self._last.taken_at_s < MOST_OLD_S:
             with self._looking():
                 return self._last
@@ -249,7 +267,7 @@ class Overviews:
         while self._lookers or boot_s() < self._left_s + self._linger_s:
             began_s, worked_s = boot_s(), time.thread_time()
             try:
-                self._tell(await Snapshot.take(await self._read(), self._latest))
+                self._tell(await self._take())
                 failures = 0
             except StoreError:
                 failures += 1
@@ -259,7 +277,6 @@ class Overviews:
                 log.exception("the overview could not be read")
             took_s, worked_s = boot_s() - began_s, time.thread_time() - worked_s
             await asyncio.sleep(max(self._every_s - took_s, min(SHARE * worked_s, MOST_PAUSE_S)))
-        self._last = self._latest or self._last
         self._latest = self._reading = None
 
     def _tell(self, latest: Snapshot | None) -> None:

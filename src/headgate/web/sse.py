@@ -1,4 +1,4 @@
-"""Server-sent events: what is new, as it comes. A wake-up makes it prompt; a poll makes it sure.
+"""Server-sent events: what is new, as it comes.
 
 An event is made when the one before it has gone out, so a caller that reads slowly has one waiting and no more; one
 that does not read is cut off (`doors/asgi.py`).
@@ -7,21 +7,18 @@ that does not read is cut off (`doors/asgi.py`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Annotated, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from typing import Annotated, TypeVar
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 from litestar.response import Stream
 
-from headgate.errors import StoreError
-from headgate.store.wake import Listener
 from headgate.web.auth import Req
 
-POLL_S = 2.0
+ALIVE_S = 2.0  # Between signs of life. A console takes a node that is silent for 6 s for lost.
 MOST_ID = 2**63 - 1
 MEDIA_TYPE = "text/event-stream"
 ZIPPED_HEAD = bytes.fromhex("1f8b08000000000000ff")  # Of gzip, with nothing said about the contents.
@@ -60,14 +57,6 @@ class Live(Stream):
         super().__init__(events, media_type=MEDIA_TYPE, headers=headers)
 
 
-class Item(Protocol):
-    """Something with a rising id."""
-
-    @property
-    def id(self) -> int:
-        """Its place among the others."""
-
-
 def resumed(request: Req, after: T) -> T:
     """Where to go on: a browser that reconnects asks as it asked first, and adds what it saw last."""
     seen = request.headers.get("last-event-id", "")
@@ -77,37 +66,6 @@ def resumed(request: Req, after: T) -> T:
 def live(request: Req, events: AsyncIterator[bytes], *, zipped: bool = False) -> Live:
     """These events, until the caller leaves or its token ends."""
     return Live(_while_valid(request, events), zipped=zipped)
-
-
-def items(
-    request: Req, listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
-) -> Live:
-    """Rows with rising ids: each is sent once, in order."""
-    return live(request, _items(listener, topic, read, after))
-
-
-async def _items(
-    listener: Listener, topic: str, read: Callable[[int], Awaitable[Sequence[Item]]], after: int
-) -> AsyncIterator[bytes]:
-    news = asyncio.Event()
-    stop = listener.on(topic, lambda number: news.set())
-    try:
-        while True:
-            news.clear()
-            rows: Sequence[Item] = []
-            with contextlib.suppress(StoreError):
-                rows = await read(after)
-            for row in rows:
-                after = row.id
-                yield event(msgspec.json.encode(row, enc_hook=str), after)
-            if rows:
-                continue  # There may be more than one read returns.
-            yield ALIVE
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await news.wait()
-    finally:
-        stop()
 
 
 async def _while_valid(request: Req, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -7,7 +7,8 @@ window, and of the others what has changed. So an open page costs what it shows,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -25,6 +26,8 @@ MOST_KEPT = 200  # Windows of one snapshot: anybody can think of another one, an
 
 Row: TypeAlias = dict[str, Any]
 """A datasource in one line, as JSON has it, or what has changed of it."""
+
+_Key: TypeAlias = tuple[float, int, str]
 
 Order: TypeAlias = Literal["health", "name", "rate", "written", "dead", "backlog", "lag", "last"]
 
@@ -50,31 +53,129 @@ _SEARCHED = ("health", "source_type", "sink_type", "node", "detail", "why")
 _RANK = {health: rank for rank, health in enumerate(HEALTHS)}
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How the rows of a snapshot differ from those before."""
+
+    texts: Mapping[str, bytes]  # What differs, as JSON, by name. New rows are among them.
+    old: Mapping[str, Row]  # The rows of these names as they were, if they were; and those that are gone.
+    gone: Set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """All names in one order."""
+
+    keys: Mapping[str, _Key]
+    names: Sequence[str]
+
+    @classmethod
+    def of(cls, order: Order, rows: Mapping[str, Row]) -> _Ordered:
+        keys = {name: _key(order, row) for name, row in rows.items()}
+        return cls(keys, sorted(keys, key=keys.__getitem__))
+
+    def after(self, order: Order, rows: Mapping[str, Row], changes: Changes) -> _Ordered:
+        """The same after these changes: only what has another place is sorted."""
+        keys = {name: _key(order, rows[name]) for name in changes.texts}
+        moved = {name: key for name, key in keys.items() if self.keys.get(name) != key}
+        if not moved and not changes.gone:
+            return self
+        out = moved.keys() | changes.gone
+        kept = dict(self.keys)
+        for name in changes.gone:
+            del kept[name]
+        kept.update(moved)
+        names = [name for name in self.names if name not in out]
+        names += sorted(moved, key=moved.__getitem__)
+        names.sort(key=kept.__getitem__)  # Two runs in order, which it merges.
+        return _Ordered(kept, names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What somebody sees of all of them together."""
+
+    names: Set[str] | None  # None: all.
+    counts: Mapping[str, int]  # By health.
+    hundredths: int  # Records written in a second. Whole numbers, so that it does not matter how they were added up.
+
+    def after(self, caller: Caller, rows: Mapping[str, Row], changes: Changes) -> _Seen:
+        """The same after these changes."""
+        if not changes.texts and not changes.gone:
+            return self
+        names = self.names
+        if names is not None:
+            new = {name for name in changes.texts if name not in changes.old and sees(caller, name)}
+            names = (names | new) - changes.gone if new or changes.gone else names
+        counts, hundredths = dict(self.counts), self.hundredths
+        for name, old in changes.old.items():
+            if self.names is None or name in self.names:
+                counts[old["health"]] -= 1
+                hundredths -= _hundredths(old)
+        for name in changes.texts:
+            if names is None or name in names:
+                counts[rows[name]["health"]] += 1
+                hundredths += _hundredths(rows[name])
+        return _Seen(names, counts, hundredths)
+
+    @classmethod
+    def of(cls, caller: Caller, rows: Mapping[str, Row]) -> _Seen:
+        names = None if caller.bounds is None else {name for name in rows if sees(caller, name)}
+        counts, hundredths = dict.fromkeys(HEALTHS, 0), 0
+        for name in rows if names is None else names:
+            counts[rows[name]["health"]] += 1
+            hundredths += _hundredths(rows[name])
+        return cls(names, counts, hundredths)
+
+    @property
+    def text(self) -> bytes:
+        """As a part of an event."""
+        return b'"counts":%b,"written_per_s":%b' % (_encoded(self.counts), _encoded(round(self.hundredths / 100, 1)))
+
+
+def _key(order: Order, one: Row) -> _Key:
+    """What rows are ordered by. Of two that are alike the worse one comes first, and then the one whose name does."""
+    if order == "name":
+        return (0.0, 0, one["name"])
+    figure = 0.0 if order == "health" else -(one["metrics"][_FIGURES[order]] or 0)
+    return (figure, _RANK[one["health"]], one["name"])
+
+
+def _hundredths(one: Row) -> int:
+    return round((one["metrics"]["written_per_s"] or 0.0) * 100)
+
+
 class Windows:
-    """The windows of one snapshot."""
+    """The windows of one snapshot. What was asked of the one before is made of that, and of what has changed."""
 
     def __init__(
-        self, rows: Mapping[str, Row], changed: Mapping[str, bytes], nodes: bytes, at_s: bytes, before: Windows | None
+        self, rows: Mapping[str, Row], changes: Changes, nodes: bytes, at_s: bytes, before: Windows | None
     ) -> None:
-        self._rows, self._changed, self._nodes, self._at_s = rows, changed, nodes, at_s
+        self._rows, self._changes, self._nodes, self._at_s = rows, changes, nodes, at_s
         self._drawn: dict[tuple[Window, Bounds | None], tuple[list[str], int]] = {}
-        self._before = {} if before is None else {key: names for key, (names, _) in before._drawn.items()}
-        self._before_said = {} if before is None else {bounds: before._said(bounds) for bounds in before._seen}
-        self._seen: dict[Bounds | None, tuple[list[str], bytes]] = {}
-        kept = {} if before is None else before._words
-        self._words: dict[str, str] = {name: kept[name] for name in kept if name in rows and name not in changed}
+        self._seen: dict[Bounds | None, _Seen] = {}
+        self._ordered: dict[Order, _Ordered] = {}
+        self._words: dict[str, str] = {}
         self._texts: dict[tuple[str, Window, Bounds | None], bytes] = {}
+        # Of the one before.
+        self._before: Mapping[tuple[Window, Bounds | None], tuple[list[str], int]] = {}
+        self._before_said: Mapping[Bounds | None, tuple[bytes, bytes]] = {}
+        self._before_seen: Mapping[Bounds | None, _Seen] = {}
+        self._before_ordered: Mapping[Order, _Ordered] = {}
+        if before is not None:
+            self._before = before._drawn
+            self._before_said = {bounds: (seen.text, before._nodes) for bounds, seen in before._seen.items()}
+            self._before_seen, self._before_ordered = before._seen, before._ordered
+            out = changes.texts.keys() | changes.gone
+            self._words = {name: words for name, words in before._words.items() if name not in out}
 
     def rows(self, caller: Caller, window: Window) -> list[Row]:
         """The rows that it shows."""
         return [self._rows[name] for name in self._draw(caller, window)[0]]
 
-    def counts(self, caller: Caller) -> dict[str, int]:
+    def counts(self, caller: Caller) -> Mapping[str, int]:
         """How many that this caller sees are how."""
-        counts = dict.fromkeys(HEALTHS, 0)
-        for name in self._ordered(caller)[0]:
-            counts[self._rows[name]["health"]] += 1
-        return counts
+        return self._of(caller).counts
 
     def event(self, caller: Caller, window: Window, *, is_next: bool, zipped: bool = False) -> bytes:
         """For somebody who has seen the snapshot before (`is_next`), or none."""
@@ -90,12 +191,9 @@ class Windows:
 
     def _is_same(self, caller: Caller, window: Window) -> bool:
         """Whether the window shows what it showed before."""
-        names, bounds = self._draw(caller, window)[0], caller.bounds
-        is_shown = self._before.get((window, bounds)) == names and self._changed.keys().isdisjoint(names)
-        return is_shown and self._before_said.get(bounds) == self._said(bounds)
-
-    def _said(self, bounds: Bounds | None) -> tuple[bytes, bytes]:
-        return self._seen[bounds][1], self._nodes
+        drawn, bounds = self._draw(caller, window), caller.bounds
+        is_shown = self._before.get((window, bounds)) == drawn and self._changes.texts.keys().isdisjoint(drawn[0])
+        return is_shown and self._before_said.get(bounds) == (self._of(caller).text, self._nodes)
 
     def text(self, caller: Caller, window: Window) -> bytes:
         """All of it, as JSON."""
@@ -111,53 +209,48 @@ class Windows:
 
     def _text(self, caller: Caller, window: Window, *, is_next: bool) -> bytes:
         names, matching = self._draw(caller, window)
-        old = self._before.get((window, caller.bounds)) if is_next else None
+        old, _ = self._before.get((window, caller.bounds), (None, 0)) if is_next else (None, 0)
         known = frozenset(old or ())
         rows = [text for name in names if (text := self._row(name, is_known=name in known))]
         order = b"null" if old == names else _encoded(names)
         nodes = self._nodes if may(caller, "see_all") else b"[]"
-        sums = self._ordered(caller)[1]
-        parts = (b",".join(rows), order, b"%d" % matching, sums, nodes, self._at_s)
+        parts = (b",".join(rows), order, b"%d" % matching, self._of(caller).text, nodes, self._at_s)
         return b'{"rows":[%b],"order":%b,"matching":%b,%b,"nodes":%b,"at_s":%b}' % parts
 
     def _row(self, name: str, *, is_known: bool) -> bytes:
-        return self._changed.get(name, b"") if is_known else _encoded(self._rows[name])
+        return self._changes.texts.get(name, b"") if is_known else _encoded(self._rows[name])
 
     def _draw(self, caller: Caller, window: Window) -> tuple[list[str], int]:
         key = (window, caller.bounds)
         if key not in self._drawn:
-            fitting = self._fitting(self._ordered(caller)[0], window)
+            fitting = self._fitting(caller, window)
             _make_room(self._drawn)
-            self._drawn[key] = (fitting[: window.limit], len(fitting))
+            self._drawn[key] = (list(fitting[: window.limit]), len(fitting))
         return self._drawn[key]
 
-    def _ordered(self, caller: Caller) -> tuple[list[str], bytes]:
-        """All that this caller sees, the worst first; and what is said of all of them together."""
-        if caller.bounds not in self._seen:
-            rows = self._rows
-            names = sorted(rows if caller.bounds is None else (name for name in rows if sees(caller, name)))
-            names.sort(key=lambda name: _RANK[rows[name]["health"]])
-            self._seen[caller.bounds] = (names, self._sums(names))
-        return self._seen[caller.bounds]
+    def _of(self, caller: Caller) -> _Seen:
+        """All that this caller sees."""
+        bounds = caller.bounds
+        if bounds not in self._seen:
+            old = self._before_seen.get(bounds)
+            rows, changes = self._rows, self._changes
+            self._seen[bounds] = _Seen.of(caller, rows) if old is None else old.after(caller, rows, changes)
+        return self._seen[bounds]
 
-    def _sums(self, names: Iterable[str]) -> bytes:
-        counts, per_s = dict.fromkeys(HEALTHS, 0), 0.0
-        for name in names:
-            one = self._rows[name]
-            counts[one["health"]] += 1
-            per_s += one["metrics"]["written_per_s"] or 0.0
-        return b'"counts":%b,"written_per_s":%b' % (_encoded(counts), _encoded(round(per_s, 1)))
+    def _in_order(self, order: Order) -> Sequence[str]:
+        if order not in self._ordered:
+            old, rows, changes = self._before_ordered.get(order), self._rows, self._changes
+            self._ordered[order] = _Ordered.of(order, rows) if old is None else old.after(order, rows, changes)
+        return self._ordered[order].names
 
-    def _fitting(self, names: Sequence[str], window: Window) -> list[str]:
-        rows = self._rows
-        found = [name for name in names if not window.health or rows[name]["health"] == window.health]
+    def _fitting(self, caller: Caller, window: Window) -> Sequence[str]:
+        rows, seen, found = self._rows, self._of(caller).names, self._in_order(window.order)
+        if seen is not None:
+            found = [name for name in found if name in seen]
+        if window.health:
+            found = [name for name in found if rows[name]["health"] == window.health]
         for term in list(dict.fromkeys(window.search.lower().split()))[:MOST_WORDS]:
             found = [name for name in found if term in self._words_of(name)]
-        if window.order == "name":
-            found.sort()
-        elif window.order != "health":
-            figure = _FIGURES[window.order]
-            found.sort(key=lambda name: -(rows[name]["metrics"][figure] or 0))
         return found
 
     def _words_of(self, name: str) -> str:

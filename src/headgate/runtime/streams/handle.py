@@ -81,6 +81,23 @@ class Handle:
         """All that the stream has ever handled, as far as this node knows."""
         return max(self.holding.progress.totals, self.totals_before, key=lambda one: one.read)
 
+    def footprint(self) -> tuple[object, ...]:
+        """What its figures are made of, apart from the time. While it is the same, they are."""
+        found = self.stats
+        return (
+            self.holding.epoch,
+            self.holding.progress,
+            self.totals_before,
+            found.batches,
+            found.errors,
+            found.restarts,
+            found.waiting_since_s,
+            found.writing_since_s,
+            found.backlog,
+            found.backlog_since_s,
+            found.samples,
+        )
+
 
 def state_of(handle: Handle) -> State:
     """What people see of it."""

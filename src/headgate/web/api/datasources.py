@@ -24,6 +24,7 @@ from headgate.web.api import documents, harness, views
 from headgate.web.api.harness import RUNS_TESTS
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import Object, datasources
+from headgate.web.feeds import Feeds
 
 SEE, OPERATE = [Needs("see", subjects.datasource)], [Needs("operate", subjects.datasource)]
 
@@ -247,12 +248,14 @@ class DatasourcesApi(Controller):
     @get("/{name:str}/events/stream", guards=SEE, summary="The same, live (SSE)", responses=sse.spec(datasources.Event))
     async def events_live(self, node: Node, request: Req, name: str, after: sse.After = 0) -> sse.Live:
         """Each event once, in order."""
-        found = await node.registry.get(name)
-
-        async def read(id: int) -> list[datasources.Event]:
-            return [views.event(row) for row in await node.registry.events.after(found.id, id)]
-
-        return sse.items(request, node.listener, "events", read, sse.resumed(request, after))
+        id = (await node.registry.get(name)).id
+        feeds: Feeds = request.app.state.feeds
+        events = feeds.events.follow(
+            sse.resumed(request, after),
+            lambda after: node.registry.events.after(id, after),
+            lambda row: row.datasource == id,
+        )
+        return sse.live(request, events)
 
     @get(
         "/{name:str}/logs",
@@ -264,14 +267,14 @@ class DatasourcesApi(Controller):
         self, node: Node, request: Req, name: str, follow: bool = True, after: sse.After = 0
     ) -> Response[datasources.Lines] | sse.Live:
         """From any node, whichever runs it."""
-        found = await node.registry.get(name)
-
-        async def read(id: int) -> list[datasources.Line]:
-            return [views.line(row) for row in await node.logs.after(found.id, id)]
-
+        id = (await node.registry.get(name)).id
         if not follow:
-            return Response(datasources.Lines(items=await read(after)))
-        return sse.items(request, node.listener, "logs", read, sse.resumed(request, after))
+            return Response(datasources.Lines(items=[views.line(row) for row in await node.logs.after(id, after)]))
+        feeds: Feeds = request.app.state.feeds
+        lines = feeds.lines(id).follow(
+            sse.resumed(request, after), lambda after: node.logs.after(id, after), lambda line: True
+        )
+        return sse.live(request, lines)
 
 
 async def _version(node: Node, name: str, which: str) -> Version:

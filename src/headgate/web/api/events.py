@@ -22,11 +22,11 @@ from headgate.web import sse, subjects
 from headgate.web.api import views
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import datasources
+from headgate.web.feeds import Feeds
 from headgate.web.queries import in_query, moment
 
 PAGE = 1000
 LOOKED = 5000  # Events that are looked at for one page: a caller may see very few of them.
-ROUNDS = 40  # Live, readings without a sign of life.
 
 EVENTS = {
     200: ResponseSpec(datasources.EventPage, description="A page; live, one event each.", generate_examples=False)
@@ -64,24 +64,15 @@ async def events(
         with in_query():
             span = Span(moment("since", since), moment("until", until))
         return Response(await page_of(node, request.user, which, span, before, limit))
+    feeds: Feeds = request.app.state.feeds
     after = sse.resumed(request, after)
-    if after is None:
-        last = await node.registry.events.last(None, 1)
-        after = last[-1].id if last else 0
-    looked = after  # Others' events are not sent, and not read again either.
+    after = await feeds.last_event() if after is None else after
 
-    async def read(id: int) -> list[datasources.Event]:
-        nonlocal looked
-        for _ in range(ROUNDS):  # Then the caller gets a sign of life: it may be gone, or its token ended.
-            rows = await _following(node, which, max(id, looked))
-            if not rows:
-                break
-            looked = rows[-1].id
-            if seen := [views.event(row) for row in rows if _sees(request.user, row.name)]:
-                return seen
-        return []
+    def fits(row: Recorded) -> bool:
+        is_wanted = which.name in (None, row.name) and which.type in (None, row.type)
+        return is_wanted and _sees(request.user, row.name)
 
-    return sse.items(request, node.listener, "events", read, after)
+    return sse.live(request, feeds.events.follow(after, lambda id: _following(node, which, id), fits))
 
 
 async def page_of(

@@ -15,10 +15,12 @@ from litestar.params import Parameter
 
 from headgate.ids import is_name
 from headgate.runtime.node import Node
-from headgate.store.logs import KEEP, Named
+from headgate.store.logs import Named
 from headgate.web import sse, subjects
+from headgate.web.api import views
 from headgate.web.auth import Needs, Req
 from headgate.web.bodies import datasources
+from headgate.web.feeds import Feeds
 
 PAGE = 1000
 LOOKED = 20_000  # Lines that are looked at for one page: what somebody searches for may be in none.
@@ -80,20 +82,11 @@ async def logs(
     if not follow:
         return Response(await _page(node, wanted, before, limit))
     after = sse.resumed(request, after)
-    looked = await node.logs.last() if after is None else after  # What does not fit is not read again either.
-
-    async def read(id: int) -> list[datasources.NamedLine]:
-        nonlocal looked
-        for _ in range(LOOKED // KEEP):  # Then the caller gets a sign of life: it may be gone, or its token ended.
-            rows = await node.logs.following(datasource, max(id, looked)) if wanted.can_be else []
-            if not rows:
-                break
-            looked = rows[-1].id
-            if found := [_line(row) for row in rows if wanted.fits(row)]:
-                return found
-        return []
-
-    return sse.items(request, node.listener, "logs", read, looked)
+    after = await node.logs.last() if after is None else after
+    feeds: Feeds = request.app.state.feeds
+    name = datasource if wanted.can_be else ""  # No datasource has this name.
+    lines = feeds.logs(name).follow(after, lambda id: node.logs.following(name, id), wanted.fits)
+    return sse.live(request, lines)
 
 
 async def _page(node: Node, wanted: Wanted, before: int | None, limit: int) -> datasources.LinePage:
@@ -105,20 +98,12 @@ async def _page(node: Node, wanted: Wanted, before: int | None, limit: int) -> d
         for row in rows:
             next_ = row.id
             if wanted.fits(row):
-                seen.append(_line(row))
+                seen.append(views.named_line(row))
                 if len(seen) == limit:
                     return datasources.LinePage(items=seen[::-1], before=next_)
         if len(rows) < PAGE:
             return datasources.LinePage(items=seen[::-1], before=None)
     return datasources.LinePage(items=seen[::-1], before=next_)
-
-
-def _line(row: Named) -> datasources.NamedLine:
-    found = row.line
-    fields = dict(found.fields)
-    return datasources.NamedLine(
-        id=row.id, at=found.at, level=found.level, text=found.text, fields=fields, name=row.name
-    )
 
 
 ROUTES = [logs]

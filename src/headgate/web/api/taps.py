@@ -81,7 +81,7 @@ def _seconds(text: str) -> float:
 async def _steps(view: View) -> AsyncIterator[bytes]:
     try:
         while True:
-            found = await view.look(sse.POLL_S)
+            found = await view.look(sse.ALIVE_S)
             if found.dropped:
                 yield sse.event(msgspec.json.encode(Tapped(dropped=found.dropped)))
             for record in found.records:

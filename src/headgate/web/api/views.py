@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from headgate.clock import unix_s
-from headgate.core.access import ANYONE, Caller, may
+from headgate.core.access import Caller, may
 from headgate.datasources.documents import Document
 from headgate.datasources.health import Facts, judged
 from headgate.datasources.planned import Difference
@@ -125,15 +124,6 @@ async def summaries(node: Node, caller: Caller, nodes: Sequence[NodeRow] | None 
     return found
 
 
-async def overview(node: Node) -> datasources.Overview:
-    """Every datasource and every node, for all who look."""
-    nodes = await node.nodes.all()
-    shares = [
-        datasources.Share(name=one.name, streams=one.streams, registry_problem=one.registry_problem) for one in nodes
-    ]
-    return datasources.Overview(datasources=await summaries(node, ANYONE, nodes), nodes=shares, at_s=unix_s())
-
-
 async def notices(node: Node, caller: Caller) -> list[str]:
     """What is wrong apart from datasources, for those who may see it."""
     return notices_of(await node.nodes.all()) if may(caller, "see_all") else []
@@ -174,6 +164,15 @@ def line(row: logs.Kept) -> datasources.Line:
     """A log line."""
     found = row.line
     return datasources.Line(id=row.id, at=found.at, level=found.level, text=found.text, fields=dict(found.fields))
+
+
+def named_line(row: logs.Named) -> datasources.NamedLine:
+    """A log line, with whose it is."""
+    found = row.line
+    fields = dict(found.fields)
+    return datasources.NamedLine(
+        id=row.id, at=found.at, level=found.level, text=found.text, fields=fields, name=row.name
+    )
 
 
 def difference(found: Difference) -> datasources.Difference:

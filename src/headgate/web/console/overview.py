@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 from litestar import Response, get
 
-from headgate.clock import boot_s, unix_s
+from headgate.clock import unix_s
 from headgate.core.access import Caller, may
 from headgate.core.figures import HEALTHS
 from headgate.errors import Forbidden, StoreError
@@ -21,11 +21,10 @@ from headgate.web.console.frame import framed
 from headgate.web.console.pages import database_away, page
 from headgate.web.console.session import Req
 from headgate.web.origin import is_foreign
-from headgate.web.overview import Overviews, Snapshot
+from headgate.web.overview import Overviews
 from headgate.web.windows import MOST_SEARCH, Order, Row, Window
 
-OLD_S = 5.0
-WITHIN_S = 0.15  # With ten thousand datasources the first reading takes longer; then the page comes without rows.
+WITHIN_S = 0.2  # The first reading of ten thousand datasources takes longer; then the page comes without rows.
 
 
 @get("/", include_in_schema=False, needs=Needs("list"))
@@ -53,7 +52,7 @@ async def _overview(node: Node, request: Req, holder: Caller) -> Response[str]:
     found = await node.nodes.all() if may(holder, "see_all") else []
     snapshot, window = await overviews.soon(WITHIN_S), _window(request)
     rows: list[Row] = [] if snapshot is None else snapshot.windows.rows(holder, window)
-    counts = dict.fromkeys(HEALTHS, 0) if snapshot is None else snapshot.windows.counts(holder)
+    counts = dict.fromkeys(HEALTHS, 0) if snapshot is None else dict(snapshot.windows.counts(holder))
     return framed(
         holder,
         "overview.html",
@@ -67,16 +66,9 @@ async def _overview(node: Node, request: Req, holder: Caller) -> Response[str]:
         window=window,
         nodes=[one.name for one in found],
         notices=views.notices_of(found),
-        as_of=_as_of(snapshot),
         operates=may(holder, "operate_listed"),
         health_words=words.HEALTH_WORDS,
     )
-
-
-def _as_of(snapshot: Snapshot | None) -> str:
-    """How old the page is, if it is old. With scripts it is live a moment later."""
-    old_s = 0.0 if snapshot is None else boot_s() - snapshot.taken_at_s
-    return f"as it was {words.ago(old_s)}" if old_s > OLD_S else ""
 
 
 def _window(request: Req) -> Window:

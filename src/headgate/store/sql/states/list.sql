@@ -7,6 +7,6 @@ FROM headgate.datasource_state st
 JOIN headgate.stream s ON s.id = st.stream
 JOIN headgate.datasource d ON d.id = st.datasource
 LEFT JOIN headgate.node n ON n.id = st.node
-WHERE ($1::uuid IS NULL OR st.datasource = $1)
+WHERE ($1::uuid[] IS NULL OR st.datasource = ANY ($1))
   AND CASE WHEN s.label IS NULL THEN s.index < d.dealt ELSE $2 OR s.owner IS NOT NULL OR st.worker_status = 'ERROR' END
 ORDER BY st.datasource, s.index, s.label

@@ -12,7 +12,7 @@ SELECT s.datasource,
 FROM headgate.stream s
 JOIN headgate.datasource d ON d.id = s.datasource AND NOT d.deleted
 LEFT JOIN headgate.datasource_state st ON st.stream = s.id
-WHERE ($1::uuid IS NULL OR s.datasource = $1)
+WHERE ($1::uuid[] IS NULL OR s.datasource = ANY ($1))
   AND (st.stream IS NULL
        OR CASE WHEN s.label IS NULL THEN s.index >= d.dealt ELSE NOT $2 AND s.owner IS NULL AND st.worker_status <> 'ERROR' END)
 GROUP BY s.datasource
