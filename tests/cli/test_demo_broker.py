@@ -162,6 +162,23 @@ def test_a_broker_that_cannot_be_used_costs_one_line(tmp_path: Path, database: s
         node.end(signal.SIGKILL)
 
 
+def test_a_secret_that_somebody_else_has_set_is_neither_taken_nor_deleted(tmp_path: Path, database: str) -> None:
+    node = NodeProcess.start(tmp_path, database=database)
+    token = node.token
+    try:
+        node.call("PUT", "/api/secrets/demo-redis", {"value": "redis://mine.example"})
+        assert node.end(signal.SIGTERM) == 0
+        flags = ("--demo", "--demo-broker", "redis://127.0.0.1:1")
+        node = NodeProcess.start(tmp_path, database=database, flags=flags, token=token)
+        assert "the secret demo-redis, which would have its URL, is somebody else's" in node.log()
+        assert node.end(signal.SIGTERM) == 0
+        node = NodeProcess.start(tmp_path, database=database, flags=("--no-demo",), token=token)
+        wait_until(lambda: "the demo is removed" in node.log())
+        assert secrets(node) == {"demo-redis"}
+    finally:
+        node.end(signal.SIGKILL)
+
+
 def test_a_broker_goes_with_the_demo_only(tmp_path: Path) -> None:
     found = headgate(tmp_path, "up", "--demo-broker", "redis://127.0.0.1")
     assert found.returncode == 3

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -26,6 +28,7 @@ from headgate.runtime.dumps.plan import Options, Request, Storages, create, pars
 from headgate.runtime.dumps.process import DumpFailed, StreamProcess
 from headgate.runtime.dumps.tables import CopiedTable, Tables
 from headgate.runtime.dumps.verify import verify
+from headgate.runtime.dumps.worker import Worker
 from headgate.runtime.dumps.workers import join
 from headgate.store import dumps
 from headgate.store.database import Database
@@ -114,6 +117,40 @@ async def test_a_pool_that_joins_before_there_is_a_snapshot_reads_in_it_all_the_
             await asyncio.sleep(0.02)
         assert await task == "completed"
     assert await bench.at(bench.target, "SELECT count(*) FROM items WHERE note = 'later'") == [(0,)]
+
+
+async def test_a_dump_that_was_copied_in_two_snapshots_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that has joined goes on with its chunk while another process takes the dump over."""
+    await bench.make(100)
+    dump = await bench.create("items")
+    first, storages = bench.process(dump), Storages(bench.source, bench.target)
+    monkeypatch.setattr(first.workers, "start", lambda snapshot: None)
+    reading, goes_on, metered, set_snapshot = asyncio.Event(), asyncio.Event(), Worker._metered, Dumps.set_snapshot
+
+    async def held(worker: Worker, pieces: Any, flow: Any) -> AsyncIterator[Any]:
+        async for piece in metered(worker, pieces, flow):
+            reading.set()
+            await goes_on.wait()
+            yield piece
+
+    async def taken_over(dumps: Dumps, dump: UUID, snapshot: str, *, fuzzy: bool) -> None:
+        await set_snapshot(dumps, dump, snapshot, fuzzy=fuzzy)
+        goes_on.set()
+
+    async def has_snapshot() -> bool:
+        state = await bench.dumps.state(dump)
+        return state is not None and state.snapshot is not None
+
+    monkeypatch.setattr(Worker, "_metered", held)
+    async with bench.running(first):
+        await until(has_snapshot)
+        joined = asyncio.create_task(join(bench.dumps, dump, storages, 1))
+        await until(reading.is_set)
+    assert not (await bench.dumps.find(str(dump))).fuzzy
+    monkeypatch.setattr(Dumps, "set_snapshot", taken_over)
+    assert await bench.process(dump).run() == "completed"
+    await joined
+    assert (await bench.dumps.find(str(dump))).fuzzy
 
 
 async def test_nothing_is_copied_for_another_run_nor_into_a_table_that_is_not_ready(bench: Bench) -> None:

@@ -17,7 +17,7 @@ import structlog
 from headgate.cli import demo_broker
 from headgate.datasources.documents import Document, content_of, read_yaml
 from headgate.datasources.stakes import refused_secret
-from headgate.errors import HeadgateError, NotFound
+from headgate.errors import HeadgateError, NotFound, Refused
 from headgate.store.demo_user import drop_demo_tables, forget_left, held, remove_demo_user, url_of_demo_user
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ async def load_demo(registry: Registry, url: str, node: str, broker: str | None 
     if found.get(SECRET) != url:
         await registry.set_secret(SECRET, url, ACTOR)
     documents, again = documents_for(node), {STATUS}
-    if broker is not None and (more := await demo_broker.usable(registry, broker, installation, {SECRET: url})):
+    more = await demo_broker.usable(registry, broker, installation, {SECRET: url}, ACTOR) if broker is not None else {}
+    if broker is not None and more:
         secret = demo_broker.broker_of(broker).secret
         if (await registry.secrets.read([secret])).get(secret) != broker:
             await registry.set_secret(secret, broker, ACTOR)
@@ -110,10 +111,18 @@ async def unload_demo(registry: Registry, database: Database, url: str) -> None:
     elif await remove_demo_user(database, url, installation, names()):
         with contextlib.suppress(NotFound):
             await registry.delete_secret(SECRET, ACTOR, yes=True)
-    for one in demo_broker.brokers():
-        with contextlib.suppress(NotFound):
-            await registry.delete_secret(one.secret, ACTOR)
+    await _forget_brokers(registry)
     log.info("the demo is removed")
+
+
+async def _forget_brokers(registry: Registry) -> None:
+    """Delete the secrets that the demo has set, but none that something uses."""
+    for name in {one.secret for one in demo_broker.brokers()}:
+        if any((one.name, one.author) == (name, ACTOR) for one in await registry.secrets.all()):
+            try:
+                await registry.delete_secret(name, ACTOR)
+            except Refused as error:
+                log.info("a secret of the demo stays", why=error.message)
 
 
 async def _tell_what_stays(registry: Registry) -> None:

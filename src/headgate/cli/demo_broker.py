@@ -108,7 +108,9 @@ def documents_of(broker: Broker, installation: UUID) -> dict[str, Document]:
     return found
 
 
-async def usable(registry: Registry, url: str, installation: UUID, secrets: Mapping[str, str]) -> dict[str, Document]:
+async def usable(
+    registry: Registry, url: str, installation: UUID, secrets: Mapping[str, str], actor: str
+) -> dict[str, Document]:
     """The datasources of the broker at this URL, if it answers and has what they need. Else none, and a line says
     why."""
     remember(url)
@@ -117,6 +119,7 @@ async def usable(registry: Registry, url: str, installation: UUID, secrets: Mapp
         broker = broker_of(url)
         if broker.before:
             more["needs"] = broker.before
+        await _keep_off(registry, broker.secret, actor)
         found = documents_of(broker, installation)
         async with asyncio.timeout(CHECK_S):
             for document in found.values():
@@ -129,6 +132,12 @@ async def usable(registry: Registry, url: str, installation: UUID, secrets: Mapp
         return found
     log.warning("the demo goes without its broker", why=why, **more)
     return {}
+
+
+async def _keep_off(registry: Registry, secret: str, actor: str) -> None:
+    """A secret of this name that somebody else has set stays."""
+    if any(one.name == secret and one.author != actor for one in await registry.secrets.all()):
+        raise ConfigError(f"the secret {secret}, which would have its URL, is somebody else's")
 
 
 async def _check(registry: Registry, document: Document, secrets: Mapping[str, str]) -> None:

@@ -170,7 +170,8 @@ class StreamProcess:
             return
         self._reader, self._writer = self._storages.read(), self._storages.write()
         snapshot = await self._reader.begin() or ""  # Without one each chunk is read as it is at that moment.
-        await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=not is_copied and any(row.done for row in rows))
+        is_mixed = not is_copied and any(row.done or row.leased for row in rows)  # Some go on for a run that is over.
+        await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=is_mixed)
         if options.whole is not None:
             whole, around = options.whole, options.around
             self._restoring = Restoring(self._storages, self.dump, whole, around, self._count, self._woken.set)
@@ -183,6 +184,8 @@ class StreamProcess:
         for row in wanted:
             if row.chunks:  # A worker could lease one before the target's ledger was asked for it.
                 await self._prepare(row)
+        if any(row.done for row in await self._dumps.tables(self.dump) if row.number in self._tables):
+            await self._dumps.set_snapshot(self.dump, snapshot, fuzzy=True)  # The target's ledger may know of more.
         self._unprepared.extend(row for row in wanted if not row.chunks)
         self.workers.start(snapshot)
 
