@@ -25,7 +25,8 @@ from headgate.web.api import views
 from headgate.web.auth import Needs
 from headgate.web.bodies.datasources import StreamState, Summary
 from headgate.web.console import words
-from headgate.web.console.acts import Act, command, json
+from headgate.web.console.acts import Act, command
+from headgate.web.console.events import said
 from headgate.web.console.frame import framed
 from headgate.web.console.session import Req, signed_in
 
@@ -245,7 +246,7 @@ async def _events(node: Node, holder: Caller, name: str) -> Response[str]:
             "at": row.at.isoformat(timespec="seconds"),
             "ago": words.since(row.at.isoformat()),
             "type": row.type,
-            "text": json(row.payload) if row.payload else "",
+            "text": said(row.payload),
             "actor": row.actor,
         }
         for row in reversed(rows)
