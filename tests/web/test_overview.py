@@ -213,7 +213,7 @@ async def test_a_snapshot_of_many_lets_others_have_the_loop() -> None:
 
 async def test_fifty_who_look_cost_one_reading_a_turn() -> None:
     reading = Reading()
-    overviews = Overviews(reading, every_s=0.01)
+    overviews = Overviews(reading, every_s=0.1)  # Long enough for all fifty to have seen one before the next.
 
     async def look() -> list[bytes]:
         async with aclosing(overviews.events(ANYONE)) as events:

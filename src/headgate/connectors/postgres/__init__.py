@@ -63,7 +63,8 @@ def _landing(options: PostgresOptions) -> Landing | None:
 def _by_stream(options: PostgresOptions) -> str:
     from headgate.connectors.postgres.names import has_streams
 
-    return "table" if has_streams(options.table) else ""
+    # Where a secret stands that may not stand there, that is said elsewhere.
+    return "table" if isinstance(options.table, str) and has_streams(options.table) else ""
 
 
 def _sockets(options: PostgresOptions) -> Sequence[LocalSocket]:

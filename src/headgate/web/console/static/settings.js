@@ -17,7 +17,7 @@ document.addEventListener("submit", (event) => {
 }, true);
 
 document.addEventListener("acted", ({ target, detail }) => {
-  if (target.matches("form[data-clears]")) for (const field of target.querySelectorAll("input, textarea")) field.value = "";
+  if (target.matches?.("form[data-clears]")) for (const field of target.querySelectorAll("input, textarea")) field.value = "";
   if (target.id !== "new-token") return;
   find("made").hidden = false;
   find("made-name").textContent = detail.name;
