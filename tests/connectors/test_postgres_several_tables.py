@@ -347,6 +347,45 @@ async def test_what_goes_only_in_the_order_of_the_records_goes_in_that_order(url
     assert await rows(url, "SELECT number, owner FROM raw.orders ORDER BY 1") == [(1, 2), (5, 5), (6, 6)]
 
 
+TEAMS = SourceStream("teams", key=("id",))
+
+
+async def make_cascade(url: str, action: str) -> None:
+    await rows(url, "CREATE TABLE raw.teams (id int PRIMARY KEY)")
+    await rows(url, f"CREATE TABLE raw.users (id int PRIMARY KEY, team int DEFAULT 2 REFERENCES raw.teams {action})")
+    owner = "owner int REFERENCES raw.users ON DELETE CASCADE"
+    await rows(url, f"CREATE TABLE raw.orders (number int PRIMARY KEY, {owner}, note text)")
+
+
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL", "ON DELETE SET DEFAULT"])
+async def test_a_deletion_takes_along_only_what_is_still_there_when_it_comes(url: str, action: str) -> None:
+    await make_cascade(url, action)
+    async with opened(url) as sink:
+        first = [(TEAMS, {"id": team}) for team in (1, 2, 3)]
+        await sink.write(batch(*first, (USERS, {"id": 7, "team": 1}), (ORDERS, {"number": 1, "owner": 7})))
+        await sink.rehearse(batch((USERS, {"id": 7, "team": 3}), (TEAMS, {"id": 1}), deletes=[1], commits=2))
+        await sink.write(batch((USERS, {"id": 7, "team": 3}), (TEAMS, {"id": 1}), deletes=[1], commits=2))
+        assert await rows(url, "SELECT * FROM raw.users") == [(7, 3)]
+        assert await rows(url, "SELECT number, owner FROM raw.orders") == [(1, 7)]
+        # One that comes and goes with its parent.
+        await sink.write(batch((USERS, {"id": 8, "team": 3}), (TEAMS, {"id": 3}), deletes=[1], commits=3))
+    left = {"CASCADE": [], "NULL": [(7, None), (8, None)], "DEFAULT": [(7, 2), (8, 2)]}[action.split()[-1]]
+    assert await rows(url, "SELECT * FROM raw.users ORDER BY id") == left
+    assert await rows(url, "SELECT number, owner FROM raw.orders") == ([(1, 7)] if left else [])
+
+
+async def test_deletions_see_a_foreign_key_that_was_added_just_now_or_leads_through_another_table(url: str) -> None:
+    await make_cascade(url, "")
+    async with opened(url) as sink:
+        await sink.write(batch((TEAMS, {"id": 1}), (TEAMS, {"id": 2}), (ORDERS, {"number": 1, "owner": None})))
+        await rows(url, "INSERT INTO raw.users VALUES (7, 1), (8, 2)")
+        await rows(url, "UPDATE raw.orders SET owner = 7, note = 'kept'")
+        await rows(url, "ALTER TABLE raw.users DROP CONSTRAINT users_team_fkey")
+        await rows(url, "ALTER TABLE raw.users ADD FOREIGN KEY (team) REFERENCES raw.teams ON DELETE CASCADE")
+        await sink.write(batch((ORDERS, {"number": 1, "owner": 8}), (TEAMS, {"id": 1}), deletes=[1], commits=2))
+    assert await rows(url, "SELECT * FROM raw.orders") == [(1, 8, "kept")]
+
+
 # Positions and letters.
 
 

@@ -41,9 +41,8 @@ AND starts_with(description, $1) AND strpos(description, $2) > 0
 """
 _LINKS = """
 WITH known AS (SELECT name, to_regclass(path)::oid AS oid FROM unnest($1::text[], $2::text[]) AS k (name, path))
-SELECT DISTINCT child.name, parent.name FROM pg_constraint c
-JOIN known child ON child.oid = c.conrelid JOIN known parent ON parent.oid = c.confrelid
-WHERE c.contype = 'f' AND c.conrelid <> c.confrelid
+SELECT DISTINCT child.name, parent.name, c.confdeltype IN ('c', 'n', 'd') AS acts FROM pg_constraint c
+JOIN known parent ON parent.oid = c.confrelid LEFT JOIN known child ON child.oid = c.conrelid WHERE c.contype = 'f'
 """
 
 
@@ -60,6 +59,7 @@ class Tables:
         self._looked: set[str] = set()  # Tables that are there, and belong to their streams.
         self._links: set[tuple[str, str]] = set()  # Foreign keys, from table to table,
         self._linked: set[str] = set()  # of these.
+        self._acting: set[str] = set()  # Tables whose deletions delete or change rows of others.
         self.at: Writing | None = None  # The table that is being written.
 
     # Cutting.
@@ -108,8 +108,26 @@ class Tables:
 
     # Getting ready.
 
-    async def ready(self, connection: Connection, grant: Grant | None, pieces: list[Piece], cut: Cut) -> list[Piece]:
-        """Look at the tables, and make those that are absent. Returns the pieces in the order in which they go."""
+    async def ready(
+        self, connection: Connection, grant: Grant | None, batch: Outgoing, cut: Cut
+    ) -> tuple[list[Piece], Cut]:
+        """Look at the tables, and make those that are absent. Returns the pieces in the order in which they go, and how
+        the batch was cut: in the order of its records if a deletion may take along what an earlier one has saved."""
+        pieces = self.pieces(batch, cut)
+        await self._make(connection, grant, pieces)
+        names = {piece.writing.name for piece in pieces}
+        if cut is in_order or len(names) < 2:
+            return pieces, cut
+        if batch.deletes or not self._linked.issuperset(names):
+            await self.relink(connection)
+        if any(piece.batch.deletes and piece.writing.name in self._acting for piece in pieces):
+            return await self.ready(connection, grant, batch, in_order)
+        if self._links:
+            ranks = {name: rank for rank, name in enumerate(parents_first([*names], self._links))}
+            pieces.sort(key=lambda piece: ranks[piece.writing.name])
+        return pieces, cut
+
+    async def _make(self, connection: Connection, grant: Grant | None, pieces: Sequence[Piece]) -> None:
         bad: list[Bad] = []
         for piece in pieces:
             await self.look(connection, piece.writing)
@@ -121,15 +139,6 @@ class Tables:
             await self.look(connection, piece.writing)  # If it was made now, perhaps by somebody else.
         if bad:
             raise BadRecords(sorted(bad, key=lambda one: one.index))
-        names = [piece.writing.name for piece in pieces]
-        if cut is in_order or len(set(names)) < 2:
-            return pieces
-        if not self._linked.issuperset(names):
-            await self.relink(connection)
-        if not self._links:
-            return pieces
-        ranks = {name: rank for rank, name in enumerate(parents_first(names, self._links))}
-        return sorted(pieces, key=lambda piece: ranks[piece.writing.name])
 
     async def look(self, connection: Connection, writing: Writing) -> None:
         """See whether the table of a stream is that stream's. The table of all has been looked at before."""
@@ -150,10 +159,11 @@ class Tables:
 
     async def relink(self, connection: Connection) -> bool:
         """Ask for the foreign keys between the tables. Returns whether there are others than before."""
-        before, names = self._links, list(self._writings)
+        before, names = (self._links, self._acting), list(self._writings)
         rows = await connection.fetch(_LINKS, names, [self._writings[name].table.path for name in names])
-        self._links, self._linked = {(row[0], row[1]) for row in rows}, set(names)
-        return self._links != before
+        self._links = {(child, parent) for child, parent, _ in rows if child is not None}
+        self._linked, self._acting = set(names), {parent for _, parent, acts in rows if acts}
+        return (self._links, self._acting) != before
 
     async def key_kinds(self, connection: Connection, key: Sequence[str], stream: SourceStream) -> Sequence[KeyKind]:
         """What the table of a stream keeps a key in."""

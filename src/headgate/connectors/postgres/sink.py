@@ -258,7 +258,7 @@ class PostgresSink:
     async def _written(self, connection: Connection, grant: Grant, batch: Outgoing, cut: Cut = by_stream) -> bool:
         """Write the batch. False: something about a table or our ways has changed, and it is worth another try."""
         tables = self._tables
-        pieces = await tables.ready(connection, grant, tables.pieces(batch, cut), cut)
+        pieces, cut = await tables.ready(connection, grant, batch, cut)
         try:
             is_ours = await self._commit(connection, grant, batch, pieces, cut)
         except Exception as error:
@@ -356,7 +356,7 @@ class PostgresSink:
 
 async def _rehearsed(connection: Connection, tables: Tables, batch: Outgoing, cut: Cut = by_stream) -> bool:
     """Write rows inside a transaction that will not be committed. False: it is worth another try."""
-    pieces = await tables.ready(connection, None, tables.pieces(batch, cut), cut)
+    pieces, cut = await tables.ready(connection, None, batch, cut)
     try:
         async with savepoint(connection):
             await tables.put(connection, pieces, cut)
