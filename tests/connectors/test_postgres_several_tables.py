@@ -386,6 +386,56 @@ async def test_deletions_see_a_foreign_key_that_was_added_just_now_or_leads_thro
     assert await rows(url, "SELECT * FROM raw.orders") == [(1, 8, "kept")]
 
 
+async def test_two_versions_of_one_that_is_in_a_circle_of_foreign_keys_are_good(url: str) -> None:
+    await make_family(url)
+    await rows(url, "ALTER TABLE raw.users ADD first int REFERENCES raw.orders")
+    circle = [
+        (USERS, {"id": 0, "first": None}),
+        (ORDERS, {"number": 1, "owner": 0}),
+        (USERS, {"id": 1, "first": 1}),
+        (USERS, {"id": 1, "first": 1}),
+        (ORDERS, {"number": 2, "owner": 1}),
+        (ORDERS, {"number": 2, "owner": 1}),
+    ]
+    async with opened(url) as sink:
+        await sink.rehearse(batch(*circle))
+        await sink.write(batch(*circle))
+        assert await rows(url, "SELECT id, first FROM raw.users ORDER BY 1") == [(0, None), (1, 1)]
+        # Only what is bad in the order of the records is.
+        wrong = [(USERS, {"id": 2, "first": 9}), (ORDERS, {"number": 3, "owner": 8}), *circle]
+        assert [one.index for one in await refused(sink, *wrong, commits=2)] == [0, 1]
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+async def test_one_that_moves_twice_before_its_old_parent_goes_is_good(url: str, is_bad: bool) -> None:
+    await make_family(url)
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1, "age": 1}), (USERS, {"id": 2, "age": 1})))
+        moved = [(ORDERS, {"number": 7, "owner": 1}), (ORDERS, {"number": 7, "owner": 2}), (USERS, {"id": 1})]
+        if is_bad:
+            more = [*moved, (ORDERS, {"number": 8, "owner": 1}), (USERS, {"id": 3, "age": -1})]
+            found = await refused(sink, *more, deletes=[2], commits=2)
+            assert [one.index for one in found] == [3, 4]
+        await sink.rehearse(batch(*moved, deletes=[2], commits=2))
+        await sink.write(batch(*moved, deletes=[2], commits=2))
+    assert await rows(url, "SELECT number, owner FROM raw.orders") == [(7, 2)]
+    assert await rows(url, "SELECT id FROM raw.users") == [(2,)]
+
+
+async def test_what_only_a_trigger_asks_of_another_table_is_tried_in_the_order_of_the_records(url: str) -> None:
+    await make_cascade(url, "")
+    await rows(url, "ALTER TABLE raw.orders DROP CONSTRAINT orders_owner_fkey")
+    body = "BEGIN IF NOT EXISTS (SELECT FROM raw.users WHERE id = NEW.owner) THEN RAISE 'who?'; END IF; RETURN NEW; END"
+    await rows(url, f"CREATE FUNCTION raw.ask() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+    await rows(url, "CREATE TRIGGER ask BEFORE INSERT ON raw.orders FOR EACH ROW EXECUTE FUNCTION raw.ask()")
+    first = [(USERS, {"id": 1, "team": None}), (ORDERS, {"number": 1, "owner": 1})]
+    second = [(USERS, {"id": 2, "team": None}), (ORDERS, {"number": 2, "owner": 2})]
+    async with opened(url) as sink:
+        await sink.write(batch(*first, *second))
+        found = await refused(sink, *first, (ORDERS, {"number": 3, "owner": 9}), *second, commits=2)
+        assert [one.index for one in found] == [2]
+
+
 # Positions and letters.
 
 

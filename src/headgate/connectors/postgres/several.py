@@ -123,7 +123,7 @@ class Tables:
         if any(piece.batch.deletes and piece.writing.name in self._acting for piece in pieces):
             return await self.ready(connection, grant, batch, in_order)
         if self._links:
-            ranks = {name: rank for rank, name in enumerate(parents_first([*names], self._links))}
+            ranks = {name: rank for rank, name in enumerate(parents_first(sorted(names), self._links))}
             pieces.sort(key=lambda piece: ranks[piece.writing.name])
         return pieces, cut
 
@@ -186,11 +186,13 @@ class Tables:
                 await piece.writing.put(connection, piece.columns, piece.batch)
         self.at = None
 
-    async def isolated(self, connection: Connection, pieces: Sequence[Piece], error: Exception) -> Misfits | None:
+    async def isolated(
+        self, connection: Connection, pieces: Sequence[Piece], error: Exception, cut: Cut
+    ) -> Misfits | None:
         """Find out whose fault it is that a batch was refused, in a transaction that is not committed.
 
         Returns what wider columns would hold; if that is nothing, the batch is worth another try as it is. None: no
-        record by itself is at fault.
+        record by itself is at fault, or it may be the order of the tables.
         """
         misfits = await _misfits(connection, pieces)
         if misfits:
@@ -198,15 +200,17 @@ class Tables:
         failed = [piece.writing for piece in pieces if self.at in (None, piece.writing)]
         if [writing for writing in failed if writing.learns(error)]:
             return []
-        if not is_servers(error):
+        if not is_servers(error) and not isinstance(error, BadRecords):
             return None
         asked = [await piece.writing.to_search(piece.batch, piece.parts, piece.columns) for piece in pieces]
         await connection.execute("SAVEPOINT headgate_search")
-        refused = await refused_rows(connection, asked)
+        refused, may_be_order = await refused_rows(connection, asked)
+        await connection.execute("ROLLBACK TO headgate_search")
+        if may_be_order and cut is by_stream and len(pieces) > 1:
+            return None
         bad = [one for piece, some in zip(pieces, refused, strict=True) for one in piece.renamed(some)]
         if bad:
             raise BadRecords(sorted(bad, key=lambda one: one.index))
-        await connection.execute("ROLLBACK TO headgate_search")
         if all(writing.as_json for writing in failed):
             return None
         for writing in failed:

@@ -262,19 +262,16 @@ class PostgresSink:
         try:
             is_ours = await self._commit(connection, grant, batch, pieces, cut)
         except Exception as error:
-            is_bad = isinstance(error, BadRecords) and len(pieces) > 1
-            if not (is_bad or is_refusal(error)) or not await roll_back(connection, error):
+            if not _is_refusal(error, pieces) or not await roll_back(connection, error):
                 raise
             if len(pieces) > 1 and await tables.relink(connection):
                 return False  # Somebody has added a foreign key: its table comes later now.
-            if is_bad:
-                raise
             await positions.begin(connection, grant, _SEARCH)
-            misfits = await tables.isolated(connection, pieces, error)
+            misfits = await tables.isolated(connection, pieces, error, cut)
             await connection.execute("ROLLBACK")
             if misfits is None and (len(pieces) == 1 or cut is in_order):
                 raise
-            if misfits is None:  # All are good, in the order in which they came.
+            if misfits is None:  # They may be good in the order in which they came.
                 return await self._written(connection, grant, batch, in_order)
             await changed(connection, grant, misfits)
             return False
@@ -354,6 +351,11 @@ class PostgresSink:
         return True
 
 
+def _is_refusal(error: Exception, pieces: Sequence[Piece]) -> bool:
+    """Whether a record may be at fault. Of several tables one alone cannot tell: what it lacks may be in another."""
+    return is_refusal(error) or (isinstance(error, BadRecords) and len(pieces) > 1)
+
+
 async def _rehearsed(connection: Connection, tables: Tables, batch: Outgoing, cut: Cut = by_stream) -> bool:
     """Write rows inside a transaction that will not be committed. False: it is worth another try."""
     pieces, cut = await tables.ready(connection, None, batch, cut)
@@ -362,9 +364,9 @@ async def _rehearsed(connection: Connection, tables: Tables, batch: Outgoing, cu
             await tables.put(connection, pieces, cut)
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except Exception as error:
-        if not is_refusal(error):
+        if not _is_refusal(error, pieces):
             raise
-        misfits = await tables.isolated(connection, pieces, error)
+        misfits = await tables.isolated(connection, pieces, error, cut)
         if misfits is None and (len(pieces) == 1 or cut is in_order):
             raise
         if misfits is None:
