@@ -133,6 +133,19 @@ async def test_a_field_without_a_value_has_the_type_that_the_source_knows(url: s
     }
 
 
+class NotGoneThrough(dict[str, str]):
+    def __iter__(self) -> Any:
+        raise AssertionError("a schema may have many more fields than the records")
+
+
+async def test_only_the_fields_of_the_records_are_looked_for_in_a_schema(url: str) -> None:
+    stream = SourceStream("users", key=("id",), types=NotGoneThrough(at="timestamp", other="text"))
+    async with opened(url) as sink:
+        await sink.write(batch((stream, {"id": 1, "at": None})))
+    types = "SELECT attname::text FROM pg_attribute WHERE attrelid = 'raw.users'::regclass AND attnum > 0"
+    assert await rows(url, types) == [("id",), ("at",)]
+
+
 async def test_each_table_follows_its_own_records(url: str) -> None:
     async with opened(url, columns={"name": "varchar(20)"}) as sink:
         await sink.write(batch((USERS, {"id": 1}), (ORDERS, {"number": 1, "total": 1})))
