@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from headgate.connectors.api import Grant, Letter, Outgoing, Progress, SourceStream
 from headgate.connectors.postgres import several
+from headgate.connectors.postgres.pieces import by_stream, in_order
+from headgate.connectors.postgres.several import Tables
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced
 from headgate.testing.factories import make_context, make_grant
@@ -447,6 +450,36 @@ async def test_what_only_a_trigger_asks_of_another_table_is_tried_in_the_order_o
         await sink.write(batch(*first, *second))
         found = await refused(sink, *first, (ORDERS, {"number": 3, "owner": 9}), *second, commits=2)
         assert [one.index for one in found] == [2]
+
+
+class Counted(list[int]):
+    times = 0
+
+    def __iter__(self) -> Any:
+        self.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("cut", [by_stream, in_order])
+async def test_to_cut_a_batch_is_quick_and_others_have_turns_in_between(url: str, cut: Any) -> None:
+    tables = Tables(PostgresOptions(url=url, table="raw.{stream}", mode="upsert"), make_context())
+    streams = [SourceStream(f"s{number}", key=("id",)) for number in range(500)]
+    deletes, turns = Counted(range(0, 1_000, 2)), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.create_task(others())
+    whole = batch(*[(stream, {"id": 1}) for stream in streams * 2], deletes=deletes)
+    pieces = await tables.pieces(whole, cut)
+    task.cancel()
+    assert len(pieces) == (500 if cut is by_stream else 1_000)
+    assert [len(piece.batch.deletes) for piece in pieces[:2]] == [1 if cut is in_order else 2, 0]
+    assert deletes.times == 1
+    assert turns
 
 
 # Positions and letters.

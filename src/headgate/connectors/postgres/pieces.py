@@ -6,11 +6,12 @@ key says so. If only the order of the records themselves will do, it is cut wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from headgate.connectors.api import Outgoing, SourceStream
@@ -20,6 +21,9 @@ from headgate.errors import Bad, BadRecords
 if TYPE_CHECKING:
     from headgate.connectors.postgres.writing import Writing
 
+_One = TypeVar("_One")
+
+TURN = 200  # Pieces between two turns of others.
 UNNAMED = "the source does not say which stream it is of"
 
 
@@ -66,6 +70,14 @@ def in_order(streams: Sequence[SourceStream]) -> list[tuple[SourceStream, list[i
     return [
         (stream, [number for number, _ in some]) for stream, some in groupby(enumerate(streams), key=lambda one: one[1])
     ]
+
+
+async def in_turns(some: Iterable[_One]) -> AsyncIterator[_One]:
+    """Each of them. There may be as many as records, so others have turns in between."""
+    for number, one in enumerate(some, 1):
+        yield one
+        if number % TURN == 0:
+            await asyncio.sleep(0)
 
 
 def unnamed(streams: Sequence[SourceStream]) -> list[Bad]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from headgate.connectors.postgres.batches import picked_of, split
 from headgate.connectors.postgres.culprits import refused_rows
 from headgate.connectors.postgres.names import MOST_TABLES, has_streams, mark_of, table_of
 from headgate.connectors.postgres.options import PostgresOptions
-from headgate.connectors.postgres.pieces import Piece, by_stream, in_order, parents_first, unnamed
+from headgate.connectors.postgres.pieces import Piece, by_stream, in_order, in_turns, parents_first, unnamed
 from headgate.connectors.postgres.tables import MADE_FOR
 from headgate.connectors.postgres.walls import keep_out
 from headgate.connectors.postgres.writing import Writing, is_servers
@@ -64,22 +64,25 @@ class Tables:
 
     # Cutting.
 
-    def pieces(self, batch: Outgoing, cut: Cut = by_stream) -> list[Piece]:
+    async def pieces(self, batch: Outgoing, cut: Cut = by_stream) -> list[Piece]:
         """The batch, table by table. Its columns are not known yet."""
         if self.only is not None:
             return [Piece(self.only, batch, range(len(batch.records)), split(batch), [])]
         streams = batch.streams or [SourceStream("")] * len(batch.records)
         if bad := unnamed(streams):
             raise BadRecords(bad)
-        return [self._piece(stream, numbers, batch) for stream, numbers in cut(streams)]
+        gone, pieces = set(batch.deletes), list[Piece]()
+        async for stream, numbers in in_turns(cut(streams)):
+            pieces.append(self._piece(stream, numbers, batch, gone))
+        return pieces
 
-    def _piece(self, stream: SourceStream, numbers: Sequence[int], batch: Outgoing) -> Piece:
+    def _piece(self, stream: SourceStream, numbers: Sequence[int], batch: Outgoing, gone: Collection[int]) -> Piece:
         if self.is_upsert and not stream.key:
             said = f"stream {_said(stream)} says no key, by which the sink could upsert"
             raise ConnectorError(said, cause=Cause.CONFIG, hint="name one in mapping.key, or leave the stream out")
         writing = self.of(stream)
         writing.table.known = stream.types or writing.table.known
-        part = batch if len(numbers) == len(batch.records) else picked_of(batch, numbers)
+        part = batch if len(numbers) == len(batch.records) else picked_of(batch, numbers, gone)
         part = replace(part, key=stream.key)
         return Piece(writing, part, numbers, split(part), [])
 
@@ -113,7 +116,7 @@ class Tables:
     ) -> tuple[list[Piece], Cut]:
         """Look at the tables, and make those that are absent. Returns the pieces in the order in which they go, and how
         the batch was cut: in the order of its records if a deletion may take along what an earlier one has saved."""
-        pieces = self.pieces(batch, cut)
+        pieces = await self.pieces(batch, cut)
         await self._make(connection, grant, pieces)
         names = {piece.writing.name for piece in pieces}
         if cut is in_order or len(names) < 2:
@@ -129,7 +132,7 @@ class Tables:
 
     async def _make(self, connection: Connection, grant: Grant | None, pieces: Sequence[Piece]) -> None:
         bad: list[Bad] = []
-        for piece in pieces:
+        async for piece in in_turns(pieces):
             await self.look(connection, piece.writing)
             try:
                 with piece.named():
