@@ -166,6 +166,18 @@ async def test_a_table_that_is_there_is_used_and_none_is_made_if_none_may_be(url
     assert await rows(url, "SELECT * FROM raw.users") == [(1, "none")]
 
 
+async def test_an_error_names_the_table_at_work(url: str) -> None:
+    await rows(url, "CREATE TABLE raw.orders (number int)")
+    both = batch((USERS, {"id": 1}), (ORDERS, {"number": 1}))
+    async with opened(url) as sink:
+        for use in (sink.write, sink.rehearse):
+            with pytest.raises(ConnectorError, match=r"^raw\.orders: there is no unique"):
+                await use(both)
+        await rows(url, "DROP TABLE headgate_position")
+        with pytest.raises(ConnectorError, match=r"^raw\.\{stream\}: relation"):
+            await sink.write(batch((USERS, {"id": 1})))
+
+
 # Names that come from outside.
 
 

@@ -62,6 +62,10 @@ class Tables:
         self._acting: set[str] = set()  # Tables whose deletions delete or change rows of others.
         self.at: Writing | None = None  # The table that is being written.
 
+    def __str__(self) -> str:
+        """The table at work, if it is known."""
+        return self._options.table if self.at is None else self.at.name
+
     # Cutting.
 
     async def pieces(self, batch: Outgoing, cut: Cut = by_stream) -> list[Piece]:
@@ -133,6 +137,7 @@ class Tables:
     async def _make(self, connection: Connection, grant: Grant | None, pieces: Sequence[Piece]) -> None:
         bad: list[Bad] = []
         async for piece in in_turns(pieces):
+            self.at = piece.writing
             await self.look(connection, piece.writing)
             try:
                 with piece.named():
@@ -140,6 +145,7 @@ class Tables:
             except BadRecords as error:
                 bad += error.bad
             await self.look(connection, piece.writing)  # If it was made now, perhaps by somebody else.
+        self.at = None
         if bad:
             raise BadRecords(sorted(bad, key=lambda one: one.index))
 

@@ -97,7 +97,8 @@ class PostgresSink:
         assert grant is not None
         if batch.letters or batch.replays:
             self._must_keep_letters()
-        with steer_worker(self._address, self._options.table, writes=True):
+        self._tables.at = None
+        with steer_worker(self._address, self._tables, writes=True):
             async with self._session() as connection:
                 await self._keep_out(connection)
                 while not await self._written(connection, grant, batch):
@@ -106,7 +107,7 @@ class PostgresSink:
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
         tables = Tables(self._options, self._context)
-        with steer_worker(self._address, self._options.table, writes=self._pool is not None):
+        with steer_worker(self._address, tables, writes=self._pool is not None):
             async with self._session() if self._pool is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
