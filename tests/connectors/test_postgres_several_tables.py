@@ -225,6 +225,41 @@ async def test_no_stream_is_a_table_of_ours_or_of_the_server(url: str, name: str
     assert caught.value.cause is Cause.CONFIG
 
 
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        ("VIEW raw.wages AS SELECT * FROM payroll.wages", "a view"),
+        ("MATERIALIZED VIEW raw.wages AS SELECT * FROM payroll.wages", "a materialized view"),
+        ("INDEX wages ON raw.others (id)", "an index"),
+        ("SEQUENCE raw.wages", "a sequence"),
+        ("TYPE raw.wages AS (id int)", "a type"),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_stream_goes_into_tables_only(url: str, mode: str, made: str, kind: str) -> None:
+    await rows(url, "CREATE SCHEMA payroll")
+    for table in ("payroll.wages", "raw.others"):
+        await rows(url, f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    await rows(url, f"CREATE {made}")
+    wages = SourceStream("wages", key=("id",))
+    async with opened(url, mode) as sink:
+        for use in (sink.write, sink.rehearse):
+            with pytest.raises(ConnectorError, match=rf"^raw\.wages is {kind}, and the stream 'wages'") as caught:
+                await use(batch((wages, {"id": 1})))
+            assert caught.value.cause is Cause.CONFIG
+    assert await rows(url, "SELECT * FROM payroll.wages") == []
+
+
+async def test_a_stream_may_be_a_table_with_partitions(url: str) -> None:
+    await rows(url, "CREATE TABLE raw.users (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    await rows(url, "CREATE TABLE raw.users_0 PARTITION OF raw.users DEFAULT")
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1})))
+        with pytest.raises(ConnectorError, match=r"^raw\.users_pkey is an index"):
+            await sink.write(batch((SourceStream("users_pkey", key=("id",)), {"id": 1}), commits=2))
+    assert await rows(url, "SELECT id FROM raw.users") == [(1,)]
+
+
 async def test_the_schema_of_the_registry_is_out_of_reach(url: str) -> None:
     await rows(url, "CREATE SCHEMA headgate")
     for use in (

@@ -34,7 +34,11 @@ Misfits: TypeAlias = list[tuple[Piece, Sequence[Bad]]]
 
 LONGEST_SAID = 100  # Characters of a stream's name, in a table's comment and in errors.
 _COMMENT = re.compile(rf"{MADE_FOR} (\"(?:[^\"\\]|\\.)*\") \(([0-9a-f]{{16}})\)")
-_WHOSE = "SELECT obj_description(to_regclass($1), 'pg_class')"
+_WHOSE = "SELECT relkind::text, obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass($1)"
+_NO_TABLES = {
+    "v": "a view", "m": "a materialized view", "f": "a foreign table", "i": "an index", "I": "an index",
+    "S": "a sequence", "c": "a type",
+}  # fmt: skip
 _NUMBER = """
 SELECT count(*) FROM pg_description WHERE classoid = 'pg_class'::regclass AND objsubid = 0
 AND starts_with(description, $1) AND strpos(description, $2) > 0
@@ -158,8 +162,11 @@ class Tables:
             return
         await writing.table.look(connection)
         stream = self._whose[writing.name]
+        kind, comment = await connection.fetchrow(_WHOSE, writing.table.path) or ("", None)
+        if kind in _NO_TABLES:  # A view leads to rows of others, and there is no room for a table.
+            raise _no_table(writing.name, _NO_TABLES[kind], _said(stream))
         if writing.table.columns:
-            found = _COMMENT.match(await connection.fetchval(_WHOSE, writing.table.path) or "")
+            found = _COMMENT.match(comment or "")
             if found is not None and found[2] != mark_of(stream):
                 raise _two_streams(writing.name, _said(stream), found[1])
             self._looked.add(writing.name)
@@ -266,6 +273,11 @@ def _said(stream: SourceStream) -> str:
 def _two_streams(table: str, one: str, other: str) -> ConnectorError:
     said = f"the streams {one} and {other} would both be the table {table}"
     return ConnectorError(said, cause=Cause.CONFIG, hint="read one of them with another datasource")
+
+
+def _no_table(name: str, kind: str, stream: str) -> ConnectorError:
+    said = f"{name} is {kind}, and the stream {stream} goes into a table only"
+    return ConnectorError(said, cause=Cause.CONFIG, hint="rename one of them, or leave the stream out")
 
 
 def _too_many(stream: SourceStream) -> ConnectorError:
