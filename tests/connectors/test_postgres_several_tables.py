@@ -178,6 +178,19 @@ async def test_an_error_names_the_table_at_work(url: str) -> None:
             await sink.write(batch((USERS, {"id": 1})))
 
 
+async def test_tables_are_written_in_one_order_whatever_that_of_the_records_is(url: str) -> None:
+    await rows(url, "CREATE SEQUENCE raw.turn")
+    for table in ("users", "orders"):
+        await rows(url, f"CREATE TABLE raw.{table} (id int PRIMARY KEY, at int DEFAULT nextval('raw.turn'))")
+    users, orders = (SourceStream(name, key=("id",)) for name in ("users", "orders"))
+    async with opened(url) as sink:
+        await sink.write(batch((users, {"id": 1}), (orders, {"id": 1})))
+    async with opened(url) as other:
+        await other.write(batch((orders, {"id": 2}), (users, {"id": 2})))
+    assert await rows(url, "SELECT id, at FROM raw.orders ORDER BY id") == [(1, 1), (2, 3)]
+    assert await rows(url, "SELECT id, at FROM raw.users ORDER BY id") == [(1, 2), (2, 4)]
+
+
 # Names that come from outside.
 
 
@@ -260,12 +273,11 @@ async def test_a_stream_may_be_a_table_with_partitions(url: str) -> None:
     assert await rows(url, "SELECT id FROM raw.users") == [(1,)]
 
 
-async def test_the_schema_of_the_registry_is_out_of_reach(url: str) -> None:
+@pytest.mark.parametrize("schema", ["headgate", "pg_catalog", "information_schema"])
+async def test_the_schema_of_the_registry_or_of_the_server_is_out_of_reach(url: str, schema: str) -> None:
     await rows(url, "CREATE SCHEMA headgate")
-    for use in (
-        make_sink(url, table="headgate.{stream}").check,
-        lambda: make_sink(url, table="headgate.{stream}").open(make_grant()),
-    ):
+    table = f"{schema}.{{stream}}"
+    for use in (make_sink(url, table=table).check, lambda: make_sink(url, table=table).open(make_grant())):
         with pytest.raises(ConnectorError, match="own schema"):
             await use()
 

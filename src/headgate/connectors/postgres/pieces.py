@@ -1,7 +1,7 @@
 """A batch of several streams, in pieces for several tables.
 
-A batch is written table by table, in the order in which its records come, and parents before children where a foreign
-key says so. If only the order of the records themselves will do, it is cut wherever the table changes.
+A batch is written table by table, in the order of their names, and parents before children where a foreign key says so.
+If only the order of the records themselves will do, it is cut wherever the table changes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def parents_first(tables: Sequence[str], links: Collection[tuple[str, str]]) -> 
             parents[child].add(parent)
     found = list[str]()
     while waiting:
-        first = next((table for table in waiting if parents[table].isdisjoint(waiting)), next(iter(waiting)))
+        first = next((table for table in waiting if not parents[table]), next(iter(waiting)))
         del waiting[first]
+        for left in parents.values():
+            left.discard(first)
         found.append(first)
     return found

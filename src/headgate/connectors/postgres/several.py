@@ -62,7 +62,7 @@ class Tables:
         self._whose: dict[str, SourceStream] = {}
         self._looked: set[str] = set()  # Tables that are there, and belong to their streams.
         self._links: set[tuple[str, str]] = set()  # Foreign keys, from table to table,
-        self._linked: set[str] = set()  # of these.
+        self._ranks: dict[str, int] = {}  # of these, and the order in which they are written.
         self._acting: set[str] = set()  # Tables whose deletions delete or change rows of others.
         self.at: Writing | None = None  # The table that is being written.
 
@@ -129,13 +129,11 @@ class Tables:
         names = {piece.writing.name for piece in pieces}
         if cut is in_order or len(names) < 2:
             return pieces, cut
-        if batch.deletes or not self._linked.issuperset(names):
+        if batch.deletes or not self._ranks.keys() >= names:
             await self.relink(connection)
         if any(piece.batch.deletes and piece.writing.name in self._acting for piece in pieces):
             return await self.ready(connection, grant, batch, in_order)
-        if self._links:
-            ranks = {name: rank for rank, name in enumerate(parents_first(sorted(names), self._links))}
-            pieces.sort(key=lambda piece: ranks[piece.writing.name])
+        pieces.sort(key=lambda piece: self._ranks[piece.writing.name])
         return pieces, cut
 
     async def _make(self, connection: Connection, grant: Grant | None, pieces: Sequence[Piece]) -> None:
@@ -175,10 +173,13 @@ class Tables:
 
     async def relink(self, connection: Connection) -> bool:
         """Ask for the foreign keys between the tables. Returns whether there are others than before."""
-        before, names = (self._links, self._acting), list(self._writings)
+        before, names = (self._links, self._acting), sorted(self._writings)
         rows = await connection.fetch(_LINKS, names, [self._writings[name].table.path for name in names])
         self._links = {(child, parent) for child, parent, _ in rows if child is not None}
-        self._linked, self._acting = set(names), {parent for _, parent, acts in rows if acts}
+        self._acting = {parent for _, parent, acts in rows if acts}
+        if self._ranks.keys() != set(names) or self._links != before[0]:
+            # By name as far as it goes: two sinks that lock the same rows in two orders would wait for each other.
+            self._ranks = {name: rank for rank, name in enumerate(parents_first(names, self._links))}
         return (self._links, self._acting) != before
 
     async def key_kinds(self, connection: Connection, key: Sequence[str], stream: SourceStream) -> Sequence[KeyKind]:
